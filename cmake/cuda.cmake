@@ -1,13 +1,14 @@
-# The GPU library: libkvant_cuda, its tests and its benchmark. Without a CUDA compiler everything else is built.
-# scripts/setup.sh test puts a compiler into .venv.
+# Builds the GPU library libkvant_cuda, its tests and its benchmarks. Without a CUDA compiler, everything else is built.
+# scripts/setup.sh test installs a compiler into .venv.
 option(KVANT_CUDA "Build the GPU library where there is nvcc" ON)
-# 90a: Hopper. 80-virtual: PTX that the driver compiles for any other GPU from compute capability 8.0 on.
+# 90a is Hopper. 80-virtual is PTX, which the driver compiles for any other GPU from compute capability 8.0 on.
 set(KVANT_CUDA_ARCHITECTURES 80-virtual 90a-real CACHE STRING "What the GPU code is compiled for")
 option(KVANT_CUDA_UNOPTIMIZED "Leave out most of the GPU code's optimization: where nothing runs it" OFF)
 set(KVANT_CUDA_SHARED_LIMIT "" CACHE STRING "Take no more shared memory of a CTA than so many bytes, as on a smaller GPU; for tests")
 if(KVANT_CUDA)
   if(NOT CMAKE_CUDA_COMPILER)
-    unset(CMAKE_CUDA_COMPILER CACHE)  # there may be one by now
+    # nvcc may have been installed since the last configuration.
+    unset(CMAKE_CUDA_COMPILER CACHE)
     find_program(KVANT_NVCC nvcc HINTS /usr/local/cuda/bin ${KVANT_VENV_PACKAGES}/nvidia/cu13/bin)
     if(KVANT_NVCC AND NOT DEFINED ENV{CUDACXX})
       set(CMAKE_CUDA_COMPILER ${KVANT_NVCC} CACHE FILEPATH "nvcc")
@@ -19,17 +20,21 @@ if(KVANT_CUDA)
     set(CMAKE_CUDA_ARCHITECTURES ${KVANT_CUDA_ARCHITECTURES})
     enable_language(CUDA)
     set(CMAKE_CUDA_STANDARD 20)
-    if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 does not know that new versions of nvcc can
+    # CMake 3.25 does not know that new versions of nvcc compile C++20.
+    if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
       set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
       set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
     endif()
     set(KVANT_CUDA_OPTIONS -O3 -lineinfo)
     if(KVANT_CUDA_UNOPTIMIZED)
       include(CheckCompilerFlag)
-      check_compiler_flag(CUDA --Ofast-compile=max KVANT_NVCC_COMPILES_FAST)  # nvcc 12.9 and newer
+      # nvcc has this option from version 12.9 on.
+      check_compiler_flag(CUDA --Ofast-compile=max KVANT_NVCC_COMPILES_FAST)
       if(KVANT_NVCC_COMPILES_FAST)
-        string(APPEND CMAKE_CUDA_FLAGS " --Ofast-compile=max")  # of tests and benchmarks, too
-        set(CMAKE_CUDA_FLAGS_RELEASE "-O1 -DNDEBUG")  # of the host's code
+        # The option also applies to tests and benchmarks.
+        string(APPEND CMAKE_CUDA_FLAGS " --Ofast-compile=max")
+        # These flags are for host code.
+        set(CMAKE_CUDA_FLAGS_RELEASE "-O1 -DNDEBUG")
         set(KVANT_CUDA_OPTIONS "")
         message(STATUS "GPU code without optimization (KVANT_CUDA_UNOPTIMIZED): to see that it compiles")
       endif()
@@ -42,8 +47,8 @@ if(KVANT_CUDA)
   endif()
 endif()
 
-# Sources in one that includes them, where parsing is nearly all that is done with them: without optimization. With it,
-# several cores have more of them to do at once. They are to have no name in common that means two things.
+# Without optimization, parsing takes nearly all of a source's compile time, so the sources are included into one. With
+# optimization, separate sources keep several cores busy. No name may mean different things in two of the sources.
 function(kvant_cuda_together name sources)
   set(together ${ARGN})
   if(KVANT_CUDA_UNOPTIMIZED AND KVANT_UNITY)
@@ -55,7 +60,7 @@ function(kvant_cuda_together name sources)
   set(${sources} ${${sources}} ${together} PARENT_SCOPE)
 endfunction()
 
-# After the rooms.
+# Call this function after all rooms are defined.
 function(kvant_cuda)
   if(NOT CMAKE_CUDA_COMPILER)
     return()
@@ -65,10 +70,12 @@ function(kvant_cuda)
   set(sealing ${decoding})
   list(FILTER decoding EXCLUDE REGEX "/seal_")
   list(FILTER sealing INCLUDE REGEX "/seal_")
-  list(REMOVE_ITEM sealing ${room}/kernels/seal_vectors.cu)  # whose shared memory is aligned in another way
+  # This kernel aligns its shared memory differently.
+  list(REMOVE_ITEM sealing ${room}/kernels/seal_vectors.cu)
   file(GLOB prompts CONFIGURE_DEPENDS ${room}/prompt/tiles_*.cu ${room}/prompt/mma_*.cu)
   file(GLOB api CONFIGURE_DEPENDS ${room}/api/*_api.cu)
-  list(REMOVE_ITEM api ${room}/api/prompt_api.cu)  # whose names others have, too
+  # This source has names that other sources also have.
+  list(REMOVE_ITEM api ${room}/api/prompt_api.cu)
   set(kernels ${room}/kernels/seal_vectors.cu ${room}/api/prompt_api.cu)
   kvant_cuda_together(decoding kernels ${decoding})
   kvant_cuda_together(sealing kernels ${sealing})
@@ -76,7 +83,8 @@ function(kvant_cuda)
   kvant_cuda_together(api kernels ${api})
   file(GLOB of_hopper CONFIGURE_DEPENDS ${room}/prompt/kernel_*.cu)
   kvant_cuda_together(hopper hopper ${of_hopper})
-  # Clusters and wgmma: code for Hopper alone, be it PTX that nothing runs.
+  # Sources with clusters and wgmma compile only for Hopper. Without Hopper in the list they become PTX, which then
+  # never runs.
   set(hopper_architectures ${CMAKE_CUDA_ARCHITECTURES})
   list(FILTER hopper_architectures INCLUDE REGEX "^90a")
   if(NOT hopper_architectures)
@@ -90,8 +98,8 @@ function(kvant_cuda)
   if(KVANT_CUDA_SHARED_LIMIT)
     target_compile_definitions(kvant_cuda PRIVATE KVANT_CUDA_SHARED_LIMIT=${KVANT_CUDA_SHARED_LIMIT})
   endif()
-  # Where the library is not compiled for other GPUs, a few of its files tell whether it would be: the assembler takes
-  # what sm_80 has and no more.
+  # If the library is not compiled for other GPUs, a few of its files are compiled for sm_80 as a check. The assembler
+  # then refuses whatever sm_80 lacks.
   if(NOT "${CMAKE_CUDA_ARCHITECTURES}" MATCHES "(^|;)80")
     set(of_80 ${room}/kernels/seal_vectors.cu ${room}/api/encode_api.cu)
     kvant_cuda_together(decoding_80 of_80 ${room}/kernels/linear.cu ${room}/kernels/skipping.cu)
@@ -104,17 +112,18 @@ function(kvant_cuda)
   target_include_directories(kvant_cuda PUBLIC $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/include> PRIVATE ${CMAKE_SOURCE_DIR}/src)
   target_compile_options(kvant_cuda PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:${KVANT_CUDA_OPTIONS}>")
   target_link_libraries(kvant_cuda PRIVATE kvant_cuda_pages)
-  set_target_properties(kvant_cuda PROPERTIES INSTALL_RPATH "\$ORIGIN")  # in the Python package, what it needs is beside it
+  # In the Python package, the libraries that kvant_cuda needs lie in its own folder.
+  set_target_properties(kvant_cuda PROPERTIES INSTALL_RPATH "\$ORIGIN")
   kvant_install_library(kvant_cuda "attention on a paged low-bit KV cache, on NVIDIA GPUs")
 
   file(GLOB tests CONFIGURE_DEPENDS ${room}/*/*_test.cu)
-  # What tests compare steps with knows lengths from the cache's ledger.
+  # Tests compare steps with code that reads lengths from the cache's ledger, so the ledger is linked.
   add_executable(cuda_test ${tests} ${room}/test/kernel_path.cu ${CMAKE_SOURCE_DIR}/src/cache/page_ledger.cc
     ${CMAKE_SOURCE_DIR}/src/cache/schedule.cc)
   target_link_libraries(cuda_test PRIVATE kvant_cuda kvant_cuda_pages)
   kvant_embed_bytes(cuda_test data/captured/smollm2-135m-layer-12.bf16 kCapturedHeads)
   kvant_test_program(cuda_test gpu)
-  # Tests without kernels of their own are C++, for which nvcc would take four times as long.
+  # Tests without kernels compile as C++, because nvcc would take four times as long.
   foreach(test IN LISTS tests)
     file(STRINGS ${test} kernels_of_test REGEX "__global__" LIMIT_COUNT 1)
     if(NOT kernels_of_test)
@@ -136,11 +145,12 @@ function(kvant_cuda)
     add_executable(${bench} ${room}/bench/${bench}.cu)
     target_link_libraries(${bench} PRIVATE kvant_cuda kvant_cuda_pages)
   endforeach()
-  add_executable(unit_rates ${room}/bench/unit_rates.cu)  # of Hopper's units
+  # Measures the units of Hopper.
+  add_executable(unit_rates ${room}/bench/unit_rates.cu)
   set_target_properties(unit_rates PROPERTIES CUDA_ARCHITECTURES "${hopper_architectures}")
   foreach(program cuda_test decode_bench prompt_bench seal_bench unit_rates)
     target_include_directories(${program} PRIVATE ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR}/include)
   endforeach()
-  # What runs on a machine with a GPU may have been built on one without.
+  # A machine without a GPU may build programs that run on another machine, so their paths must be relative.
   set_target_properties(cuda_test caller_1_0 decode_bench prompt_bench seal_bench PROPERTIES BUILD_RPATH_USE_ORIGIN ON BUILD_RPATH "\$ORIGIN")
 endfunction()

@@ -1,6 +1,7 @@
-# The libraries of devices behind include/kvant/kvant.h: the CPU's here, the GPU's in cuda.cmake.
+# Builds and installs the device libraries that implement include/kvant/kvant.h. The CPU's library is here; the GPU's
+# library is in cuda.cmake.
 
-# The library for others' programs: `cmake --install`, then find_package(NAME) and kvant::NAME, or pkg-config.
+# Installs a library for other programs, which find it by find_package(NAME) and kvant::NAME, or by pkg-config.
 function(kvant_install_library name description)
   file(STRINGS ${CMAKE_SOURCE_DIR}/include/kvant/kvant.h line REGEX "^#define KVANT_VERSION [0-9]+$")
   string(REGEX MATCH "[0-9]+$" number "${line}")
@@ -14,7 +15,8 @@ function(kvant_install_library name description)
   install(EXPORT ${name} FILE ${name}Config.cmake NAMESPACE kvant:: DESTINATION ${package})
   include(CMakePackageConfigHelpers)
   write_basic_package_version_file(${name}ConfigVersion.cmake VERSION ${version} COMPATIBILITY SameMajorVersion)
-  file(RELATIVE_PATH prefix /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)  # wherever it is moved to
+  # A relative prefix stays right if the installation is moved.
+  file(RELATIVE_PATH prefix /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
   file(CONFIGURE OUTPUT ${name}.pc @ONLY CONTENT [[prefix=${pcfiledir}/@prefix@
 Name: @name@
 Description: @description@
@@ -27,7 +29,7 @@ Libs: -L${prefix}/@CMAKE_INSTALL_LIBDIR@ -l@name@
   install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/${name})
 endfunction()
 
-# Installs such a library into the Python package. Wheels have no links, so the library has one name there.
+# Installs a device library into the Python package under a single name, because wheels contain no links.
 function(kvant_install_in_wheel name)
   install(TARGETS ${name} LIBRARY DESTINATION kvant/lib COMPONENT python EXCLUDE_FROM_ALL NAMELINK_SKIP)
   install(CODE "
@@ -36,7 +38,7 @@ function(kvant_install_in_wheel name)
     file(REMOVE \${folder}/$<TARGET_SONAME_FILE_NAME:${name}>)" COMPONENT python EXCLUDE_FROM_ALL)
 endfunction()
 
-# The CPU library. The room kvant_cpu_device has its sources, and tests of what lies above it link them.
+# Builds the CPU library from the room kvant_cpu_device. Tests of the rooms above that room link the room itself.
 function(kvant_cpu)
   add_library(kvant_cpu SHARED $<TARGET_OBJECTS:kvant_cpu_device>)
   target_include_directories(kvant_cpu PUBLIC $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/include>)

@@ -1,8 +1,8 @@
-# What is generated of the documentation, and tests that it is current: reference pages from the program and its
-# registries, tables from docs/results, links; and what sources say of themselves: names.
+# Defines the target `docs`, which generates the reference pages from the program and its registries. Also defines tests
+# that the generated pages, the tables from docs/results and all links are current, and tests of names in the sources.
 find_package(Python3 COMPONENTS Interpreter)
 
-# After the program.
+# Call this function after the program is defined.
 function(kvant_docs)
   add_executable(registry scripts/registry.cc)
   target_link_libraries(registry PRIVATE kvant_eval nlohmann_json::nlohmann_json)
@@ -26,7 +26,8 @@ function(kvant_docs)
   set_tests_properties(Docs.TablesAreCurrent Docs.LinksLeadSomewhere Docs.ScriptsDoWhatTheySay
                        Docs.QualityIsMeasuredByPriority Docs.ProseIsAdvisedOn
                        Sources.ClassesHaveNamesOfTheirOwn Sources.FoldersIncludeInNoCircle PROPERTIES LABELS unit)
-  set_tests_properties(Docs.ReferenceIsCurrent PROPERTIES LABELS slow)  # needs the program
+  # This test runs the program.
+  set_tests_properties(Docs.ReferenceIsCurrent PROPERTIES LABELS slow)
   add_test(NAME Docs.JsonPageNamesEveryField COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/scripts/check-json.py
            $<TARGET_FILE:kvant> ${CMAKE_SOURCE_DIR}/.venv/smollm2-135m-instruct.gguf)
   set_tests_properties(Docs.JsonPageNamesEveryField PROPERTIES LABELS model)

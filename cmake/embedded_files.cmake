@@ -57,8 +57,8 @@ const std::span<const char* const> @name@ = kTexts;
   target_sources(${target} PRIVATE ${source})
 endfunction()
 
-# kvant_embed_files(TARGET FOLDER NAME): `const std::span<const EmbeddedFile> kvant::NAME` (base/embedded_file.h) has
-# all files of the folder, which are texts, in the order of their names.
+# kvant_embed_files(TARGET FOLDER NAME): `const std::span<const EmbeddedFile> kvant::NAME` (base/embedded_file.h) holds
+# all files of the folder, in the order of their names. All files must be texts.
 function(kvant_embed_files target folder name)
   file(GLOB files CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${folder}/*)
   list(SORT files)

@@ -1,11 +1,14 @@
-# Fuzz targets, for libFuzzer: one program for each src/<room>/<x>_fuzz.cc, called <x>_fuzz. Clang only:
+# Builds the fuzz targets for libFuzzer: each src/<room>/<x>_fuzz.cc becomes a program <x>_fuzz. Only clang has
+# libFuzzer:
+#
 #   CC=clang CXX=clang++ cmake --preset default -B build/fuzz -DKVANT_FUZZ=ON -DKVANT_CUDA=OFF -DKVANT_KERNELS=here
 #   cmake --build build/fuzz --target recipe_parser_fuzz
 #   mkdir -p build/fuzz/corpus && build/fuzz/recipe_parser_fuzz -max_total_time=120 -dict=fuzz/recipe.dict build/fuzz/corpus fuzz/seeds/recipe
-# and so for json_reader_fuzz (fuzz/seeds/json), session_file_fuzz (fuzz/seeds/session), sequence_image_fuzz
-# (fuzz/seeds/sequence), api_request_fuzz (fuzz/seeds/api, fuzz/api.dict) and comparison_fuzz (fuzz/seeds/results,
-# fuzz/results.dict).
-# Include this before the rooms, so that they too are instrumented.
+#
+# The other targets run likewise: json_reader_fuzz (fuzz/seeds/json), session_file_fuzz (fuzz/seeds/session),
+# sequence_image_fuzz (fuzz/seeds/sequence), api_request_fuzz (fuzz/seeds/api, fuzz/api.dict) and comparison_fuzz
+# (fuzz/seeds/results, fuzz/results.dict). Include this file before the rooms, because it adds the instrumentation to
+# them.
 option(KVANT_FUZZ "Build the fuzz targets (needs clang with libFuzzer)" OFF)
 
 function(kvant_fuzz_targets)
@@ -25,7 +28,7 @@ if(KVANT_FUZZ)
     message(FATAL_ERROR "KVANT_FUZZ needs clang: configure with CC=clang CXX=clang++")
   endif()
   # These flags leave out the coverage of comparisons, which takes a third of the time. Seeds and dictionaries contain
-  # the words that it would find.
+  # the words that this coverage would find.
   add_compile_options(-fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined
                       -fno-sanitize-coverage=trace-cmp -fno-omit-frame-pointer)
   add_link_options(-fsanitize=address,undefined)

@@ -1,8 +1,9 @@
-# `cmake --install BUILD`: the program, the libraries that it needs in a folder of their own, and the GPU library with its
-# header (cuda.cmake). `cmake --build BUILD --target uninstall` removes what was installed.
+# Defines what `cmake --install BUILD` installs: the program, its libraries in a folder of their own, and the device
+# libraries with their header (device_library.cmake). `cmake --build BUILD --target uninstall` removes what was
+# installed.
 
-# kvant_install_needed(FOLDER COMPONENT MODULES|EXECUTABLES files...): the shared libraries that they need, but for those that
-# every Linux has.
+# kvant_install_needed(FOLDER COMPONENT MODULES|EXECUTABLES files...) installs the shared libraries that the files need,
+# except those that every Linux has.
 function(kvant_install_needed folder component)
   set(options COMPONENT ${component})
   if(component STREQUAL python)
@@ -18,14 +19,17 @@ function(kvant_install_needed folder component)
     endforeach()" ${options})
 endfunction()
 
-# After the program and the GPU library.
+# Call this function after the program and the GPU library are defined.
 function(kvant_install)
-  set(libraries ${CMAKE_INSTALL_LIBDIR}/kvant)  # other programs' llama.cpp stays as it is
+  # A folder of its own leaves other programs' llama.cpp untouched.
+  set(libraries ${CMAKE_INSTALL_LIBDIR}/kvant)
   file(RELATIVE_PATH way /${CMAKE_INSTALL_BINDIR} /${libraries})
-  set_target_properties(kvant PROPERTIES INSTALL_RPATH "\$ORIGIN/../lib;\$ORIGIN/${way}")  # the first: in the Python package
+  # The first path is for the program in the Python package.
+  set_target_properties(kvant PROPERTIES INSTALL_RPATH "\$ORIGIN/../lib;\$ORIGIN/${way}")
   install(TARGETS kvant RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT program)
   kvant_install_needed(${libraries} program EXECUTABLES $<TARGET_FILE:kvant>)
-  foreach(packages IN LISTS KVANT_VENV_PACKAGES)  # ggml's CUDA backend, where set-up has made it
+  # ggml's CUDA backend exists only if scripts/setup.sh has built it.
+  foreach(packages IN LISTS KVANT_VENV_PACKAGES)
     install(FILES ${packages}/lib/libggml-cuda.so DESTINATION ${libraries} COMPONENT program OPTIONAL)
   endforeach()
   install(FILES LICENSE CHANGELOG.md DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/kvant COMPONENT program)

@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
-# install_test.sh BUILD_FOLDER VERSION: installs kvant into a folder of its own, moves it, runs the program there without the
-# libraries of the build, installs again, and uninstalls: nothing may be left.
+# install_test.sh BUILD_FOLDER VERSION: tests an installation. Installs kvant into a temporary folder, moves it, and
+# runs the program there without the libraries of the build. Then installs again and uninstalls, which must leave
+# nothing.
 set -euo pipefail
 build=$1 version=$2 source=$(cd "$(dirname "$0")" && pwd)
 folder=$(mktemp -d)
 trap '[ $? = 0 ] || cat "$folder/log"; rm -rf "$folder"' EXIT
 fail() { echo "$*"; exit 1; }
 
-mkdir "$folder/theirs" "$folder/ours"  # manifests: of whoever has installed from this folder, and of this test
+# `theirs` keeps the manifest of an earlier installation from this build folder, `ours` the manifest of this test.
+mkdir "$folder/theirs" "$folder/ours"
 mv "$build/install_manifest.txt" "$folder/theirs" 2> /dev/null || true
 cmake --install "$build" --prefix "$folder/first" > "$folder/log"
 mv "$folder/first" "$folder/place with a space"

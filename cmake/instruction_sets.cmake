@@ -1,11 +1,13 @@
-# Compiles some files for processors with more instructions than the rest; the program chooses among them when it runs.
-# Their sums may be taken in any order, which lets the compiler vectorize plain loops.
-# Two of GCC's passes made loops up to twice as long. Partial redundancy elimination copies each sum that a loop carries
-# twice in every round. Replacement of temporaries moves products so far from their sums that 16 registers cannot hold
-# them. GCC's own AVX-512 headers leave registers undefined on purpose, and GCC warns about them (GCC bug 105593).
+# Compiles the kernels for processors with more instructions than other code may use. The program chooses among the
+# kernels when it runs. Their sums may be computed in any order, which lets the compiler vectorize plain loops.
 #
-# KVANT_KERNELS=here compiles only the best of them that this machine runs. That takes a quarter of the kernels' time,
-# for a newcomer's first build. Everything that is shipped or tested has all of them.
+# Two passes of GCC are switched off, because they made loops take up to twice as long. Partial redundancy elimination
+# copies each sum that a loop carries twice in every round. Replacement of temporaries moves products so far from their
+# sums that 16 registers cannot hold them. GCC's own AVX-512 headers leave registers undefined on purpose, and GCC warns
+# about them (GCC bug 105593).
+#
+# KVANT_KERNELS=here compiles only the best instruction set of this machine. A first build then takes a quarter of the
+# time for kernels. Releases and tests always have all instruction sets.
 include(CheckCXXCompilerFlag)
 set(KVANT_KERNELS all CACHE STRING "Instruction sets that attention is compiled for: all, or here (this machine's best)")
 set(KVANT_INSTRUCTION_SETS avx512 avxvnni avx2 portable)
@@ -30,10 +32,13 @@ if(KVANT_KERNELS STREQUAL "here" AND EXISTS /proc/cpuinfo)
 endif()
 set(kernels ${CMAKE_SOURCE_DIR}/src/attention/cpu/byte_kernels)
 set(any_order -fassociative-math -ffinite-math-only -fno-signed-zeros -fno-trapping-math -fno-math-errno)
-set(kernel_options ${any_order} -g0)  # line information of kernels says little, and takes long to write
-if(KVANT_FUZZ)  # without instrumentation they compile in seconds instead of minutes
+# Line information of kernels is of little use and takes long to write.
+set(kernel_options ${any_order} -g0)
+# Without instrumentation, kernels compile in seconds instead of minutes.
+if(KVANT_FUZZ)
   list(APPEND kernel_options -fno-sanitize=all)
-elseif(KVANT_SANITIZE STREQUAL "thread")  # kernels use no threads, and take long to compile with these checks
+# Kernels use no threads, and would take long to compile with thread checks.
+elseif(KVANT_SANITIZE STREQUAL "thread")
   list(APPEND kernel_options -fno-sanitize=thread)
 endif()
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
@@ -50,14 +55,16 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   set_source_files_properties(${gemm}_avx512.cc PROPERTIES SKIP_PRECOMPILE_HEADERS ON
                               COMPILE_OPTIONS "-mavx512f;-mfma;-mprefer-vector-width=512")
   set(avx2_flags -mavx2 -mfma -mf16c)
-  # GCC's own intrinsics use values that are not set.
+  # GCC's own intrinsics use values that are not set, which GCC warns about.
   set(vnni_flags -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mprefer-vector-width=512
                  -Wno-uninitialized $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
   set(avx512_flags ${avx2_flags} ${vnni_flags} -mavx512vbmi -mavx512vbmi2 -mgfni)
   set_source_files_properties(${CMAKE_SOURCE_DIR}/src/base/code_gemm_avx512.cc PROPERTIES SKIP_PRECOMPILE_HEADERS ON
-                              COMPILE_OPTIONS "-mavx2;-mfma;${vnni_flags}")  # code_gemm() checks for exactly these
+                              # code_gemm() checks for exactly these instructions before it calls this file.
+                              COMPILE_OPTIONS "-mavx2;-mfma;${vnni_flags}")
   check_cxx_compiler_flag(-mavx512bf16 KVANT_COMPILES_BF16)
-  if(KVANT_COMPILES_BF16)  # gemm.cc checks for all of it
+  # gemm.cc checks for exactly these instructions before it calls this file.
+  if(KVANT_COMPILES_BF16)
     set_source_files_properties(${gemm}_bf16.cc PROPERTIES COMPILE_OPTIONS "${vnni_flags};-mavx512bf16")
   endif()
   set_source_files_properties(${gemm}_bf16.cc PROPERTIES SKIP_PRECOMPILE_HEADERS ON)

@@ -1,13 +1,13 @@
 # Builds llama.cpp's support for chats: chat templates with tools, JSON schemas as grammars, and parsers of completions
-# with tool calls. It is a part of llama.cpp's `common` library, whose sources `make setup` puts next to its libraries.
-# src/llama_chat/common_parts.cc has the little that it needs of the rest of that library.
+# with tool calls. The sources are a part of llama.cpp's `common` library, which `make setup` puts next to llama.cpp's
+# libraries. src/llama_chat/common_parts.cc replaces what these sources need of the rest of `common`.
 find_path(KVANT_LLAMA_CHAT chat.cpp PATHS ${CMAKE_SOURCE_DIR}/.venv/include/llama-chat NO_DEFAULT_PATH)
 if(NOT KVANT_LLAMA_CHAT)
   message(FATAL_ERROR "llama.cpp's sources for chats are missing in .venv/include: run `make setup`")
 endif()
 file(GLOB parsers ${KVANT_LLAMA_CHAT}/parsers/*.cpp)
 set(sources
-    # in this order they compile together: declarations come before templates that use them
+    # In this order the sources compile as one: declarations come before templates that use them.
     jinja/value.cpp jinja/caps.cpp jinja/lexer.cpp jinja/parser.cpp jinja/runtime.cpp jinja/string.cpp
     chat-auto-parser-helpers.cpp chat-auto-parser-generator.cpp chat-diff-analyzer.cpp chat.cpp peg-parser.cpp
     chat-peg-parser.cpp json-schema.cpp json-schema-to-grammar.cpp trie.cpp unicode.cpp json.cpp)
@@ -16,7 +16,8 @@ set(own ${CMAKE_SOURCE_DIR}/src/llama_chat/common_parts.cc)
 add_library(llama_chat STATIC ${sources} ${parsers} ${own})
 kvant_unity(llama_chat)
 set_target_properties(llama_chat PROPERTIES UNITY_BUILD_BATCH_SIZE 18)
-set_source_files_properties(${KVANT_LLAMA_CHAT}/json.cpp ${own} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)  # their names clash
+# The names in these two sources clash with names in others.
+set_source_files_properties(${KVANT_LLAMA_CHAT}/json.cpp ${own} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 target_include_directories(llama_chat SYSTEM PUBLIC ${KVANT_LLAMA_CHAT})
 target_compile_options(llama_chat PRIVATE -w $<$<CONFIG:Release>:-O1;-g0>)
 target_link_libraries(llama_chat PUBLIC llama ggml::ggml-base PRIVATE nlohmann_json::nlohmann_json)

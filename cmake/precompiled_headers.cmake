@@ -1,9 +1,10 @@
-# Parses headers that most sources include only once: one set for modules, and one with GoogleTest for tests. Each
-# source still includes all that it uses (`make lint` compiles without these).
-# Files that are compiled for other instruction sets cannot use them, and set SKIP_PRECOMPILE_HEADERS.
+# Parses the headers that most sources include only once: one set for modules, and one with GoogleTest for tests. Each
+# source still includes all headers that it uses, and `make lint` compiles without precompiled headers. Files for other
+# instruction sets cannot use these headers, and set SKIP_PRECOMPILE_HEADERS.
 
 if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
-  add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fpch-preprocess>)  # ccache needs this
+  # ccache needs this option.
+  add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fpch-preprocess>)
 endif()
 
 # kvant_precompile(TARGET HEADERS): compiles TARGET with the headers of the library HEADERS.
@@ -23,7 +24,8 @@ set(KVANT_STANDARD_HEADERS <algorithm> <cmath> <cstdint> <cstring> <fmt/format.h
 kvant_header_library(kvant_room_headers)
 target_precompile_headers(kvant_room_headers PRIVATE ${KVANT_STANDARD_HEADERS})
 
-# These headers are compiled like programs (-fPIE and not -fPIC, where it matters), with the optimization of tests.
+# These headers are compiled like the code of programs, with -fPIE instead of -fPIC where both exist, and with the
+# optimization of tests.
 kvant_header_library(kvant_test_headers)
 target_link_libraries(kvant_test_headers PRIVATE GTest::gtest)
 target_compile_options(kvant_test_headers PRIVATE $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release>>:-O1>)

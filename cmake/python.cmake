@@ -1,12 +1,13 @@
-# The Python package: its module kvant._engine over the rooms (src/python), the program `kvant`, and the component
-# `python` of `cmake --install`: all that a wheel has beside python/kvant, with the libraries that its users' machines
-# need not have.
-# `pip install .` builds it by scikit-build-core; -DKVANT_BUILT=FOLDER packs what a build folder has.
+# Builds the Python package. Its module kvant._engine wraps the rooms of src (src/python). The component `python` of
+# `cmake --install` holds all that a wheel has in addition to python/kvant: the module, the program `kvant`, and
+# libraries that users' machines may lack. `pip install .` builds the package by scikit-build-core. With
+# -DKVANT_BUILT=FOLDER, it packs the results of a build folder.
 option(KVANT_PYTHON "Build the Python module where there are nanobind and Python's headers" ON)
 option(KVANT_BUNDLE "Install the libraries that the Python module needs beside it" ON)
 
 macro(kvant_find_python)
-  if(KVANT_PYTHON AND NOT KVANT_SANITIZE)  # Python itself is not built with sanitizers
+  # Python itself is not built with sanitizers, so it cannot load a module that is.
+  if(KVANT_PYTHON AND NOT KVANT_SANITIZE)
     if(EXISTS ${CMAKE_SOURCE_DIR}/.venv/bin/python AND NOT SKBUILD)
       set(Python_EXECUTABLE ${CMAKE_SOURCE_DIR}/.venv/bin/python CACHE FILEPATH "The Python that the module is for")
     endif()
@@ -24,7 +25,7 @@ macro(kvant_find_python)
   endif()
 endmacro()
 
-# After the rooms and the GPU library.
+# Call this function after the rooms and the GPU library are defined.
 function(kvant_python)
   if(nanobind_FOUND)
     file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/python/*.cc)
@@ -48,7 +49,7 @@ function(kvant_python)
     set(targets kvant_python kvant kvant_cpu)
     if(TARGET kvant_cuda)
       kvant_install_in_wheel(kvant_cuda)
-      # ggml's CUDA backend, where set-up has made it: for models with device="cuda".
+      # Models with device="cuda" need ggml's CUDA backend, which exists only if scripts/setup.sh has built it.
       foreach(packages IN LISTS KVANT_VENV_PACKAGES)
         install(FILES ${packages}/lib/libggml-cuda.so DESTINATION kvant/lib COMPONENT python EXCLUDE_FROM_ALL OPTIONAL)
       endforeach()
@@ -69,7 +70,7 @@ function(kvant_python)
   endif()
 endfunction()
 
-# Of what the package contains beside kvant.
+# Installs the licences of what the package contains in addition to kvant.
 function(kvant_install_licences)
   foreach(licence llama.cpp:${CMAKE_SOURCE_DIR}/.venv/include/llama-chat/LICENSE
                   cpp-httplib:${CMAKE_SOURCE_DIR}/.venv/include/cpp-httplib/LICENSE

@@ -1,23 +1,26 @@
-# A room is a folder of src/: a static library of its sources, and one test program of its x_test.cc files.
+# Defines rooms. A room is a folder of src/: its sources form a static library, and its x_test.cc files form one test
+# program.
 include(cmake/test_suites.cmake)
 include(cmake/precompiled_headers.cmake)
 
-# Tests are compiled with less optimization than what they test: most of them run once for a second.
+# Tests are compiled with less optimization than the code that they test, because most tests run only once, for a
+# second.
 function(kvant_test_program name label)
   target_link_libraries(${name} PRIVATE GTest::gtest GTest::gtest_main)
   target_compile_options(${name} PRIVATE $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release>>:-O1>)
   kvant_test_suites(${name} ${label})
 endfunction()
 
-# Sources are compiled a dozen at a time: parsing headers and instantiating them takes most of the time of most files.
-# So names in unnamed namespaces are to differ within a room; not in a SEPARATE one, whose files are each complete in
-# themselves. A test whose names others have, too, lies in a namespace of its own. -DKVANT_UNITY=OFF compiles every file
-# alone.
+# Sources are compiled a dozen at a time, because parsing headers and instantiating templates takes most of the time of
+# most files. Names in unnamed namespaces must therefore be unique within a room. The files of a SEPARATE room compile
+# alone and may repeat names. A test with a name that other tests also use lies in its own namespace. -DKVANT_UNITY=OFF
+# compiles every file alone.
 option(KVANT_UNITY "Compile a dozen sources at a time" ON)
 function(kvant_unity target)
   set_target_properties(${target} PROPERTIES UNITY_BUILD ${KVANT_UNITY} UNITY_BUILD_BATCH_SIZE 12)
   if(KVANT_UNITY AND CMAKE_CXX_COMPILER_ID STREQUAL GNU)
-    target_compile_options(${target} PRIVATE -Wno-subobject-linkage)  # takes an included source for a header
+    # GCC takes an included source for a header.
+    target_compile_options(${target} PRIVATE -Wno-subobject-linkage)
   endif()
 endfunction()
 
@@ -56,8 +59,8 @@ function(kvant_room name)
   endif()
 endfunction()
 
-# kvant_program(NAME ROOM libraries...): an executable of the room's sources. The room's x_test.cc files get its
-# path as KVANT_PROGRAM, and run it.
+# kvant_program(NAME ROOM libraries...) defines an executable of the room's sources. The room's x_test.cc files run this
+# program, whose path is KVANT_PROGRAM.
 function(kvant_program name room)
   file(GLOB sources CONFIGURE_DEPENDS src/${room}/*.cc)
   set(tests ${sources})
@@ -66,7 +69,8 @@ function(kvant_program name room)
   if(sources)
     add_executable(${name} ${sources})
     target_link_libraries(${name} PRIVATE ${ARGN})
-    # Commands only read options and write figures: what takes time lies in the rooms.
+    # Commands only read options and write figures. The code that takes time lies in other rooms, with full
+    # optimization.
     target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
     target_precompile_headers(${name} PRIVATE <CLI/CLI.hpp> <nlohmann/json.hpp> <fmt/format.h> <functional> <map>
                               <memory> <string> <vector>)

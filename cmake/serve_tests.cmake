@@ -1,4 +1,4 @@
-# Tests the server with real clients and the default model.
+# Defines tests of the server with real clients and the default model.
 function(kvant_serve_tests)
   if(NOT Python3_Interpreter_FOUND)
     return()
@@ -14,16 +14,18 @@ function(kvant_serve_tests)
   set(TellsThoughtsApart src/serve/thoughts_client_test.py)
   set(ServesClientPackages src/serve/client_matrix_test.py)
   set(PageInABrowser src/serve/page_test.py)
-  set(LosesNoSavedSession scripts/kill-test.py --kills 3 --words 50)  # developers who change how sessions are saved run 200 kills
+  # Developers who change how sessions are saved run 200 kills instead.
+  set(LosesNoSavedSession scripts/kill-test.py --kills 3 --words 50)
   foreach(test AnswersTheOpenaiPackage AnswersManyTogether KeepsSessionsAndLimits IsAsOthersAre AnswersMessages GetsOnWithClients HasManners TellsThoughtsApart ServesClientPackages PageInABrowser
                LosesNoSavedSession)
     list(POP_FRONT ${test} script)
     add_test(NAME Serve.${test}
              COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/${script} $<TARGET_FILE:kvant>
                      ${CMAKE_SOURCE_DIR}/.venv/smollm2-135m-instruct.gguf ${${test}})
-    set_tests_properties(Serve.${test} PROPERTIES LABELS model TIMEOUT 900 COST 20)  # first, because they run long
+    # These tests start first, because they run long.
+    set_tests_properties(Serve.${test} PROPERTIES LABELS model TIMEOUT 900 COST 20)
   endforeach()
-  # This test does not need the server: another package judges texts of schemas' grammars.
+  # This test needs no server: another Python package checks texts that the grammars of JSON schemas allow.
   add_executable(schema_samples src/serve/testing/schema_samples.cc)
   target_link_libraries(schema_samples PRIVATE kvant_serve nlohmann_json::nlohmann_json)
   target_compile_options(schema_samples PRIVATE $<$<CONFIG:Release>:-O1>)

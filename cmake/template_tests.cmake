@@ -1,11 +1,12 @@
-# Compares chat templates with jinja2's output. The templates are those of llama.cpp's archive, which `make setup` puts
-# next to its sources for chats.
+# Defines the test that compares chat templates with the output of jinja2. The templates come from llama.cpp's archive;
+# `make setup` puts them next to llama.cpp's sources for chats.
 function(kvant_template_tests)
   add_executable(write_prompts src/chat/testing/write_prompts.cc)
   target_link_libraries(write_prompts PRIVATE kvant_chat)
   target_compile_options(write_prompts PRIVATE $<$<CONFIG:Release>:-O1>)
   add_dependencies(unit_tests write_prompts)
-  if(EXISTS ${CMAKE_SOURCE_DIR}/.venv/bin/python)  # `make setup` puts jinja2 there
+  # `make setup` installs jinja2 there.
+  if(EXISTS ${CMAKE_SOURCE_DIR}/.venv/bin/python)
     add_test(NAME Chat.TemplatesAreThoseOfJinja2
              COMMAND ${CMAKE_SOURCE_DIR}/.venv/bin/python ${CMAKE_SOURCE_DIR}/src/chat/jinja2_comparison_test.py
                      $<TARGET_FILE:write_prompts> ${KVANT_LLAMA_CHAT}/templates)

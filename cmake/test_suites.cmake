@@ -1,12 +1,14 @@
-# Makes one CTest test per suite of a program, so the suite's shared data is made once. When included, it defines
-# kvant_test_suites(PROGRAM LABEL), which asks the built program for its suites. Suites whose name ends in OnTheModel
-# need the default model, and get the labels `model` and `slow` instead.
+# Makes one CTest test per suite of a test program, so the suite's shared data is made once. The file has two uses.
 #
-# Run by `cmake -P` with PROGRAM, LABEL and LIST, it writes the list of tests.
+# When included, it defines kvant_test_suites(PROGRAM LABEL), which asks the built program for its suites. Suites whose
+# names end in OnTheModel need the default model, and get the labels `model` and `slow` instead of LABEL.
+#
+# When run by `cmake -P` with PROGRAM, LABEL and LIST, it writes the list of tests to LIST.
 if(CMAKE_SCRIPT_MODE_FILE)
   cmake_policy(VERSION 3.25)
   execute_process(COMMAND ${PROGRAM} --gtest_list_tests OUTPUT_VARIABLE lines COMMAND_ERROR_IS_FATAL ANY)
-  string(REGEX REPLACE "#[^\n]*" "" lines "${lines}")  # removes the values of parameters
+  # Removes the values of parameters.
+  string(REGEX REPLACE "#[^\n]*" "" lines "${lines}")
   string(REGEX MATCHALL "[^\n]+" lines "${lines}")
   set(tests "")
   foreach(line IN LISTS lines)
@@ -30,7 +32,8 @@ if(CMAKE_SCRIPT_MODE_FILE)
 endif()
 
 set(KVANT_LIST_SUITES ${CMAKE_CURRENT_LIST_FILE})
-add_custom_target(unit_tests)  # the programs of `make check`
+# Builds the programs of `make check`.
+add_custom_target(unit_tests)
 
 function(kvant_test_suites program label)
   set(list ${CMAKE_BINARY_DIR}/suites/${program}.cmake)

@@ -1,5 +1,5 @@
-# Removes what `cmake --install` has written from the build folder BUILD, and the folders of kvant that are empty then. The
-# Python package is pip's.
+# Removes what `cmake --install` wrote from the build folder BUILD, and folders of kvant that are then empty. pip
+# removes the Python package.
 foreach(manifest IN ITEMS install_manifest.txt install_manifest_program.txt)
   if(EXISTS "${BUILD}/${manifest}")
     file(STRINGS "${BUILD}/${manifest}" lines)
@@ -22,7 +22,8 @@ foreach(file IN LISTS files)
     math(EXPR count "${count} + 1")
   endif()
   get_filename_component(folder "${file}" DIRECTORY)
-  if(folder MATCHES "/kvant(_cuda)?$")  # others' folders stay
+  # Folders of other programs stay.
+  if(folder MATCHES "/kvant(_cuda)?$")
     list(APPEND folders "${folder}")
   endif()
 endforeach()

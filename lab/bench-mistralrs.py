@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measures mistral.rs on the CPU with a GGUF model: a prompt of some hundred tokens and 32 tokens after it.
+"""Measures mistral.rs on the CPU with a GGUF model: a prompt of some hundred tokens and 32 tokens after the prompt.
 
     pip install mistralrs
     lab/bench-mistralrs.py MODEL.gguf --json FILE
@@ -21,7 +21,8 @@ def main():
     options = parser.parse_args()
     runner = mistralrs.Runner(
         which=mistralrs.Which.GGUF(quantized_model_id=str(options.model.parent), quantized_filename=options.model.name),
-        max_seqs=1, prefix_cache_n=0)  # without a prefix cache every prompt is computed
+        # Without a prefix cache, every prompt is computed.
+        max_seqs=1, prefix_cache_n=0)
     request = mistralrs.CompletionRequest(model="default", prompt="The river runs through the valley and the town. " * 46,
                                           max_tokens=options.tokens, temperature=0.0)
     usages = [runner.send_completion_request(request).usage for _ in range(options.repetitions + 1)][1:]

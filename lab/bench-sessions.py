@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
-"""How soon a follow-up is answered: read anew, from a session in memory, and from one on the disk.
+"""Measures how soon a follow-up question gets its first token: with the conversation read anew, from a session in
+memory, and from a session on the disk.
 
     lab/bench-sessions.py KVANT MODEL                               a conversation of 6000 tokens, kvant-3bit
     lab/bench-sessions.py KVANT MODEL --tokens 2000 --kv bf16 --repeat 5
-    lab/bench-sessions.py KVANT MODEL --llama-server PROGRAM        beside llama.cpp's server and the files of its slots
+    lab/bench-sessions.py KVANT MODEL --llama-server PROGRAM        next to llama.cpp's server and the files of its slots
 
-Printed: the time to the first token of the same follow-up, as a client sees it, in seconds (the median of --repeat),
-its share of the time that reading anew takes, and the bytes of the session's file. After each restart of the server the
-file is in the system's memory for files, as it is after a short break. Then the seconds from a request to restore the
-session until that is answered, of a server that was just started (the best of --repeat); with --llama-server also its
-seconds for the file of a slot with the same tokens, and that file's bytes.
+Prints the seconds to the first token of the follow-up, as a client sees them (the median of --repeat). Also prints
+their share of the time for reading the conversation anew, and the bytes of the session's file. The system still holds
+the file in memory after a restart of the server, as after a short break. Then the script prints the seconds from a
+request to restore the session until the response, for a freshly started server (the best of --repeat). With
+--llama-server it also prints llama.cpp's seconds for the file of a slot with equal tokens, and the bytes of that file.
 """
 import argparse
 import http.client
@@ -105,7 +106,8 @@ class LlamaServer(Server):
 
 
 def restores(start, options, folder, path, body):
-    """Returns the seconds that a newly started server takes to restore, and its response; the best of --repeat."""
+    """Returns the seconds that a newly started server takes to restore a session, and its response. The result is the
+    best of --repeat."""
     times = []
     for _ in range(options.repeat):
         server = start(options, folder)
@@ -153,7 +155,8 @@ def main():
         for _ in range(options.repeat):
             server.kill()
             server = Server(options, folder)
-            server.ask("Hello", 1)  # the first request of a server finds nothing ready
+            # The first request of a server is slow, because nothing is ready yet.
+            server.ask("Hello", 1)
             disk.append(server.ask(follow_up, 4, session="bench"))
             server.kill()
             server = Server(options, folder)

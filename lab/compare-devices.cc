@@ -1,9 +1,10 @@
-// compare_devices MODEL DEVICE TEXT [RECIPE [N]] compares the engine on a device with the CPU's, with weights
-// expanded to F32. It compares the logits of the text's first 512 tokens, and greedy completions of N tokens
-// for each of its first 20 paragraphs.
-// It prints the relative difference of the logits, and next to it that of the CPU's engine from itself when
-// its keys differ by a rounding of F32. It also prints every token that the CPU would not have chosen, and by
-// how much.
+// compare_devices MODEL DEVICE TEXT [RECIPE [N]] compares the engine on a device with the engine on the CPU,
+// both with weights expanded to F32.
+//
+// The program compares the logits of the text's first 512 tokens, and greedy completions of N tokens for each
+// of the text's first 20 paragraphs. It prints the relative difference of the logits. For comparison it
+// prints how far the CPU's engine is from itself when its keys change by a rounding of F32. It also prints
+// every token that the CPU would not have chosen, and by how much.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -23,8 +24,9 @@ using namespace kvant;
 
 namespace {
 
-// Changes each key by about 1e-7 of itself, F32's precision, as another order of sums does. The resulting
-// roundings in the cache are the least difference between two engines that add in different orders.
+// Changes each key by about 1e-7 of its size, which is F32's precision. Another order of summation causes
+// changes of this size. The effect of these changes, rounded in the cache, is the smallest difference that
+// two engines with different orders can have.
 class OtherwiseSummedKeys : public BackendDecorator {
  public:
   using BackendDecorator::BackendDecorator;
@@ -118,7 +120,7 @@ int main(int argc, char** argv) {
              relative_difference(expected, cpu.run(cpu.cache->add(), tokens, true, n, otherwise)));
 
   int n_prompts = 0, n_equal = 0;
-  double seconds = 0;  // time of the device
+  double seconds = 0;  // seconds of the device
   std::istringstream lines(text);
   for (std::string line; n_prompts < 20 && std::getline(lines, line);) {
     if (line.size() < 200) continue;

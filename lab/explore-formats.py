@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Tries out formats before they are written: a simulation of kvant's semantics in PyTorch, made for one question.
+"""Tries out formats before they are written in C++, with a simulation of kvant's semantics in PyTorch.
 
     python3 lab/explore-formats.py --model MODEL.npz --text TOKENS.i32 --learn TOKENS.i32 [--context 8192]
 
-MODEL.npz: the tensors of a Llama-like GGUF file, dequantized to F32 under their GGUF names, with an array `shape` of
-[layers, heads, KV heads, head size] and `rope` of [frequency base]. TOKENS.i32: token ids, int32. Needs a GPU for
-contexts of thousands of tokens.
+MODEL.npz holds the tensors of a Llama-like GGUF file, dequantized to F32 under their GGUF names. Two more arrays are
+`shape`, [layers, heads, KV heads, head size], and `rope`, [frequency base]. TOKENS.i32 holds token ids as int32.
+Contexts of thousands of tokens need a GPU.
 
-Query t sees page j (128 tokens) quantized if and only if t >= 128 (j + 1); the first 4 tokens stay as they are. Each
-candidate is put on K alone, then on V alone, in all layers; printed is the mean KL divergence of the second half's
-predictions from the unquantized ones. Side information is counted in the bits.
+Query t sees page j (128 tokens) quantized if and only if t >= 128 (j + 1); the first 4 tokens stay unquantized. Each
+candidate format is applied to K alone and then to V alone, in all layers. The script prints the mean KL divergence from
+the unquantized predictions over the second half of the context. The bits include all side information.
 """
 
 import argparse
@@ -32,7 +32,7 @@ class Model:
         self.n_layers, self.n_heads, self.n_kv_heads, self.d = (int(x) for x in arrays["shape"])
         self.base = float(arrays["rope"][0])
 
-    def rope(self, x):  # [heads, tokens, d], neighbouring channels in pairs
+    def rope(self, x):  # [heads, tokens, d], with neighbouring channels in pairs
         steps = torch.arange(0, self.d, 2, device=DEVICE, dtype=torch.float64) / self.d
         angles = torch.arange(x.shape[1], device=DEVICE, dtype=torch.float64)[:, None] * self.base**-steps
         c, s = angles.cos().float(), angles.sin().float()
@@ -60,8 +60,8 @@ class Model:
         return out
 
     def log_probabilities(self, tokens, store=lambda layer, k, v: (k, v)):
-        """Returns the predictions for the tokens of the second half. store: returns K and V as the cache gives them
-        back."""
+        """Returns the predictions for the tokens of the second half. `store` returns K and V as the cache would return
+        them."""
         x = self.w["token_embd.weight"][tokens]
         for layer in range(self.n_layers):
             p = f"blk.{layer}."
@@ -78,7 +78,7 @@ class Model:
         return torch.log_softmax(x @ self.w.get("output.weight", self.w["token_embd.weight"]).T, -1)
 
 
-# ---- formats, on pages [heads, pages, PAGE, d] ----
+# ---- formats, which take pages [heads, pages, PAGE, d] ----
 def hadamard(d):
     h = torch.ones(1, 1, device=DEVICE)
     while len(h) < d:
@@ -129,7 +129,8 @@ def gains_in_octaves(gain):
 
 
 def around_means(x, code, with_mean=True, with_gain=True):
-    """Encodes a mean for each channel and page, a gain for each token, and `code` for the unit-variance rest."""
+    """Encodes a mean for each channel and page and a gain for each token. `code` encodes the remainder, which has unit
+    variance."""
     mean = x.mean(2, keepdim=True).half().float() if with_mean else torch.zeros_like(x[:, :, :1])
     rest = x - mean
     gain = rest.pow(2).mean((3,) if with_gain else (2, 3), keepdim=True).sqrt().clamp_min(1e-12)
@@ -137,7 +138,8 @@ def around_means(x, code, with_mean=True, with_gain=True):
 
 
 def candidates(d, learned):
-    """Yields name, bits, and a function of (pages, layer). learned: for each layer, rotated rows [heads, tokens, d]."""
+    """Yields the name and bits of a format, and its function of (pages, layer). `learned` holds rotated rows [heads,
+    tokens, d] for each layer."""
     levels = {bits: normal_levels(bits) for bits in (2, 3, 4)}
     side = {"mean+gain": 16 / PAGE + 8 / d, "gain": 8 / d, "mean": 16 / PAGE}
     for bits in (2, 3, 4):

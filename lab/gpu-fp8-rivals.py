@@ -1,9 +1,12 @@
 #!/usr/bin/env python3
-"""Times other engines' attention at the shapes of decode_bench, each call on pages of its own, as CUDA graphs:
-FlashAttention 3 on an FP8 cache (--fa3: _vllm_fa3_C.abi3.so out of vLLM's wheel), FlashInfer's XQA on an FP8 cache
-(--xqa: its module for pages of 64 tokens, heads of 128, groups of 4; needs apache-tvm-ffi), and cuDNN by its front end
-(--cudnn; needs nvidia-cudnn-frontend), BF16 with the fastest of its plans and FP8. One query token a sequence, 8 KV
-heads of 128, 4 query heads each."""
+"""Times other engines' decode attention at the shapes of decode_bench, as CUDA graphs of several calls with separate
+pages.
+
+The engines are FlashAttention 3 on an FP8 cache (--fa3 names _vllm_fa3_C.abi3.so from vLLM's wheel), FlashInfer's XQA
+on an FP8 cache (--xqa names its module for pages of 64 tokens, heads of 128 and groups of 4; needs apache-tvm-ffi), and
+cuDNN through its front end (--cudnn; needs nvidia-cudnn-frontend), in BF16 with its fastest plan and in FP8. Each
+sequence has one query token, 8 KV heads of 128 channels, and 4 query heads per KV head.
+"""
 
 import argparse
 import ctypes
@@ -23,7 +26,8 @@ HEADS, KV_HEADS, D, PAGE = 32, 8, 128, 64
 COLD_BYTES = 600 << 20
 MOST_BYTES = 40 << 30
 FP8 = torch.float8_e4m3fn
-WORST_ERROR = 0.06  # relative, of FP8 queries and weights
+# The relative error from FP8 queries and weights may not exceed this limit.
+WORST_ERROR = 0.06
 
 
 def calls_of_graph(size):
@@ -31,7 +35,7 @@ def calls_of_graph(size):
 
 
 class PagedCache:
-    """FP8 pages [page][token][head][channel] for several calls, in random places."""
+    """Holds FP8 pages [page][token][head][channel] of several calls, in random places."""
 
     def __init__(self, batch, context, calls):
         pages = batch * context // PAGE
@@ -133,7 +137,7 @@ def run_paged(engines, rows, args):
 
 
 class CudnnGraph:
-    """A decode step of cuDNN's fused attention, contiguous [batch][head][token][channel]."""
+    """Runs a decode step of cuDNN's fused attention on contiguous rows [batch][head][token][channel]."""
 
     def __init__(self, batch, context, dtype):
         import cudnn
@@ -190,7 +194,8 @@ def run_cudnn(rows, args):
             size = batch * context * KV_HEADS * D * 2 * bits // 8
             try:
                 graph = CudnnGraph(batch, context, dtype)
-            except Exception as error:  # the front end's own kinds
+            # The front end raises its own kinds of errors.
+            except Exception as error:
                 print(f"{name} ({batch}, {context // 1024}k): {str(error)[:300]}", flush=True)
                 break
             calls = calls_of_graph(size)

@@ -1,12 +1,14 @@
-// Searches for the constants of src/format/trellis_code.h: those whose levels leave the least squared error
-// of Gaussian rows on the best path through the trellis. For B = 3, for 20 seconds, with random seed 1:
+// Searches for the constants of src/format/trellis_code.h. The best constants have levels that leave the
+// smallest squared error of Gaussian rows on the best path through the trellis. For 3 bits, 20 seconds and
+// random seed 1:
 //
 //   c++ -std=c++20 -O3 -march=native -Isrc lab/search-trellis.cc -o search_trellis
 //   ./search_trellis 3 20 1
 //
-// It climbs from the best candidates so far, now and then from a new one at random, each measured on one row;
-// the best are then ranked on many rows. Prints the first of them, in the form of kTrellisCodes, with their
-// mean squared errors: a good run finds about .079 at 2 bits, .0215 at 3, .0062 at 4 and .0018 at 5.
+// The search varies the best candidates so far, and sometimes starts from a random one; each candidate is
+// measured on one row. In the end the best candidates are ranked on many rows. The program prints the first
+// of them in the form of kTrellisCodes, with their mean squared errors. A good run finds about .079 at 2
+// bits, .0215 at 3, .0062 at 4 and .0018 at 5.
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -24,11 +26,13 @@ using kvant::kTrellisStates;
 using kvant::TrellisCode;
 
 constexpr int kRowValues = 512;
-constexpr int kRows = 120;  // rows of the last ranking
+constexpr int kRows = 120;  // rows of the final ranking
 constexpr std::size_t kKept = 40, kFinalists = 12;
-constexpr std::array kQuickScales = {1.0F, 1.2F, 1.45F};  // standard deviation of the levels
-constexpr std::array kFineScales = {.85F,   .9F,   .95F, .975F, 1.0F,
-                                    1.025F, 1.05F, 1.1F, 1.15F};  // factors of that scale
+// Standard deviations of the levels.
+constexpr std::array kQuickScales = {1.0F, 1.2F, 1.45F};
+constexpr std::array kFineScales = {.85F, .9F, .95F, .975F, 1.0F,
+                                    // Factors of the best quick scale.
+                                    1.025F, 1.05F, 1.1F, 1.15F};
 
 using Levels = std::array<float, kTrellisStates>;
 using Random = std::mt19937;
@@ -49,8 +53,8 @@ Levels levels_of(const TrellisCode& code) {
   return levels;
 }
 
-// Returns the squared error of the best path (Viterbi). A state's oldest bits are its lowest: state k * nodes
-// + node follows the states node * symbols + j.
+// Returns the squared error of the best path (Viterbi). The oldest bits of a state are its lowest bits, so
+// state k * nodes + node follows the states node * symbols + j.
 double path_error(const float* row, int bits, const Levels& levels) {
   const int symbols = 1 << bits, nodes = kTrellisStates >> bits;
   Levels costs{}, after, least;
@@ -75,7 +79,8 @@ double mean_error(const TrellisCode& code, const std::vector<float>& values, int
   return sum / (static_cast<double>(n_rows) * kRowValues);
 }
 
-// Returns the best of some scales for the candidate's other constants, and its error on the first rows.
+// Fits the scale to the candidate's other constants: tries all scales and keeps the best one, with its error
+// on the first n_rows rows.
 template <class Scales>
 void fit_scale(Candidate& candidate, float unit, const Scales& scales, const std::vector<float>& values,
                int n_rows) {
@@ -88,7 +93,7 @@ void fit_scale(Candidate& candidate, float unit, const Scales& scales, const std
   }
 }
 
-// The AVX2 kernel needs mixes by 4 and more, and folds that make 8 with them.
+// The AVX2 kernel requires that mix is at least 4, and that mix and fold add up to at least 8.
 void change(Random& random, int what, TrellisCode& code) {
   if (what == 0) code.mix = draw(random, 4, 7);
   if (what == 1) code.fold = draw(random, 1, 7);

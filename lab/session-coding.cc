@@ -1,11 +1,11 @@
-// Measures compact coding of session files: bytes, and MB of the hot sequence per second of one thread, per
-// second of that thread's processor time (to exclude other work), and of two threads. It prints the best of 2
-// runs.
+// Measures compact coding of session files: the bytes, and the speed in MB of the decoded sequence per
+// second. The speed is given for one thread, for one thread per second of its processor time (which excludes
+// other work), and for two threads. The program prints the best of 2 runs.
 //
 //   cmake --preset default -DKVANT_LAB=ON && cmake --build --preset default --target session_coding
-//   build/default/session_coding MODEL RECIPE FILE...       (of kvant run --session FILE)
+//   build/default/session_coding MODEL RECIPE FILE...       (FILE from kvant run --session FILE)
 //
-// The decoded sequence is compared byte by byte.
+// The program also checks that decoding returns the sequence byte by byte.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>

@@ -1,11 +1,11 @@
-// How long a long session takes to the disk and back: with made-up rows, since reading 100 000 tokens takes
-// hours.
+// Measures how long a large session takes to the disk and back. Its rows are random, because reading 100,000
+// tokens with a model takes hours.
 //
 //   cmake --preset default -DKVANT_LAB=ON && cmake --build --preset default --target session_times
 //   build/default/session_times MODEL [RECIPE [TOKENS]]      kvant-3bit, 100000
 //
-// Printed: bytes, and the seconds of each part, best of 3. The file is in the system's memory for files when
-// it is read.
+// The program prints the bytes, and the seconds of each part as the best of 3 runs. When the file is read,
+// the system still holds it in memory.
 #include <unistd.h>
 
 #include <chrono>
@@ -24,7 +24,8 @@ namespace {
 using namespace kvant;
 
 constexpr int kRounds = 3;
-constexpr std::size_t kPiece = 4 << 20;  // that a server does between two steps
+// A server handles this many bytes between two steps.
+constexpr std::size_t kPiece = 4 << 20;
 
 [[noreturn]] void fail(const Error& why) {
   std::fprintf(stderr, "session-times: %s\n", why.message.c_str());

@@ -1,17 +1,19 @@
 #!/usr/bin/env python3
-"""An agent works on this repository with tools, turn by turn, through kvant serve. How long it waits, and its calls' validity.
+"""Measures an agent that works on this repository with tools through kvant serve: how long it waits, and whether its
+tool calls are valid.
 
     scripts/agent-turns.py KVANT MODEL -t 2                                  20 turns for each of five caches, on the CPU
     scripts/agent-turns.py KVANT MODEL --device cuda --conversations 3 --tool-choice required
 
-Each turn asks for one thing that one tool does: read lines of a file, search a folder, list a folder. The model writes
-the call as it likes (tool_choice auto) or has to write one (required). The tool's true result goes back, and the model
-sums the result up. The conversation grows to about 16,000 tokens. After half of the turns the server gets SIGTERM and
-is started again on the same folder. All requests are greedy and carry the whole conversation, as agents' requests do.
+Each turn asks for one thing that one tool does: read lines of a file, search a folder, list a folder. The model may
+write a call (tool_choice auto) or must write one (required). The tool's true result goes back, and the model sums the
+result up. The conversation grows to about 16,000 tokens. After half of the turns the server gets SIGTERM and is started
+again on the same folder. All requests are greedy and carry the whole conversation, as agents' requests do.
 
-Printed by turn: the prompt's tokens, how many of them the cache had, and the time to the first token, of both requests.
-Printed by depth: how many calls were valid (one call of an offered tool whose arguments fit the schema) and how many
-were exactly what was asked. A call that fails counts against the cache, and the conversation goes on with the right one.
+For both requests of each turn, the script prints the tokens of the prompt, how many of them the cache had, and the time
+to the first token. For each depth it prints how many calls were valid (one call of an offered tool whose arguments fit
+the schema) and how many were exactly what was asked. A failed call counts against the cache, and the conversation
+continues with the right call.
 """
 import argparse
 import json
@@ -30,7 +32,8 @@ import urllib.request
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CONTEXT = 20480
 DEPTHS = (4096, 8192, 12288, CONTEXT)
-RESULT_BYTES = 2600  # bytes of a tool's result, which makes 20 turns about 16,000 tokens
+# With tool results of this many bytes, 20 turns take about 16,000 tokens.
+RESULT_BYTES = 2600
 SYSTEM = ("You help a developer to read a C++ repository. Answer every request of the user with a call of one tool. "
           "After a tool's result, say in one short sentence what it shows.")
 
@@ -67,17 +70,19 @@ class Server:
             self.url = found and found[0]
         threading.Thread(target=self.read_log, daemon=True).start()
         with urllib.request.urlopen(self.url + "/props", timeout=600) as response:
-            self.recipe = json.load(response)["kv"]["recipe"]  # kvant-4bit is uniform-4bit where nothing is calibrated
+            # Without calibration, the server serves uniform-4bit for kvant-4bit.
+            self.recipe = json.load(response)["kv"]["recipe"]
 
     def read_log(self):
         for line in self.process.stderr:
-            if line.startswith("{") and "prompt_tokens" in (record := json.loads(line)):  # a generation's
+            # Only records of generations have prompt_tokens.
+            if line.startswith("{") and "prompt_tokens" in (record := json.loads(line)):
                 with self.ready:
                     self.records.append(record)
                     self.ready.notify()
 
     def chat(self, messages, max_tokens, tool_choice):
-        """Returns the message of the completion, and the log's record of the request."""
+        """Returns the message of the completion, and the server's log record of the request."""
         body = {"messages": messages, "tools": TOOLS, "tool_choice": tool_choice, "parallel_tool_calls": False, "max_tokens": max_tokens, "temperature": 0}
         request = urllib.request.Request(self.url + "/v1/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"})
         n_records = len(self.records)
@@ -101,7 +106,7 @@ def shortened(text):
 
 
 def tasks(rng, n_turns):
-    """Returns what each turn asks for: the words, the right call, and its result."""
+    """Yields for each turn the user's words, the right call, and the call's result."""
     files = sorted(path for path in (ROOT / "src").rglob("*.cc") if len(path.read_text().splitlines()) > 120)
     rng.shuffle(files)
     folders = sorted({path.parent for path in files})
@@ -127,7 +132,7 @@ def tasks(rng, n_turns):
 
 
 def judged(message, right):
-    """Returns whether the message is one valid call, and whether it is the call that was asked for."""
+    """Returns whether the message is one valid call, and whether this call is exactly what was asked for."""
     calls = message.get("tool_calls") or []
     if len(calls) != 1:
         return False, False
@@ -148,7 +153,7 @@ def shown(record):
 
 
 def converse(options, recipe, seed, folder):
-    """Runs one conversation. Returns the name of the recipe that served, and a list of turns."""
+    """Runs one conversation. Returns the name of the served recipe, and a list of turns."""
     server, turns = Server(options, recipe, folder), []
     messages = [{"role": "system", "content": SYSTEM}]
     for turn, (words, right, result) in enumerate(tasks(random.Random(seed), options.turns)):

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# bench-cpu.sh OUT [PART]...: measures what the docs say about speed on CPUs, and leaves one JSON file per run in the
-# folder OUT.
-# Parts: attention (KV shapes 9/3/64 and 32/8/128, recipes of the product tier, ggml); onnxruntime (the same shapes;
-# needs pip's onnxruntime and onnx in PYTHON); model (the default model at several depths, and llama.cpp); prompts (its
-# weights as Q4_1, Q4_0 and F16); sparse (Sparse V on a real text: TEXT). Without a part it measures all.
+# bench-cpu.sh OUT [PART]...: measures the CPU speeds in the docs, and writes one JSON file per run into the folder OUT.
 #
-# Variables: THREADS (2), KVANT (build/default/kvant), MODEL, TEXT (data/calibration's), PYTHON (python3), RUN (a
-# command that runs each measurement, such as one that waits for a quiet machine).
+# Parts: attention (KV shapes 9/3/64 and 32/8/128, product recipes, ggml); onnxruntime (the same shapes; needs pip's
+# onnxruntime and onnx in PYTHON); model (the default model at several depths, and llama.cpp); prompts (the default
+# model with weights as Q4_1, Q4_0 and F16); sparse (Sparse V on the text TEXT). Without a PART all parts run.
+#
+# Variables: THREADS (2), KVANT (build/default/kvant), MODEL, TEXT (a text of data/calibration), PYTHON (python3), RUN
+# (a command that starts each measurement, such as one that waits for a quiet machine).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -17,7 +17,7 @@ readonly THREADS=${THREADS:-2} KVANT=${KVANT:-build/default/kvant} PYTHON=${PYTH
 readonly MODEL=${MODEL:-.venv/smollm2-135m-instruct.gguf}
 mkdir -p "$OUT"
 
-# These groups of product recipes have caches that fit into memory together.
+# The caches of each group of recipes fit into memory together.
 readonly GROUPS_OF_RECIPES=(
   "bf16,f16,fp8,q8_0,q8_0/q4_0,q4_0,q4_0-h"
   "kvant-4bit,kvant-3bit,kvant-2bit,kivi-4bit,kivi-3bit,kivi-2bit,kivi-2bit-g32,kivi-1bit"
@@ -31,7 +31,7 @@ attention_at() {  # HEADS KV_HEADS DIM CONTEXTS
   local backend i=0 group
   for backend in cpu/avx512 cpu/avxvnni cpu/avx2; do
     "$KVANT" bench attention --heads 1 --kv-heads 1 --dim 64 -c 128 -r 1 -t 1 --backend $backend \
-      > /dev/null 2>&1 || continue # another processor's
+      > /dev/null 2>&1 || continue  # another processor's instruction set
     i=0
     for group in "${GROUPS_OF_RECIPES[@]}"; do
       run "$KVANT" bench attention --heads "$1" --kv-heads "$2" --dim "$3" -c "$4" -r 10 -t "$THREADS" \
@@ -51,7 +51,7 @@ at_shapes() {
   "$1" 32 8 128 32768
 }
 
-# Returns the model with weights of type $1, made from the default model.
+# Prints the path of the default model with weights of type $1, and makes the model first if necessary.
 model_of() {
   local prefix
   [ "$1" = q4_1 ] && echo "$MODEL" && return

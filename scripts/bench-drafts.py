@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Measures speculative decoding on edited code: a model writes a source file anew with a name changed.
+"""Measures speculative decoding on edited code: a model writes a source file again with one name changed.
 
     scripts/bench-drafts.py build/default/kvant model.gguf                       on the CPU
     scripts/bench-drafts.py build/default/kvant model.gguf --device cuda         on a GPU
     scripts/bench-drafts.py build/default/kvant model.gguf --story               a text that does not repeat itself
 
-Every run is `kvant run --temp 0`, with --draft off and with --draft ngram in turn, --repeats times. Printed: tokens a
-second of either (the median, the least and the most), how many drafted tokens were right, and whether the texts are
-the same.
+Every run is `kvant run --temp 0`. Runs with --draft off and with --draft ngram take turns, --repeats times. The script
+prints the tokens per second of both (median, minimum and maximum), how many drafted tokens were right, and whether the
+texts are equal.
 """
 import argparse
 import json

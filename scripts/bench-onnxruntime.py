@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Measures ONNX Runtime's GroupQueryAttention on the CPU, a rival in `kvant bench attention`'s setting.
+"""Measures ONNX Runtime's GroupQueryAttention on the CPU, in the setting of `kvant bench attention`.
 
-One token attends over layers in turn, as many as fill twice the last-level cache, with caches of FP32, FP16,
-INT8 and INT4. Past and present share their buffers, so that a step writes one token and copies nothing.
+One token attends to several layers in turn. Together the layers fill twice the last-level cache, with caches of FP32,
+FP16, INT8 and INT4. Past and present share their buffers, so a step writes one token and copies nothing.
 
     pip install onnxruntime onnx numpy
     scripts/bench-onnxruntime.py --heads 9 --kv-heads 3 --dim 64 --ctx 16384 --threads 2 --json FILE
@@ -19,12 +19,15 @@ import onnx
 import onnxruntime
 from onnx import TensorProto, helper
 
-PAGE = 128  # tokens whose values repeat through the cache, as in kvant's benchmark
-DEEPEST = 64  # layers
+# The values of this many tokens repeat through the cache, as in kvant's benchmark.
+PAGE = 128
+# The model has at most this many layers.
+DEEPEST = 64
 
 
 class Cache:
-    """Describes how one kind of cache is stored: numpy and ONNX types, bits per value, attributes."""
+    """Describes how one kind of cache is stored: types of numpy and ONNX, bits per value, and attributes of the node.
+    """
 
     def __init__(self, name, activation, stored, bits, quantization=None):
         self.name, self.activation, self.stored, self.bits = name, activation, stored, bits
@@ -96,8 +99,8 @@ def make_model(cache, shape, context, n_layers):
 
 
 def encode(cache, values, scale):
-    """Encodes values [..., dim] as they are stored. INT4 is two's complement plus 8, with the even channel in the low
-    bits."""
+    """Encodes values [..., dim] as the cache stores them. INT4 codes are two's complement plus 8, with the even channel
+    in the low bits."""
     if not cache.quantization:
         return values.astype(cache.stored)
     top = 127 if cache.bits == 8 else 7
@@ -145,7 +148,8 @@ class Run:
         self.session = onnxruntime.InferenceSession(model.SerializeToString(), options,
                                                     providers=["CPUExecutionProvider"])
         self.binding = self.session.io_binding()
-        self.values = []  # OrtValues must outlive the binding
+        # OrtValues must outlive the binding.
+        self.values = []
 
         def bind(name, array):
             value = onnxruntime.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array))
@@ -154,7 +158,7 @@ class Run:
             return value
 
         bind("query", query.reshape(1, 1, -1))
-        # The new token equals the cache's last one, so that the oracle is the repeated page alone.
+        # The new token equals the cache's last token, so the expected result depends only on the repeated page.
         for name, side in (("key", "k"), ("value", "v")):
             bind(name, page[side][:, (context - 1) % PAGE].astype(cache.activation).reshape(1, 1, -1))
         bind("seqlens_k", np.array([context - 1], np.int32))
@@ -206,7 +210,8 @@ def main():
                 run.layer_seconds()
                 seconds = statistics.median(run.layer_seconds() for _ in range(options.repetitions))
                 error = run.error()
-            except Exception as failure:  # ONNX Runtime refuses some kinds on some machines: say which and why
+            # ONNX Runtime refuses some kinds of caches on some machines.
+            except Exception as failure:
                 print(f"{name} at {context}: {str(failure).splitlines()[0]}", file=sys.stderr)
                 continue
             results.append({"recipe": name, "ctx": context, "bits": cache.bits, "layers": n_layers,

@@ -4,10 +4,10 @@
     scripts/bench-serve.py --url http://127.0.0.1:8080                  8 clients, contexts of 2k to 8k
     scripts/bench-serve.py --url URL --clients 4 --requests 2 --contexts 512,1024 --json FILE
 
-Every client asks one request after the other, each with a prompt of its own (nothing to be had from a prefix cache)
-whose length goes round through --contexts, and an answer whose length goes round through --answers. Printed: tokens
-per second of all clients together, and the median and 99th percentile of the time to the first token and of the time
-from one token to the next.
+Each client sends one request after the other. Prompts are unique, so a prefix cache cannot help. The lengths of prompts
+cycle through --contexts, the lengths of completions through --answers. The script prints the tokens per second of all
+clients together. It also prints the median and 99th percentile of the time to the first token and of the time between
+tokens.
 """
 import argparse
 import http.client
@@ -52,7 +52,7 @@ class Server:
 
 
 def measure(server, model, prompt, n_tokens, seed):
-    """Sends one request. Returns when its tokens came, and how many the server counts."""
+    """Sends one request. Returns when its tokens came and how many tokens the server counted, or None without text."""
     body = {"model": model, "prompt": prompt, "max_tokens": n_tokens, "temperature": 1, "seed": seed, "stream": True,
             "stream_options": {"include_usage": True}}
     start, times, usage = time.perf_counter(), [], None
@@ -63,13 +63,14 @@ def measure(server, model, prompt, n_tokens, seed):
         if event.get("choices") and event["choices"][0].get("text"):
             times.append(time.perf_counter())
     if not times or not usage:
-        return None  # an answer without text
+        # The completion has no text.
+        return None
     return {"first": times[0] - start, "next": [b - a for a, b in zip(times, times[1:])], "start": start, "end": times[-1],
             "prompt_tokens": usage["prompt_tokens"], "generated_tokens": usage["completion_tokens"]}
 
 
 def characters_per_token(server, model, text):
-    """Returns the characters per token of this model, from the usage that the server reports."""
+    """Returns the characters per token of this model on the text, from the usage that the server reports."""
     usage = server.json("POST", "/v1/completions", {"model": model, "prompt": text[:4000], "max_tokens": 1})["usage"]
     return 4000 / usage["prompt_tokens"]
 
@@ -79,7 +80,8 @@ def run_client(number, server, model, text, ratio, options, results):
     for i in range(options.requests):
         context = options.contexts[(number + i) % len(options.contexts)]
         answer = options.answers[(number + i) % len(options.answers)]
-        n_characters = int((context - answer) * ratio * 0.97)  # tokens of texts differ, so this asks for slightly too few
+        # Texts differ in characters per token, so the prompt is slightly too short rather than too long.
+        n_characters = int((context - answer) * ratio * 0.97)
         first = rng.randrange(max(1, len(text) - n_characters))
         prompt = f"{rng.randrange(10**9)} " + text[first:first + n_characters]
         results.append(measure(server, model, prompt, answer, seed=number * 100 + i))

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# build.sh PRESET [TARGETS]: configures and builds a CMake preset; quiet unless something fails.
+# build.sh PRESET [TARGETS]: configures and builds a CMake preset; prints nothing unless a step fails.
 #
-# KVANT_KERNELS=here makes a first build quicker: it builds attention kernels only for this processor. A folder that was
-# built with all of them keeps them all.
+# KVANT_KERNELS=here makes a first build faster, because it builds attention kernels only for this processor. A folder
+# that was built with all kernels keeps all of them.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/step.sh
@@ -11,7 +11,7 @@ preset=$1
 targets=("${@:2}")
 [ ${#targets[@]} -gt 0 ] || targets=(all)
 
-# A build folder that belongs to another place (a copied tree) is unusable.
+# A build folder that was copied from another place is unusable.
 configure() {
   local cache=build/$preset/CMakeCache.txt
   if [ -f "$cache" ] && ! grep -qxF "CMAKE_HOME_DIRECTORY:INTERNAL=$PWD" "$cache"; then
@@ -24,14 +24,15 @@ configure() {
   if [ "${KVANT_KERNELS:-all}" = all ] && grep -qxF KVANT_KERNELS:STRING=here "$cache"; then
     cmake --preset "$preset" -DKVANT_KERNELS=all || return
   fi
-  if has_gpu && grep -qxF KVANT_CUDA_UNOPTIMIZED:BOOL=ON "$cache"; then  # the folder is from a machine without
+  # The folder was configured without a GPU.
+  if has_gpu && grep -qxF KVANT_CUDA_UNOPTIMIZED:BOOL=ON "$cache"; then
     cmake --preset "$preset" "${cuda[@]}"
   fi
 }
-# The GPU library is compiled for this machine's GPU: for Hopper, for all of 8.x, or as code that the driver compiles.
-# Without a GPU it is compiled only to PTX, without optimization, in a fifth of the time. A few files then show whether
-# the code for other GPUs compiles (cmake/cuda.cmake).
-# KVANT_GPU=1 or rival compiles for a Hopper GPU, which may be another machine's.
+# The GPU library is compiled for this machine's GPU: for Hopper, for all GPUs of 8.x, or as code that the driver
+# compiles. Without a GPU, the library is compiled only to PTX and without optimization, in a fifth of the time. A few
+# files then check that the code for other GPUs compiles (cmake/cuda.cmake). KVANT_GPU=1 or rival compiles for a Hopper
+# GPU, which may be in another machine.
 has_gpu() { [ -e /dev/nvidiactl ] || [[ ${KVANT_GPU:-} =~ ^(1|rival)$ ]]; }
 gpu_architectures() {
   has_gpu || { echo 90a-virtual; return; }

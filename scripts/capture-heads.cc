@@ -1,10 +1,12 @@
-// Writes what two KV heads of a layer get from a model: the numbers that kernels are tested on beside random
-// ones (data/captured). Built by `cmake --build build/default --target capture_heads`:
+// Writes the K, V and queries of two KV heads of a layer. Kernels are tested on these values of a real model
+// (data/captured) in addition to random ones. `cmake --build build/default --target capture_heads` builds the
+// program:
 //
 //   build/default/capture_heads MODEL.gguf TEXT LAYER OUT
 //
-// OUT has rows of both heads' channels side by side, in bfloat16: kTokens rows of K after RoPE, kTokens of V,
-// then for the last kQueryTokens tokens the rows of the heads' first queries, of their second ones and so on.
+// OUT holds rows in bfloat16 with the channels of both heads side by side. The rows are kTokens rows of K
+// after RoPE, kTokens rows of V, and queries of the last kQueryTokens tokens: all rows of the heads' first
+// queries, then of their second queries, and so on.
 #include <array>
 #include <cstdio>
 #include <cstdlib>
@@ -25,7 +27,7 @@ using namespace kvant;
 
 constexpr int kTokens = 256, kQueryTokens = 16, kHeads = 2;
 
-// The reference backend, which also keeps the rows of one layer.
+// Attends with the reference backend and keeps the rows of one layer.
 class KeepingBackend final : public AttentionBackend {
  public:
   KeepingBackend(const Geometry& geometry, int layer)
@@ -47,7 +49,8 @@ class KeepingBackend final : public AttentionBackend {
     append(rows.v, 0, 0, 1);
     for (int i = 0; i < group; ++i) append(rows.q, kTokens - kQueryTokens, i, group);
   }
-  // Appends the channels of heads `first_head`, first_head + head_step, ... from row `first_row` on.
+  // Appends the rows from first_row on, with the channels of heads first_head, first_head + head_step, and so
+  // on.
   void append(const MatrixView<const float>& rows, int first_row, int first_head, int head_step) {
     const int d = geometry_.head_dim;
     for (int row = first_row; row < kTokens; ++row)

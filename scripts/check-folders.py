@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Checks that includes lead one way: no rooms of src/, and no folders of src/device/cuda, include each other in a circle.
-Tests may include what lies above them."""
+"""Checks that includes lead one way: neither rooms of src/ nor folders of src/device/cuda may include each other in a
+circle. Tests may include files of any room."""
 import collections
 import pathlib
 import re
@@ -11,7 +11,8 @@ INCLUDE = re.compile(r'^#include "([^"]+)"', re.MULTILINE)
 TEST = re.compile(r"_(test|fuzz)\.\w+$")
 
 
-def room_of(path):  # a device is a room of its own
+# Each device is a room of its own.
+def room_of(path):
     return "/".join(path.split("/")[: 2 if path.startswith("device/") else 1])
 
 
@@ -20,7 +21,7 @@ def cuda_folder_of(path):
 
 
 def includes_between(folder_of, sources):
-    """What files of one folder include of another: {folder: {other folder: ["file includes header"]}}."""
+    """Returns the includes from one folder into another: {folder: {other folder: ["file includes header"]}}."""
     found = collections.defaultdict(lambda: collections.defaultdict(list))
     for path, text in sources.items():
         for header in INCLUDE.findall(text):
@@ -31,7 +32,7 @@ def includes_between(folder_of, sources):
 
 
 def circle(edges):
-    """The folders of one circle in order, or [] if there is none."""
+    """Returns the folders of one circle in order, or [] without a circle."""
     done, path = set(), []
 
     def walk(folder):

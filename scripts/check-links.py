@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Checks links: files and headings that Markdown links to, docs/ files that sources name, and messages that the
-troubleshooting pages quote, with … for their variable parts."""
+"""Checks links: files and headings to which Markdown links, files of docs/ that sources name, and messages that the
+troubleshooting pages quote. A quoted message has … in place of its variable parts."""
 import pathlib
 import re
 import sys
@@ -9,12 +9,13 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 LINK = re.compile(r"\]\(([^)\s]+)\)|(?:src|href)=\"([^\"]+)\"")
 MENTION = re.compile(r"\bdocs/[\w./-]*\w\.(?:md|svg|png|html|json)\b")
 MESSAGE = re.compile(r"^\|(?: [^|`]* \|)? `([^`]+)` \|", re.MULTILINE)
-SPLIT_TEXT = re.compile(r"([\"'])\s*\\?\n\s*f?\1")  # one text of a source in literals on several lines
+# Matches the gap between two literals of one text on several lines.
+SPLIT_TEXT = re.compile(r"([\"'])\s*\\?\n\s*f?\1")
 FENCE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 
 
 def anchors(path):
-    """Returns the ids of a page's headings on GitHub, and the ids that the page sets for its former addresses."""
+    """Returns the ids that GitHub gives a page's headings, and the ids that the page sets for its former addresses."""
     text = FENCE.sub("", path.read_text(encoding="utf-8"))
     found = set(re.findall(r'<a id="([^"]+)">', text))
     for heading in re.findall(r"^#+ +(.*)$", text, re.MULTILINE):

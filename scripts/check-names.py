@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Checks that the class names of headers are unique. The linker takes two classes of one name in one namespace for the
-same, and uses the destructor of either."""
+"""Checks that the class names of headers are unique. The linker believes that two classes with one name in one
+namespace are the same, and uses either of the two destructors for both."""
 import collections
 import pathlib
 import re

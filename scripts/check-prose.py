@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Advises on prose: words for which the field has another one, sentences and lines that are too long, comments that
-begin with a fragment. It never fails: `make lint` prints its counts, and a writer looks at a file's lines.
+"""Advises on prose: wrong terms, sentences and lines that are too long, and comments that begin with a fragment.
+
+The script never fails. `make lint` prints its counts, and a writer reads its findings for a file.
 
     scripts/check-prose.py [FILE...]       one line for each finding; without files all pages and sources
     scripts/check-prose.py --summary       counts by kind
@@ -12,8 +13,10 @@ import re
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 MAX_WORDS, MAX_COLUMNS = 30, 120
-GENERATED = {"c-api.md", "commands.md", "formats.md", "recipes.md"}  # in docs/reference: their sentences are those of sources
-TERMS = {  # patterns of words, and what to write instead
+# These pages of docs/reference consist of sentences from the sources.
+GENERATED = {"c-api.md", "commands.md", "formats.md", "recipes.md"}
+# Patterns of words, and what to write instead.
+TERMS = {
     r"bits? of an element|bits an element": "bits per value",
     r"behind [\d,]+ tokens": "at context N",
     r"prompt reading|reading of prompts": "prefill",
@@ -39,7 +42,7 @@ VERB = re.compile(
     r"install|keep|know|lack|learn|leave|let|lie|list|load|look|make|mean|measure|mult(?:ipl)|name|need|open|outlive|pass|print|prove|put|read|"
     r"refuse|remember|replace|return|round|run|say|see|send|serve|set|share|show|sit|stand|start|stay|stop|store|support|take|tell|test|"
     r"repeat|resemble|turn|use|wait|want|work|write)(?:s|es|ies|ed)?)\b", re.IGNORECASE)
-# These are verbs only where a comment begins with them: elsewhere "maps" and "samples" are nouns.
+# These words are verbs only at the beginning of a comment. Elsewhere "maps" and "samples" are nouns.
 FIRST_VERB = re.compile(
     r"(?:accept|act|adapt|advance|allocate|average|calibrate|clamp|classif|clear|code|collect|combine|continue|convert|correct|"
     r"cover|cut|declare|derive|detect|draw|drop|escape|estimate|evaluate|extrapolate|fit|format|gather|group|hand|hash|insert|"
@@ -47,11 +50,13 @@ FIRST_VERB = re.compile(
     r"predict|prefetch|process|propose|protect|quantize|raise|rearrange|record|reduce|remove|render|report|represent|require|"
     r"reset|restore|rotate|save|scale|score|search|select|simulate|sort|split|subtract|sum|summarize|time|train|transform|"
     r"transpose|truncate|tune|unpack|update|verif|view|visit|weigh)(?:s|es|ies)?\b", re.IGNORECASE)
-# A comment that opens so and has no verb leaves out what it is about; without them it is a noun phrase.
+# A comment that opens with one of these words and has no verb leaves out its subject. Any other comment without a verb
+# is a noun phrase.
 OPENING = re.compile(
     r"(?:of|in|at|by|for|from|with|without|as|to|on|behind|where|what|whose|which|those|these|this|that|the same|"
     r"their|its|all of|only|such|else|beside|before|after|likewise)\b", re.IGNORECASE)
-PARAMETER = re.compile(r"[a-z]\w*(?:, [a-z]\w*)*(?: \[[^]]*\])*:|[a-z]\w* \[")  # "values [n, d] in units." is a contract
+# "values [n, d] in units." is a contract and not a fragment.
+PARAMETER = re.compile(r"[a-z]\w*(?:, [a-z]\w*)*(?: \[[^]]*\])*:|[a-z]\w* \[")
 COMMENT = {".def": "//", ".h": "//", ".cc": "//", ".cu": "//", ".cuh": "//", ".py": "#", ".sh": "#", ".cmake": "#"}
 
 
@@ -95,7 +100,8 @@ def advise_words(number, text):
 
 
 def is_sentence(text):
-    subject = re.sub(r"^\w+: ", "", text)  # "ClassName: does this."
+    # Allows "ClassName: does this."
+    subject = re.sub(r"^\w+: ", "", text)
     return bool(VERB.search(text) or FIRST_VERB.match(text) or FIRST_VERB.match(subject) or PARAMETER.match(text))
 
 

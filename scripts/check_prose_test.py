@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests check-prose.py on texts that are written for it."""
+"""Tests check-prose.py on texts that are written for the test."""
 import importlib.util
 import pathlib
 import tempfile
@@ -14,7 +14,7 @@ LONG = " ".join(["ab"] * 31)
 
 
 def kinds(name, text):
-    """Returns the line and kind of each finding in a file of that name."""
+    """Returns the line and kind of each finding in a file called `name`."""
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / name
         path.write_text(text, encoding="utf-8")

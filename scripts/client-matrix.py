@@ -1,25 +1,27 @@
 #!/usr/bin/env python3
-"""client-matrix.py URL [--key KEY] [--json]: what the client packages get from a server, as a table of clients and features.
+"""client-matrix.py URL [--key KEY] [--json]: prints a table of what client packages get from a server.
 
-The packages are those of scripts/client-packages.txt: the Python of .venv has them after `scripts/setup.sh test`. The server's
-chat template must have tools, and thoughts that a request can turn on. A cell is `yes`, `refused` with the server's sentence,
-`no` with what was wrong, or empty where the package has no way to ask for the feature. The whole of what went wrong is said on
-stderr. --json prints the cells as JSON. The server may be any with OpenAI's and Anthropic's APIs, llama-server for example.
+scripts/client-packages.txt lists the packages, and `scripts/setup.sh test` installs them into .venv. The server's chat
+template must support tools, and thoughts that a request can switch on. A cell is `yes`, `refused` with the server's
+sentence, or `no` with what was wrong. A cell is empty if the package cannot ask for the feature. Whatever went wrong is
+printed in full on stderr. --json prints the cells as JSON. The server may be any server with OpenAI's and Anthropic's
+APIs, for example llama-server.
 
     chat      a completion with a system message, and its numbers of tokens
     stream    the same completion in parts
-    tools     a call that the request demands, and what the model says after the tool's result
-    schema    a completion that a JSON schema holds
-    thoughts  thoughts apart from the text
+    tools     a call that the request demands, and the completion after the tool's result
+    schema    a completion that follows a JSON schema
+    thoughts  thoughts that are separate from the text
     errors    the package's own class of error for a wrong value, a wrong key and an unknown model
-    continue  the beginning of a completion that the request gives
+    continue  a completion that continues text from the request
 """
 import argparse
 import json
 import os
 import sys
 
-os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # or the package asks the network for prices
+# Without this variable, the package downloads prices.
+os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
 
 LONGEST = 100  # characters of a cell
 FEATURES = ("chat", "stream", "tools", "schema", "thoughts", "errors", "continue")
@@ -31,7 +33,7 @@ ASK_WEATHER = {"role": "user", "content": "How is the weather in Ghent?"}
 
 
 def check_city(value, said):
-    """value: the text of an object, or the object itself."""
+    """Checks an object against CITY. `value` is the object or its text."""
     try:
         value = json.loads(value) if isinstance(value, str) else value
     except json.JSONDecodeError:
@@ -40,7 +42,7 @@ def check_city(value, said):
 
 
 class Unmet(AssertionError):
-    """A server responded, but not as requested. what: the reason in words for a cell."""
+    """Reports a response that is not what was requested. `what` gives the reason in words for a cell."""
 
     def __init__(self, what, said):
         super().__init__(f"{what}: {said!r}")
@@ -58,7 +60,8 @@ def check_begun(text):
 
 
 def check_refused(*asked):
-    """asked: triples of what is wrong, the error that the package should raise, and the request."""
+    """Checks that requests fail. `asked` holds triples: what is wrong, the error that the package should raise, and the
+    request."""
     taken = []
     for what, error, ask in asked:
         try:
@@ -274,7 +277,8 @@ class Langchain(OpenaiChat):
         found = self.model_of(max_tokens=40).with_structured_output(wanted, method="json_schema", strict=True).invoke([QUESTION])
         check_city(found, found)
 
-    thoughts = None  # the package drops `reasoning_content`
+    # This package drops `reasoning_content`.
+    thoughts = None
 
     def continue_(self):
         text = self.ask(QUESTION, BEGUN).content
@@ -285,7 +289,7 @@ CLIENTS = (OpenaiChat, OpenaiResponses, Anthropic, Litellm, Langchain)
 
 
 def refusal(failure):
-    """Returns a server's error in one line for a cell."""
+    """Returns a server's error as one line for a cell."""
     body = getattr(failure, "body", None)
     error = body.get("error", body) if isinstance(body, dict) else None
     said = error.get("message") if isinstance(error, dict) else getattr(failure, "message", str(failure))
@@ -304,7 +308,8 @@ def cell(client, feature):
     try:
         method()
         return "yes"
-    except Exception as failure:  # whatever a package does with what it got is the server's result
+    # Whatever a package does with the response counts as the server's result.
+    except Exception as failure:
         print(f"{client.name}, {feature}: {type(failure).__name__}: {str(failure)[:600]}", file=sys.stderr)
         return refusal(failure) if hasattr(failure, "status_code") else short(f"no: {getattr(failure, 'what', failure)}")
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# docs.sh [plots|serve]: builds the site of the documentation into build/site, and fails when a link leads nowhere, a page is
-# missing or too long, or a picture is not what docs/results say. `plots`: draws the pictures anew. `serve`: shows the site
-# at http://127.0.0.1:8001 and follows changes. MkDocs and matplotlib get an environment of their own, build/docs-venv.
+# docs.sh [plots|serve]: builds the site of the documentation into build/site. Fails if a link leads nowhere, a page is
+# missing or too long, or a picture does not show docs/results. `plots` draws the pictures anew. `serve` shows the site
+# at http://127.0.0.1:8001 and follows changes. MkDocs and matplotlib have an environment of their own, build/docs-venv.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/step.sh

@@ -1,8 +1,12 @@
 #!/usr/bin/env python3
-"""Time to the first token of a whole model: seconds that a network of Llama-3.1-8B's shape with random BF16 weights takes for a prompt
-in one step, where attention is cuDNN's on BF16 rows, which a cache keeps, or kvant's on the pages that it seals, by the steps of
-the vLLM plug-in (kvant.paged), in half precision and in 8-bit integers (prompt=flashq). Everything else is the same: linear layers by
-cuBLAS, what lies between them fused by torch.compile. Variants take turns in one process."""
+"""Measures the time to the first token of a whole model: seconds that a network of Llama-3.1-8B's shape with random
+BF16 weights takes for a prompt in one step.
+
+Attention is either cuDNN's on BF16 rows, which a cache then keeps, or kvant's on the pages that it seals, with the
+steps of the vLLM plug-in (kvant.paged). kvant attends in half precision and in 8-bit integers (prompt=flashq).
+Everything else is the same: linear layers run in cuBLAS, and torch.compile fuses what lies between them. Variants take
+turns in one process.
+"""
 
 import argparse
 import pathlib
@@ -48,7 +52,7 @@ class Bf16Cache:
 
 
 class PagedCache:
-    """Runs one sequence in the plug-in's blocks."""
+    """Runs one sequence in the blocks of the vLLM plug-in."""
 
     def __init__(self, library, recipe, n_tokens):
         sizes = [library.page_bytes(name, D) for name in (recipe.key_format, recipe.value_format)]
@@ -76,7 +80,7 @@ class PagedCache:
 
 
 class NoAttention:
-    """Attends to nothing, which gives the time of everything else."""
+    """Attends to nothing, which gives the time of everything but attention."""
 
     def begin_step(self):
         pass

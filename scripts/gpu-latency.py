@@ -1,7 +1,10 @@
 #!/usr/bin/env python3
-"""Decode latency of a whole model at batch 1: milliseconds a token of a network of Llama-3.1-8B's shape with random
-weights, where attention reads a low-bit cache (libkvant_cuda) or a BF16 cache (PyTorch's attention). Everything else
-is the same: BF16 linear layers, RMSNorm, RoPE, SwiGLU, each step a CUDA graph. Variants take turns in one process."""
+"""Measures the decode latency of a whole model at batch 1: milliseconds per token of a network of Llama-3.1-8B's shape
+with random weights.
+
+Attention reads a low-bit cache (libkvant_cuda) or a BF16 cache (PyTorch's attention). Everything else is the same: BF16
+linear layers, RMSNorm, RoPE, SwiGLU, and each step is a CUDA graph. Variants take turns in one process.
+"""
 
 import argparse
 import math
@@ -20,11 +23,12 @@ from kvant.torch import BF16, PAGE, Layer, Lengths, Shape, TorchLibrary, page_po
 from llama_shape import D, HEADS, KV_HEADS, LAYERS, Network, rotation_of  # noqa: E402
 
 VARIANTS = ["bf16", "ch4g128+tok4g128", "ch2g128+tok2g128", "vq-d4b8+vq-d4b8", "tcq3+tcq3"]
-UNIQUE_PAGES = 16  # pages per head from which a cache is made
+# A cache repeats this many pages per head.
+UNIQUE_PAGES = 16
 
 
 class Bf16Cache:
-    """Keeps all keys and values, and attends by PyTorch."""
+    """Keeps K and V of all tokens in BF16, and attends with PyTorch."""
 
     def __init__(self, context):
         self.rows = [torch.randn(LAYERS, 1, KV_HEADS, context, D, device="cuda", dtype=torch.bfloat16) for _ in range(2)]
@@ -41,7 +45,7 @@ class Bf16Cache:
 
 
 class LowBitCache:
-    """Keeps sealed pages, and the tokens of the last page, the newest included, in the tail."""
+    """Keeps sealed pages. The tail has the tokens of the last page, including the newest token."""
 
     def __init__(self, kvant, formats, context):
         self.kvant = kvant
@@ -58,7 +62,8 @@ class LowBitCache:
                 codebooks |= {side + "_codebooks": books, side + "_codebook_stride": dim << bits}
         self.shape = Shape(n_seqs=1, n_kv_heads=KV_HEADS, group=HEADS // KV_HEADS, head_dim=D,
                            softmax_scale=1 / math.sqrt(D), key_format=formats[0].encode(), value_format=formats[1].encode())
-        # A layer's tail has one page; sealed pages of all layers and heads are in random places of a pool of copies.
+        # A layer's tail has one page. The sealed pages of all layers and heads lie in random places of a pool of
+        # copies.
         self.tail_table = torch.arange(LAYERS * KV_HEADS, **device).view(LAYERS, KV_HEADS, 1)
         self.tail_pool, tail = page_pool(self.tail_table, PAGE * D * 2, PAGE * D * 2)
         tail.layer_stride, tail.seq_stride = KV_HEADS, 0
@@ -77,7 +82,7 @@ class LowBitCache:
         self.keep = codebooks
 
     def unique_pages(self, formats, sizes, codebooks):
-        """Returns some pages of every head, sealed from random values: [pages][bytes of both sides]."""
+        """Returns UNIQUE_PAGES pages of every head, sealed from random values: [pages][bytes of both sides]."""
         device = {"device": "cuda", "dtype": torch.int32}
         table = torch.arange(KV_HEADS * UNIQUE_PAGES, **device).view(1, KV_HEADS, UNIQUE_PAGES)
         tail_pool, tail = page_pool(table, PAGE * D * 2, PAGE * D * 2)
@@ -104,7 +109,7 @@ class LowBitCache:
 
 
 class NoAttention:
-    """Attends to nothing, which gives the time of everything else."""
+    """Attends to nothing, which gives the time of everything but attention."""
 
     def begin_step(self):
         pass

@@ -1,11 +1,16 @@
 #!/usr/bin/env python3
-"""Causal attention of whole prompts: kvant's in 8-bit integers, with the exact exponential and with SAS, beside cuDNN's in
-BF16 and FlashAttention 3 in BF16 and FP8 (--fa3: _vllm_fa3_C.abi3.so out of vLLM's wheel). VQuant's (--vquant) reads the
-prompt's own pages, K in 4 and V in 2 bits, behind its window, and one token in twenty unquantized: in integers as its prompt kernel
-does, and in half precision; sealing is not in it. 32 query and 8 KV heads, Gaussian values. kvant's time has its first pass;
-FlashAttention's in FP8 begins with FP8 numbers. Medians of replays of a CUDA graph, in rounds that take turns; kvant's with the
-exact exponential has two turns, behind cuDNN and behind SAS, whose power is less. Errors are of sampled rows against double
-precision on the values as they were."""
+"""Measures causal attention of whole prompts on a GPU, with 32 query heads, 8 KV heads and Gaussian values.
+
+The engines are kvant in 8-bit integers, with the exact exponential and with SAS; cuDNN in BF16; and FlashAttention 3 in
+BF16 and FP8 (--fa3 names _vllm_fa3_C.abi3.so from vLLM's wheel). --vquant adds VQuant, which attends to the prompt's
+own pages before its window, with K in 4 bits, V in 2 bits and one token in twenty unquantized. VQuant runs in integers,
+as its prompt kernel does, and in half precision; the time excludes sealing.
+
+kvant's time includes its first pass, while FlashAttention's FP8 time begins with FP8 numbers. The times are medians of
+replays of a CUDA graph, in rounds that take turns. kvant with the exact exponential has two turns, after cuDNN and
+after SAS, because the power that the previous engine drew matters. Errors are those of sampled rows against double
+precision on the original values.
+"""
 
 import argparse
 import ctypes
@@ -26,7 +31,8 @@ from prefill_attention import SealedPrefix  # noqa: E402
 SHAPES = [(4, 2048), (2, 8192), (1, 32768), (1, 131072)]
 HEADS, KV_HEADS = 32, 8
 REPLAYS = {2048: 20, 8192: 15, 32768: 7, 131072: 3}
-SAMPLES = 48  # rows of the last sequence, of several heads
+# The samples are rows of the last sequence from several heads.
+SAMPLES = 48
 VQUANT_FORMATS, VQUANT_WINDOW, VQUANT_SHARE = ("ch4g128", "tok2g128"), 128, 0.05
 
 
@@ -42,7 +48,7 @@ class Kvant:
         return self.call(batch, n, q, k, v)
 
     def call(self, batch, n, q, k, v, pages=None, **of_pages):
-        """of_pages: the fields of the shape that describe the prompt's pages."""
+        """Attends once. `of_pages` holds the fields of the shape that describe the prompt's pages."""
         dim, total = q.shape[-1], batch * n
         begins = torch.arange(0, total + 1, n, device="cuda", dtype=torch.int32)
         shape = c_api.PromptShape(n_seqs=batch, n_heads=HEADS, n_kv_heads=KV_HEADS, head_dim=dim, n_queries=total,
@@ -64,14 +70,15 @@ class Kvant:
 
 
 class VQuant(Kvant):
-    """Protects tokens at random, separately for each head."""
+    """Protects random tokens, separately for each head."""
 
     def __init__(self, library, half):
         super().__init__(library, 0)
         self.half, self.what = half, "kvant VQuant, " + ("half precision" if half else "INT8")
 
     def prepared(self, batch, n, q, k, v):
-        prefix = SealedPrefix(self.library, VQUANT_FORMATS, k, v, HEADS // KV_HEADS)  # all sequences as one
+        # All sequences form one prefix.
+        prefix = SealedPrefix(self.library, VQUANT_FORMATS, k, v, HEADS // KV_HEADS)
         n_pages, device = n // PAGE, dict(device="cuda", dtype=torch.int32)
         prefix.layer.sealed.seq_stride = n_pages
         protected = torch.rand((KV_HEADS, batch, n), device="cuda") < VQUANT_SHARE
@@ -93,7 +100,7 @@ class VQuant(Kvant):
 
     @staticmethod
     def protected_pages(protected, k, v):
-        """Returns pages [heads * sequences * pages][2][tokens][d], and a table of them [heads][sequences][pages]."""
+        """Returns pages [heads * sequences * pages][2][tokens][d], and their table [heads][sequences][pages]."""
         n_heads, batch, n = protected.shape
         n_pages = -(-int(protected.sum(-1).max()) // PAGE)
         pool = torch.zeros((n_heads, batch, 2, n_pages * PAGE, k.shape[-1]), device="cuda", dtype=torch.bfloat16)
@@ -117,7 +124,8 @@ class Cudnn:
                 out = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
             return out.transpose(1, 2).reshape(batch * n, HEADS, -1) if self.keep else out
 
-        self.keep = True  # as rows, for errors
+        # Keep the rows to compute errors.
+        self.keep = True
         return run
 
 
@@ -142,7 +150,7 @@ class Fa3:
 
 
 def relative_error(out, batch, n, q, k, v):
-    """Returns the error of evenly spaced rows of the last sequence, each of another head."""
+    """Returns the relative error of evenly spaced rows of the last sequence, each from another head."""
     first = (batch - 1) * n
     wrong = right = 0.0
     for i in range(SAMPLES):
@@ -182,7 +190,8 @@ def main():
             engines[0].keep = False
             graphs = [captured(run) for run in runs]
             times = [[] for _ in runs]
-            for i in range(args.rounds * len(runs)):  # each round starts with another one, because power limits affect what runs later
+            # Each round starts with another engine, because power limits slow down whatever runs later.
+            for i in range(args.rounds * len(runs)):
                 of_round = (i + i // len(runs)) % len(runs)
                 times[of_round].append(median_replay_ms(graphs[of_round], REPLAYS[n]))
             baseline = statistics.median(times[0])

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Times PyTorch's BF16 attention, cuDNN and flash back ends, at the shapes of decode_bench: the median over replays of
-a CUDA graph of several calls, each with keys and values of its own, so that the L2 cache is cold. Rounds take turns; a
-row has the median of their medians, and the smallest and largest."""
+"""Times PyTorch's BF16 attention with its cuDNN and flash back ends, at the shapes of decode_bench. A time is the
+median over replays of a CUDA graph of several calls. Each call has its own K and V, which keeps the L2 cache cold.
+Rounds take turns; a row has the median, minimum and maximum of their medians."""
 
 import argparse
 import pathlib
@@ -18,7 +18,8 @@ from json_rows import RowWriter  # noqa: E402
 SHAPES = [(1, 32768), (1, 131072), (1, 196608), (8, 32768), (8, 131072), (64, 4096), (64, 32768)]
 COLD_BYTES = 600 << 20
 MOST_BYTES = 48 << 30
-LEAST_CALLS = 8  # of a graph, so that its launch is little of each: fewer where memory ends
+# A graph has at least this many calls, unless memory is short, so its launch is a small part of each call.
+LEAST_CALLS = 8
 
 
 def main():

@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-"""Makes Markdown tables of the rows that decode_bench, gpu-sdpa.py and gpu-fp8-rivals.py leave: microseconds by
-sequences and context; in brackets how many times faster than the fastest BF16 and the fastest FP8 engine of the others
-(each at its best round), and the share of the limit, which is reading the same bytes: START_US + bytes /
-BYTES_PER_US."""
+"""Makes Markdown tables from the rows of decode_bench, gpu-sdpa.py and gpu-fp8-rivals.py. A cell has microseconds for a
+number of sequences and a context. Brackets hold how many times faster the cell is than the fastest BF16 and the fastest
+FP8 engine of others, each at its best round. They also hold the share of the limit, which is the time for reading the
+same bytes: START_US + bytes / BYTES_PER_US."""
 
 import argparse
 import collections
 import json
 
-START_US, BYTES_PER_US = 1.6, 4.617e6  # of an H200, measured with reads of 5 MB to 1 GB
+# Measured on an H200 with reads of 5 MB to 1 GB.
+START_US, BYTES_PER_US = 1.6, 4.617e6
 
 
 def is_rival(row):

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Kills kvant serve -9 at random moments while it saves sessions, and checks that none is lost.
+"""Kills kvant serve with SIGKILL at random moments while it saves sessions, and checks that no session is lost.
 
     scripts/kill-test.py KVANT MODEL                     200 kills
     scripts/kill-test.py KVANT MODEL --kills 5 --words 50
 
-Some clients go on with a session each and save it after every turn, as fast as they can. After each kill the server
-is started again on the same folder. Then every session that was reported saved has to be there and has to restore,
-as it was when that was reported or when a later save had begun; no file may be damaged, and no half file may be left.
+Each client continues one session and saves it after every turn, as fast as it can. After each kill the server is
+started again on the same folder. Every session that was reported as saved must then exist and must be restorable. Its
+state must be the reported one, or that of a later save that had begun. No file may be damaged, and no incomplete file
+may be left.
 """
 import argparse
 import http.client
@@ -22,7 +23,8 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CLIENTS = 4
-FAILURES = (OSError, http.client.HTTPException, json.JSONDecodeError)  # errors of a server that was killed
+# A client sees these errors when its server is killed.
+FAILURES = (OSError, http.client.HTTPException, json.JSONDecodeError)
 
 
 class Server:
@@ -55,7 +57,7 @@ class Server:
 
 
 class Client(threading.Thread):
-    """Continues a session and saves it, until the server is gone. states: the text by the number of tokens."""
+    """Continues a session and saves it until the server is gone. `states` holds the text for each number of tokens."""
 
     def __init__(self, server, session):
         super().__init__()
@@ -98,7 +100,7 @@ class Session:
 
 
 def check(server, folder, sessions):
-    """Returns one sentence about what is wrong with the server after a kill, or None."""
+    """Returns a sentence about what is wrong with the server after a kill, or None."""
     left = [path.name for path in pathlib.Path(folder).glob("*.tmp")]
     if left:
         return f"half files are left: {left}"

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests scripts/measure-quality with a program that writes results without measuring."""
+"""Tests scripts/measure-quality with a stand-in program that writes results without measuring."""
 import json
 import pathlib
 import subprocess

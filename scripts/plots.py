@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draws docs/pictures from docs/results, each once for a light and once for a dark page. Needs matplotlib: `make plots`.
+"""Draws docs/pictures from docs/results, once for a light and once for a dark page. Needs matplotlib: `make plots`.
 
     scripts/plots.py docs/results            draw all pictures
     scripts/plots.py docs/results --check    say what is not current, change nothing
@@ -19,7 +19,7 @@ FOLDER = ROOT / "docs/pictures"
 
 
 def drawn(picture, theme):
-    """Returns the SVG as text, the same in every run."""
+    """Returns the SVG as text. Every run returns equal text."""
     settings = {
         "svg.hashsalt": "kvant", "svg.fonttype": "none", "font.family": "DejaVu Sans", "font.size": 12, "axes.grid": True,
         "axes.spines.top": False, "axes.spines.right": False, "axes.titlesize": 12.5, "axes.titleweight": "bold",

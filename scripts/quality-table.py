@@ -2,9 +2,10 @@
 """Prints the results of `kvant eval --json` as Markdown tables, one for each model and context.
 
 usage: quality-table.py RESULT.json...
-Bits are for each K and V element, on average over the positions of a page. Files of one table must share the chunks. A row that occurs twice is taken from the first file. Rows are sorted by
-bits_all; those of a suite stay in its order. Results of `--layers` become a table of all layers together, and one of
-each layer.
+
+Bits are per value of K and V, on average over the positions of a page. All files of one table must have equal chunks.
+If a row occurs twice, the first file counts. Rows are sorted by bits_all, but rows of a suite keep their order. Results
+of `--layers` become one table of all layers together, and one of each layer.
 """
 import json
 import sys
@@ -23,7 +24,7 @@ def documents(path):
 
 
 def tables(paths):
-    """Returns the first document of each table, with the rows of all its documents."""
+    """Returns the first document of each table, extended with the rows of the table's other documents."""
     found = {}
     for path in paths:
         for document in documents(path):
@@ -56,7 +57,7 @@ def number(value, text):
 
 
 def constants(row):
-    """Returns the size of the model constants: KiB, and bits per value of one sequence of that context."""
+    """Returns the size of the model constants: KiB, and bits per value of one sequence at the row's context."""
     if not row.get("constant_bytes"):
         return "-"
     return f"{row['constant_bytes'] / 1024:,.0f} KiB, {row['constant_bits']:.2g} bits"

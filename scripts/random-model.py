@@ -1,11 +1,16 @@
 #!/usr/bin/env python3
-"""random-model.py FROM.gguf TO.gguf [8b|1b|moe|hybrid|4b|e2b|31b] [q4_k|bf16|f16]: a Llama-shaped GGUF with random weights in
-Q4_K, BF16 or F16 (norms, routers and what else is small in F32) and the tokenizer of another, to measure speed with. moe: 8 layers
-of Qwen3-30B-A3B's sizes with 32 experts, 8 of them used. hybrid: qwen35, of whose 24 layers every fourth has attention and the
-others are gated delta nets. 4b: gemma3, of the 4B's sizes, of whose 34 layers five of six see 1,024 tokens. e2b: gemma4, ten layers
-of E2B's sizes, of which the last five share caches. 31b: gemma4, twelve layers of the 31B's sizes, of which two have full attention,
-with heads of 512 and K for V. In F16 embeddings have size 1 and the
-outputs of attention and networks are 8 times smaller, so that rounding moves predictions as little as it does in trained models.
+"""random-model.py FROM.gguf TO.gguf [8b|1b|moe|hybrid|4b|e2b|31b] [q4_k|bf16|f16]: writes a model with random weights,
+to measure speed with. Weights are in Q4_K, BF16 or F16; norms, routers and other small tensors are in F32. The
+tokenizer comes from FROM.gguf.
+
+8b and 1b have Llama's shapes. moe has 8 layers of Qwen3-30B-A3B's sizes with 32 experts, 8 of which are used per token.
+hybrid is qwen35 with 24 layers: every fourth has attention, and the others are gated delta nets. 4b is gemma3 with the
+4B's sizes: five of six of its 34 layers see 1,024 tokens. e2b is gemma4 with ten layers of E2B's sizes, the last five
+of which share caches. 31b is gemma4 with twelve layers of the 31B's sizes; two of them have full attention, with heads
+of 512 and K used as V.
+
+In F16, embeddings have size 1, and the outputs of attention and feed-forward networks are 8 times smaller. Rounding
+then moves predictions as little as in trained models.
 """
 import random
 import struct
@@ -58,7 +63,7 @@ class Reader:
 
 
 def tokenizer_of(path):
-    """Returns the tokenizer's metadata as in the file: {key: bytes}, and the vocabulary's size."""
+    """Returns the tokenizer's metadata as bytes of the file, {key: bytes}, and the size of the vocabulary."""
     with open(path, "rb") as file:
         r = Reader(file.read(32 << 20))
     r.at = 8
@@ -85,9 +90,9 @@ def n_bytes_of(weight_type, n):
 
 
 def random_rows(random, weight_type, n_in, n_out, divisor):
-    """Bytes of a matrix whose values are small and repeat after a million or two. Q4_K: blocks of 256 with two F16
-    scales, 6-bit scales, 4-bit codes. BF16 and F16: either sign and divisor^-.5 to
-    2 divisor^-.5, divisor rounded to a power of 4."""
+    """Returns the bytes of a matrix whose values are small and repeat after one or two million. Q4_K has blocks of 256
+    values with two F16 scales, 6-bit scales and 4-bit codes. BF16 and F16 values have either sign and magnitudes from
+    divisor^-.5 to 2 divisor^-.5, with divisor rounded to a power of 4."""
     n_bytes = n_bytes_of(weight_type, n_in * n_out)
     if weight_type == BF16:
         exponent = 127 - (divisor.bit_length() - 1) // 2
@@ -139,7 +144,8 @@ def write(target, weight_type, fields, tensors):
                 file.write(random_rows(random, weight_type, n_in, n_values(rest), divisor))
             elif rest:
                 file.write(random_floats(random, n_in, n_values(rest)))
-            elif name == "rope_freqs.weight":  # a quarter of the pairs turn
+            # RoPE turns a quarter of the pairs.
+            elif name == "rope_freqs.weight":
                 file.write(struct.pack("<f", 1) * (n_in // 4) + struct.pack("<f", 1e30) * (n_in - n_in // 4))
             else:
                 value = -1 if "ssm_a" in name else -2 if "ssm_dt" in name else 1
@@ -147,7 +153,7 @@ def write(target, weight_type, fields, tensors):
 
 
 def gemma(s, metadata, n_vocab):
-    """Returns the fields and tensors of a gemma3 or gemma4 file. In gemma4 the last layers may have no K and V."""
+    """Returns the fields and tensors of a gemma3 or gemma4 file. In gemma4, the last layers may have no K and V."""
     architecture, e, n, n_layers = s.get("architecture", "gemma4"), s["embd"], s["layer_embd"], s["layers"]
     is_4 = architecture == "gemma4"
     slides = [int(i % s["full_every"] < s["full_every"] - 1) for i in range(n_layers)]
@@ -183,7 +189,8 @@ def gemma(s, metadata, n_vocab):
                       "attention.shared_kv_layers": s["sharing"], "embedding_length_per_layer_input": n})
         lists = {"attention.sliding_window_pattern": slides, "attention.head_count_kv": kv_heads, "feed_forward_length": widths}
         real.update({"rope.freq_base_swa": 1e4, "final_logit_softcapping": 30.0})
-    else:  # their windows follow from the architecture
+    # The architecture gemma3 implies its windows.
+    else:
         whole.update({"attention.head_count_kv": s["kv"], "feed_forward_length": s["ff"]})
     fields = list(metadata.values())
     fields += [string(key) + struct.pack("<I", STRING) + string(value) for key, value in (

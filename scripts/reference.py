@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Writes docs/reference, and the table of recipes that the Python package reads, from the program, its registries and its C header.
+"""Writes docs/reference, and the table of recipes that the Python package reads, from the program, its registries and
+its C header.
 
-    scripts/reference.py KVANT REGISTRY            KVANT: the program; REGISTRY: what scripts/registry.cc becomes
+    scripts/reference.py KVANT REGISTRY            KVANT: the program; REGISTRY: the program of scripts/registry.cc
     scripts/reference.py KVANT REGISTRY --check    say what is not current, change nothing
 
-`cmake --build --preset default --target docs` calls it.
+`cmake --build --preset default --target docs` calls this script.
 """
 import json
 import pathlib
@@ -26,7 +27,7 @@ def help_of(program, *words):
 
 
 def commands(program):
-    """Returns the names of the commands, in the order of the help."""
+    """Returns the names of the commands in the order of the help."""
     return re.findall(r"(?m)^  (\w+)\b", re.split(r"(?im)^subcommands:\n", help_of(program))[1])
 
 
@@ -91,8 +92,8 @@ def formats_page(registry):
 
 
 def package_recipes(registry):
-    """Returns the registry as python/kvant reads it: the default of each key, and the values of each recipe that
-    differ."""
+    """Returns the registry as python/kvant reads it: the default of each key, and for each recipe the values that
+    differ from the defaults."""
     recipes = [{x: r[x] for x in ("name", "values", "uncalibrated") if x in r} for r in registry["recipes"]]
     lines = ",\n".join("  " + json.dumps(r) for r in recipes)
     defaults = json.dumps({k["key"]: k["default"] for k in registry["keys"]})

@@ -1,5 +1,6 @@
-// registry prints kvant's registries (formats, transforms, recipes, keys of recipes, suites) as JSON.
-// scripts/reference.py turns it into docs/reference and the table of recipes that the Python package reads.
+// Prints kvant's registries (formats, transforms, recipes, keys of recipes, suites) as JSON.
+// scripts/reference.py turns this output into docs/reference and into the table of recipes that the Python
+// package reads.
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
@@ -19,8 +20,8 @@ using Json = nlohmann::ordered_json;
 
 Json format_to_json(const std::string& name) {
   const Format& format = *find_format(name);
-  // Says how the CPU backend multiplies the format: codes as they are, numbers as they are, or values that it
-  // decodes first.
+  // `direct` says that the CPU backend multiplies codes or numbers as they are stored. Other formats are
+  // decoded first.
   const bool direct = format.code_scheme(128).has_value() || format.number_type() != NumberType::none;
   return {{"name", name},
           {"bits_64", format.bits(64)},
@@ -48,7 +49,8 @@ Json transforms() {
   return kinds;
 }
 
-// Returns a model of the usual shape. What a recipe is without calibration depends on nothing else.
+// Returns a model with the usual head size, because an uncalibrated recipe depends on nothing else of the
+// model.
 Geometry usual_geometry() {
   Geometry geometry;
   geometry.model = "any model";

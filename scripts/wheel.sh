@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# wheel.sh FOLDER: a wheel of what is committed, for other machines: Linux, x86-64 with AVX2; with Python 3.12 or newer as
-# python3 it serves all from 3.12 on. kvant's attention chooses its instructions when it runs; llama.cpp and ggml are compiled
-# for any processor with AVX2. Its libraries get names of their own, so that other packages' llama.cpp does no harm.
-# KVANT_CUDA=ON: with the GPU library (needs nvcc).
+# wheel.sh FOLDER: builds a wheel of the committed tree for other machines with Linux on x86-64 with AVX2. If python3 is
+# Python 3.12 or newer, the wheel supports all versions from 3.12 on. kvant's attention chooses its instructions when it
+# runs; llama.cpp and ggml are compiled for any processor with AVX2. The wheel's libraries have unique names, so they do
+# not collide with llama.cpp in other packages. KVANT_CUDA=ON adds the GPU library and needs nvcc.
 set -euo pipefail
 out=$(mkdir -p "$1" && cd "$1" && pwd)
 cd "$(dirname "$0")/.."
@@ -14,7 +14,8 @@ rm -rf $SOURCE
 mkdir -p $SOURCE
 git archive HEAD | tar -x -C $SOURCE
 cd $SOURCE
-export KVANT_GGML=avx2 KVANT_GPU=0 # for the set-up that pip's build calls, too
+# pip's build calls the set-up too, and needs these values there.
+export KVANT_GGML=avx2 KVANT_GPU=0
 scripts/setup.sh libraries
 [ -x .venv/bin/pip ] || fail "scripts/setup.sh has made no .venv in $PWD"
 packages=$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')

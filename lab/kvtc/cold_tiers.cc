@@ -1,6 +1,6 @@
-// Caches as they are stored, beside each other: what kvant's compact coding makes of a recipe's bytes,
-// without loss, and KVTC (arXiv 2511.01815), which is lossy. Bits of a text's chunks, and KVTC's mean KLD, as
-// `kvant eval` has them.
+// Measures caches as they are stored: kvant's compact coding, which shortens a recipe's bytes without loss,
+// and KVTC (arXiv 2511.01815), which is lossy. The figures are bits over the chunks of a text, and for KVTC
+// also the mean KLD, as `kvant eval` defines both.
 //
 //   cmake --preset default -DKVANT_LAB=ON && cmake --build --preset default --target cold_tiers
 //   build/default/cold_tiers sizes MODEL TEXT CONTEXT CHUNKS JSON RECIPE...
@@ -8,9 +8,10 @@
 //   .venv/bin/python lab/kvtc/learn-kvtc.py FILE BITS...
 //   build/default/cold_tiers eval MODEL TEXT CONTEXT CHUNKS JSON kvtc:FILE:BITS...
 //
-// sizes: of compact coding, weights as they are stored. rows: K before RoPE and V of the text that ships with
-// kvant, in bf16, to FILE.k and FILE.v, and the channels of a row to FILE.width. learn-kvtc.py writes
-// FILE.directions and FILE-BITS.groups. eval: weights in F32, the reference backend.
+// `sizes` measures compact coding with the model's weights as they are stored. `rows` writes K before RoPE
+// and V of kvant's own text in bf16 to FILE.k and FILE.v, and the channels of a row to FILE.width.
+// learn-kvtc.py writes FILE.directions and FILE-BITS.groups. `eval` measures KVTC with F32 weights on the
+// reference backend.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -79,7 +80,7 @@ void read(const Session& session, Cache& cache, SequenceId sequence, std::span<c
   }
 }
 
-// Writes rows of K and V for lab/kvtc/learn-kvtc.py: contexts of 2048 tokens without their first four.
+// Writes rows of K and V for lab/kvtc/learn-kvtc.py: contexts of 2048 tokens without their first four tokens.
 int write_rows(const char* model, const std::string& path) {
   constexpr int kContext = 2048, kSink = 4;
   const Session session = open_session(model, "reference", WeightMode::f32);
@@ -117,8 +118,8 @@ int write_rows(const char* model, const std::string& path) {
   return 0;
 }
 
-// Computes the bits of a recipe's caches in compact coding, on average over the text's chunks. It subtracts
-// what coding saves of each quantized page from the recipe's own bits.
+// Computes the mean bits of a recipe's caches in compact coding over the chunks of a text. What coding saves
+// of each quantized page is subtracted from the recipe's own bits.
 class CompactBits {
  public:
   CompactBits(const Session& session, const std::string& recipe)
@@ -147,7 +148,8 @@ class CompactBits {
   nlohmann::ordered_json row(const std::string& recipe, int context) const {
     const double token_elements = static_cast<double>(bf16_bytes(plan_->geometry, 1)) / 2;
     const double of_sealed = 8 * saved_bytes_ / (n_sealed_ * token_elements);
-    double share = 0;  // average share of quantized tokens over the positions of a page
+    // The mean share of quantized tokens over the positions of a page.
+    double share = 0;
     for (int n = context - kPageTokens + 1; n <= context; ++n)
       share += static_cast<double>(n / kPageTokens * kPageTokens) / n / kPageTokens;
     const std::int64_t constants = constant_size(*plan_, context).bytes + predictor_bytes_;
@@ -165,7 +167,8 @@ class CompactBits {
   std::shared_ptr<const SequenceCoder> coder_;
   std::int64_t predictor_bytes_ = 0;
   CacheBits hot_bits_;
-  double hot_bytes_ = 0, saved_bytes_ = 0, n_sealed_ = 0;  // n_sealed_ counts tokens
+  // n_sealed_ counts tokens, the others count bytes.
+  double hot_bytes_ = 0, saved_bytes_ = 0, n_sealed_ = 0;
 };
 
 int write_sizes(int argc, char** argv) {
@@ -206,7 +209,8 @@ int evaluate(int argc, char** argv) {
       .context = number(argv[2]), .chunks = number(argv[3]), .n_threads = session.options().n_threads};
   const auto reference = make_engine_source("bf16", session.engine(), session.backend(),
                                             take(session.plan(take(parse_recipe("bf16")))), kStep);
-  const int width = static_cast<int>(bf16_bytes(engine.geometry(), 1) / 4);  // K and V take two bytes each
+  // K and V take two bytes per channel each.
+  const int width = static_cast<int>(bf16_bytes(engine.geometry(), 1) / 4);
   std::map<std::string, std::array<PrincipalDirections, 2>> learned;
   std::vector<std::unique_ptr<LogitSource>> rows;
   for (int i = 5; i < argc; ++i) {

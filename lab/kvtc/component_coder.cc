@@ -10,20 +10,21 @@ namespace kvant {
 namespace {
 
 constexpr int kFloatBits = 8;
-constexpr int kParameterBits = 32;  // shift and scale
+// Bits of a group's shift and scale together.
+constexpr int kParameterBits = 32;
 constexpr float kE4m3Max = 448;
 
-// The nearest number of E4M3 (4 bits of exponent, the least 2^-6; 3 of mantissa), as a whole number of units
-// 2^unit.
+// Holds a number of E4M3 as a whole number of units 2^unit. E4M3 has 4 bits of exponent, the smallest being
+// 2^-6, and 3 bits of mantissa.
 struct E4m3 {
   int number, unit;
   float value() const { return std::ldexp(static_cast<float>(number), unit); }
-  // Another one for every value.
+  // Returns a symbol that is unique for each value.
   unsigned symbol() const { return static_cast<unsigned>((unit + 9) * 32 + number + 16); }
 };
 constexpr int kE4m3Symbols = 15 * 32;
 
-// |x| <= 448.
+// |x| must be at most 448.
 E4m3 nearest_e4m3(float x) {
   int exponent = 0;
   std::frexp(x, &exponent);
@@ -33,7 +34,7 @@ E4m3 nearest_e4m3(float x) {
   return nearest;
 }
 
-// A whole number from the front of `text`, which goes on behind it; -1: there is none.
+// Reads a whole number from the front of `text` and removes it there. Returns -1 without a number.
 int take_whole(std::string_view& text) {
   int value = 0;
   std::size_t digits = 0;

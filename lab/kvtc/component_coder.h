@@ -1,8 +1,10 @@
-// How KVTC (arXiv 2511.01815) codes the principal components of a token: neighbours are a group with a shift
-// and a scale of its own, in f16, and 2, 4 or 8 bits a value; an entropy coder comes after it.
+// Codes the principal components of a token as KVTC does (arXiv 2511.01815). Neighbouring components form a
+// group with its own shift and scale in f16, and with 2, 4 or 8 bits per value. An entropy coder follows, of
+// which only the ideal size is computed.
 //
-// Whole numbers: shift is the group's least value, scale its range over 2^bits - 1. 8 bits are E4M3 as
-// printed: shift is the middle of the group's range, scale its half over 448.
+// With 2 and 4 bits, values become whole numbers: the shift is the group's smallest value, the scale its
+// range over 2^bits - 1. With 8 bits, values become E4M3 as the paper prints it: the shift is the middle of
+// the group's range, the scale half of the range over 448.
 #pragma once
 
 #include <array>
@@ -17,19 +19,21 @@ namespace kvant {
 
 struct ComponentGroup {
   int size = 0;  // components
-  int bits = 0;  // of a value: 0 (it is zero, and has no parameters), 2, 4 or 8
+  // Bits of a value: 2, 4 or 8, or 0 for components that become zero and have no parameters.
+  int bits = 0;
 };
 
-// Groups as text: "2x8 64x4 256x2", sizes and bits in the order of components. An error: it isn't that.
+// Parses groups such as "2x8 64x4 256x2", sizes times bits in the order of components. Returns an error for
+// any other text.
 Result<std::vector<ComponentGroup>> parse_component_groups(const std::string& text);
 
-// What the symbols of one component or parameter were.
+// Counts how often each symbol of one component or parameter occurs.
 class SymbolCounts {
  public:
   explicit SymbolCounts(int n_symbols) : counts_(n_symbols) {}
   void add(unsigned symbol) { ++counts_[symbol]; }
-  // Bits of all symbols by an ideal entropy coder that knows how often each one comes, whatever stands beside
-  // it.
+  // Returns the bits of all symbols under an ideal entropy coder. The coder knows how often each symbol
+  // occurs, and nothing about neighbouring symbols.
   double ideal_bits() const;
 
  private:
@@ -41,26 +45,28 @@ class ComponentCoder {
   explicit ComponentCoder(std::vector<ComponentGroup> groups);
 
   int n_components() const { return n_components_; }
-  // Of a token before entropy coding, parameters included.
+  // Returns the bits of a token before entropy coding, including parameters.
   int plain_bits() const { return plain_bits_; }
 
-  // What decoding gives of x [n_components], in its place. Finite values; counts their symbols.
+  // Replaces x [n_components] by what decoding would return, and counts the symbols. All values must be
+  // finite.
   void code(float* x);
-  // Of all symbols so far, each component and each byte of a parameter by itself.
+  // Returns the ideal bits of all symbols so far. Each component, and each byte of a parameter, has its own
+  // coder.
   double ideal_bits() const;
 
  private:
   struct Parameters {
     float shift, scale;
   };
-  // As f16 has them.
+  // Returns the parameters rounded to f16.
   Parameters parameters_of(const float* x, const ComponentGroup& group) const;
   void count_parameter(int group, int which, std::uint16_t value);
 
   std::vector<ComponentGroup> groups_;
   int n_components_ = 0, plain_bits_ = 0;
   std::vector<SymbolCounts> values_;                     // [n_components]
-  std::vector<std::array<SymbolCounts, 4>> parameters_;  // [groups]: bytes of shift and scale
+  std::vector<std::array<SymbolCounts, 4>> parameters_;  // [groups], bytes of shift and scale
 };
 
 }  // namespace kvant

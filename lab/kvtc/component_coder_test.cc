@@ -37,7 +37,8 @@ TEST(ComponentCoder, CountsPlainBitsWithParameters) {
   EXPECT_EQ(coder.plain_bits(), 8 + 32 + 64 + 32 + 128 + 32);
 }
 
-// Whole numbers: each value goes to the nearest of 2^bits that are spread evenly over its group's range.
+// With 2 and 4 bits, each value must become the nearest of 2^bits numbers that are spread evenly over its
+// group's range.
 TEST(ComponentCoder, GivesTheNearestOfEvenlySpreadNumbers) {
   for (const int bits : {2, 4}) {
     ComponentCoder coder({{16, bits}, {4, 0}, {48, bits}});
@@ -53,14 +54,16 @@ TEST(ComponentCoder, GivesTheNearestOfEvenlySpreadNumbers) {
           if (const double at = *least + code * step;
               std::abs(at - values[i]) < std::abs(nearest - values[i]))
             nearest = at;
-        EXPECT_NEAR(coded[i], nearest, 0.003 * (*most - *least)) << i;  // parameters in f16
+        // The parameters are rounded to f16.
+        EXPECT_NEAR(coded[i], nearest, 0.003 * (*most - *least)) << i;
       }
     }
     for (int i = 16; i < 20; ++i) EXPECT_EQ(coded[i], 0);
   }
 }
 
-// 8 bits: of all numbers of E4M3, listed here one by one, the nearest.
+// With 8 bits, each value must become the nearest number of E4M3. The test lists all these numbers one by
+// one.
 TEST(ComponentCoder, GivesTheNearestNumberOfE4m3) {
   std::vector<double> numbers;
   for (int exponent = 0; exponent < 16; ++exponent)
@@ -70,7 +73,8 @@ TEST(ComponentCoder, GivesTheNearestNumberOfE4m3) {
     }
   ComponentCoder coder({{64, 8}});
   std::vector<float> values = normal_values(64, 3);
-  values[0] = -448;  // so that shift is 0 and scale 1
+  // These two values make the shift 0 and the scale 1.
+  values[0] = -448;
   values[1] = 448;
   for (int i = 2; i < 64; ++i) values[i] = std::clamp(std::ldexp(values[i], i % 18 - 9), -448.0F, 448.0F);
   std::vector<float> coded = values;
@@ -89,14 +93,16 @@ TEST(ComponentCoder, KeepsAGroupOfEqualValues) {
   for (const float x : values) EXPECT_EQ(x, 0.5F);
 }
 
-// The entropy of what is coded, from its decoded values: two tokens are one symbol where these are equal.
+// The expected entropy is computed from decoded values. Two tokens have one symbol if their decoded values
+// are equal.
 TEST(ComponentCoder, CountsTheEntropyOfEachComponent) {
   constexpr int kTokens = 500;
   ComponentCoder coder({{4, 2}});
   std::vector<std::map<float, int>> seen(4);
   for (int t = 0; t < kTokens; ++t) {
     std::vector<float> x = normal_values(4, t);
-    x[0] = -4;  // so that shift and scale are always the same
+    // These two values make shift and scale equal for all tokens.
+    x[0] = -4;
     x[1] = 4;
     for (float& value : x) value = std::clamp(value, -4.0F, 4.0F);
     coder.code(x.data());

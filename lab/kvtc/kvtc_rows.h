@@ -1,5 +1,5 @@
-// K and V of whole tokens, all layers and KV heads side by side and K turned back to before RoPE: what KVTC
-// codes.
+// Reads and writes K and V of whole tokens in the form that KVTC codes. A row holds all layers and KV heads
+// of a token side by side, with K turned back to its values before RoPE.
 #pragma once
 
 #include <cstddef>
@@ -12,26 +12,27 @@
 
 namespace kvant {
 
-// The tokens that follow each other in a model's cache of this plan, all of whose pages are in bf16 as they
-// are, in layers without sliding windows.
+// Gives access to the sealed pages of sequences of one plan. All pages of the plan must be plain bf16, and no
+// layer may have a sliding window.
 class KvtcRows {
  public:
-  // turns: of K by RoPE, of each layer. An error: another plan.
+  // `turns` describes how RoPE turns K in each layer. Returns an error for an unsuitable plan.
   static Result<KvtcRows> make(std::shared_ptr<const Plan> plan, std::vector<std::vector<ChannelTurn>> turns);
 
-  // Channels of a row of one side: layer by layer, head by head.
+  // Returns the channels of a row of one side, layer by layer and head by head.
   int width() const { return width_; }
-  // Sealed pages of a sequence's bytes (Cache::export_sequence).
+  // Returns the number of sealed pages in a sequence's bytes (Cache::export_sequence).
   int sealed_pages(std::span<const std::byte> sequence) const;
-  // A sealed page's rows [kPageTokens, width()].
+  // Reads the rows of a sealed page, [kPageTokens, width()].
   void read(std::span<const std::byte> sequence, int page, Side side, float* rows) const;
-  // Puts such rows in place of the page's.
+  // Replaces the page's rows by `rows`, [kPageTokens, width()].
   void write(const float* rows, int page, Side side, std::span<std::byte> sequence) const;
 
  private:
   KvtcRows(std::shared_ptr<const Plan> plan, std::vector<std::vector<ChannelTurn>> turns);
 
-  // Calls visit(layer, the row's channels of the head, the token's values in its page [d]).
+  // Calls visit(layer, the row's channels of the head, the token's values in its page [d]) for each head and
+  // token.
   template <class Byte, class Rows, class Visit>
   void for_each_head(std::span<Byte> sequence, int page, Side side, Rows* rows, const Visit& visit) const;
 

@@ -12,7 +12,7 @@
 namespace kvant {
 namespace {
 
-// Pairs of neighbours: pair i of layer l by 2^-(i + l + 3) of a turn a token.
+// Returns turns of neighbouring channels: pair i of layer l turns by 2^-(i + l + 3) of a full turn per token.
 std::vector<std::vector<ChannelTurn>> some_turns(const Geometry& g) {
   std::vector<std::vector<ChannelTurn>> turns(g.n_layers);
   for (int layer = 0; layer < g.n_layers; ++layer)
@@ -73,7 +73,7 @@ TEST(KvtcRows, GoBackWhereTheyCameFrom) {
       s.rows.write(rows.data(), page, side, written);
     }
   }
-  // Values are rounded to bf16 again: turned there and back, a few are a last bit away.
+  // Turning K back and forth rounds values to bf16 again, which changes the last bit of a few values.
   ASSERT_EQ(bytes.size(), written.size());
   std::size_t unlike = 0;
   for (std::size_t i = 0; i < bytes.size(); ++i) unlike += bytes[i] != written[i];

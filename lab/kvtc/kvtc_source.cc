@@ -74,10 +74,10 @@ class KvtcSource : public LogitSource {
   }
 
  private:
-  // Attention reads the sink elsewhere.
+  // The sink is not coded, because attention reads the sink from its own page.
   static int first_coded(int page) { return page == 0 ? kSink : 0; }
 
-  // Those that are sealed since the last call: all layers have them by now.
+  // Codes the pages that were sealed since the last call. All layers have sealed them by now.
   Status code_sealed_pages() {
     auto sequence = cache_.export_sequence(sequence_);
     if (!sequence.ok()) return sequence.error();
@@ -110,8 +110,8 @@ class KvtcSource : public LogitSource {
   KvtcRows rows_;
   std::array<TransformCoder, 2> coders_;
   SequenceId sequence_;
-  int n_coded_pages_ = 0;            // of the sequence
-  std::int64_t n_coded_tokens_ = 0;  // of all sequences
+  int n_coded_pages_ = 0;            // pages of the sequence
+  std::int64_t n_coded_tokens_ = 0;  // tokens of all sequences
 };
 
 }  // namespace

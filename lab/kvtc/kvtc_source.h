@@ -1,4 +1,4 @@
-// A cache whose pages are stored by KVTC and read back: predictions and bits for tables.
+// Predicts tokens with a cache whose pages KVTC has coded and decoded, and computes bits for tables.
 #pragma once
 
 #include <array>
@@ -12,13 +12,14 @@
 
 namespace kvant {
 
-// The cache that KVTC stores: bf16; the first 4 tokens and the newest 128 are kept as they are.
+// KVTC codes the pages of this recipe. The first 4 tokens and the newest 128 stay unquantized.
 inline constexpr const char* kKvtcRecipe = "k=bf16,v=bf16,sink=4,window=128,tail=bf16";
 
-// Its steps end with pages. As soon as a page is sealed, its tokens are coded, and what decoding gives takes
-// their place: later queries see that, as they see any recipe's sealed pages. Bits are those of an ideal
-// entropy coder which knows, over all texts, how often each symbol of a component comes. directions outlive
-// it. groups: of K and V. An error: layers slide, or there are more components than channels.
+// Makes a source whose steps end at page boundaries. As soon as a page is sealed, its tokens are coded and
+// replaced by what decoding returns. Later queries see the decoded tokens, as they see any recipe's sealed
+// pages. Bits are those of an ideal entropy coder that knows how often each symbol of a component occurs in
+// all texts. `directions` must outlive the source, and `groups` are those of K and V. Returns an error if
+// layers have sliding windows, or if there are more components than channels.
 Result<std::unique_ptr<LogitSource>> make_kvtc_source(
     std::string name, const Session& session, const std::array<PrincipalDirections, 2>& directions,
     const std::array<std::vector<ComponentGroup>, 2>& groups);

@@ -30,7 +30,7 @@ std::array<PrincipalDirections, 2> unturned(int width) {
 
 class KvtcCache : public ::testing::Test {
  protected:
-  // The last kScored predictions, in steps that don't end where pages do.
+  // Returns the last kScored predictions. The steps do not end at page boundaries.
   std::vector<float> predictions(LogitSource& source) const {
     const int n_vocab = session_.engine().n_vocab(), first = kTokens - kScored;
     const auto tokens = some_tokens(n_vocab);
@@ -58,7 +58,7 @@ class KvtcCache : public ::testing::Test {
       Session::open({.model = model_->path(), .backend = "reference"}, WeightMode::as_stored, 0).value();
 };
 
-// A group of one component is its shift, in f16: no more is lost than bf16 loses anyway.
+// A group of one component is just its shift in f16, so the coder loses no more than bf16 does.
 TEST_F(KvtcCache, PredictsAsABf16CacheWhereNothingIsLost) {
   const auto directions = unturned(width());
   const std::vector<ComponentGroup> single(width(), {1, 2});
@@ -72,7 +72,8 @@ TEST_F(KvtcCache, PredictsAsABf16CacheWhereNothingIsLost) {
   EXPECT_LT(std::sqrt(errors / squares), 0.01);
 }
 
-// Nothing is coded at all: decoding gives zeros, 128 tokens and more behind a query in whole pages.
+// Nothing is coded here, so decoding returns zeros. Queries see these zeros 128 tokens or more before
+// themselves, in whole pages.
 TEST_F(KvtcCache, QueriesSeeWhatDecodingGivesOfPagesBehindTheWindow) {
   const auto directions = unturned(width());
   const std::vector<ComponentGroup> nothing = {{width(), 0}};
@@ -85,7 +86,7 @@ TEST_F(KvtcCache, QueriesSeeWhatDecodingGivesOfPagesBehindTheWindow) {
   };
   for (const int token : {200, 230, 255}) EXPECT_FALSE(unlike(token)) << token;
   for (const int token : {256, 300, 499}) EXPECT_TRUE(unlike(token)) << token;
-  // 3 pages of 128 are sealed at 500 tokens, at most 2 of them behind the window, the sink is exact.
+  // At 500 tokens, 3 pages of 128 are sealed and at most 2 of them lie before the window. The sink is exact.
   double bits = 0;
   for (int n = kTokens - 127; n <= kTokens; ++n) bits += 16.0 * (n - ((n - 128) / 128 * 128 - 4)) / n / 128;
   EXPECT_EQ(source->bits().sealed, 0);

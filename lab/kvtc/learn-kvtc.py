@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
-"""Learns what KVTC (arXiv 2511.01815) codes with: principal directions, and groups of components with bits.
+"""Learns what KVTC (arXiv 2511.01815) needs for coding: principal directions, and groups of components with their bits.
 
     lab/kvtc/learn-kvtc.py FILE BITS...     after `cold_tiers rows MODEL FILE`; needs numpy
 
-Writes FILE.directions (F32: for K and V the mean [width] and the directions [width, width] as rows, the largest
-variance first), and for each of BITS, the mean bits of an element before entropy coding, FILE-BITS.groups: a line for
-K and one for V, SIZExBITS of each group.
+The script writes FILE.directions in F32: for K and V the mean [width], and the directions [width, width] as rows in the
+order of falling variance. BITS are mean bits per element before entropy coding. For each of BITS the script writes
+FILE-BITS.groups, with one line for K and one for V that list SIZExBITS of each group. Without BITS, it only writes
+directions.
 
-Groups are found as the paper says, by dynamic programming over components and bits: the least squared error of some
-tokens of the text, with groups of 1, 16, 64, 256 or 1024 components and values of 0, 2, 4 or 8 (E4M3) bits, each group
-with 32 bits for shift and scale. K and V have as many bits. Only groups of one component begin anywhere, others at
-multiples of 16 or 1, 2, 4 or 8 behind them: without that it takes three times as long. Without BITS, directions alone.
+As in the paper, dynamic programming over components and bits finds the groups with the smallest squared error on some
+tokens of the text. Groups have 1, 16, 64, 256 or 1024 components, values of 0, 2, 4 or 8 (E4M3) bits, and 32 bits for
+shift and scale. K and V have equal bits. Groups of one component may begin anywhere. Larger groups begin at multiples
+of 16, or 1, 2, 4 or 8 components after one, because a full search would take three times as long.
 """
 import concurrent.futures
 import pathlib
@@ -21,9 +22,12 @@ import numpy as np
 SIZES = (1, 16, 64, 256, 1024)
 BITS = (0, 2, 4, 8)
 PARAMETER_BITS = 32
-UNIT = 2  # bits; all costs are multiples of this
-GRID, BEHIND = 16, (0, 1, 2, 4, 8)  # components: where groups begin
-JUDGED = 512  # tokens that errors are measured on
+# Bits; all costs are multiples of this number.
+UNIT = 2
+# Groups begin at multiples of GRID components, plus one of BEHIND.
+GRID, BEHIND = 16, (0, 1, 2, 4, 8)
+# Errors are measured on this many tokens.
+JUDGED = 512
 
 
 def read_rows(path, width):
@@ -45,13 +49,13 @@ def as_stored(values):
 
 
 def e4m3(x):
-    """Returns the nearest E4M3 numbers, |x| <= 448."""
+    """Returns the nearest E4M3 numbers; |x| must be at most 448."""
     unit = np.exp2(np.maximum(np.frexp(x)[1] - 4, -9)).astype(np.float32)
     return np.rint(x / unit) * unit
 
 
 def decoded(x, bits):
-    """Returns groups [tokens, size] after coding; see lab/kvtc/component_coder.h."""
+    """Returns groups [tokens, size] after coding and decoding, as lab/kvtc/component_coder.h describes."""
     if bits == 0:
         return np.zeros_like(x)
     least, most = x.min(axis=1, keepdims=True), x.max(axis=1, keepdims=True)
@@ -65,7 +69,7 @@ def decoded(x, bits):
 
 
 def group_errors(components):
-    """Returns (first, size, bits) -> squared error, for all possible groups."""
+    """Returns the squared error of every possible group: {(first, size, bits): error}."""
     width = components.shape[1]
     errors = {}
     for size in SIZES:
@@ -83,9 +87,11 @@ def cost_of(size, bits):
 
 
 def best_groups(errors, width, budgets):
-    """Finds, for each budget (bits per token), the groups of least error, [(size, bits)], by dynamic programming."""
+    """Finds for each budget, in bits per token, the groups with the smallest error, [(size, bits)], by dynamic
+    programming."""
     n = max(budgets) // UNIT + 1
-    least = np.full((width + 1, n), np.inf)  # least error of the first components with at most so many units
+    # least[i, j] is the smallest error of the first i components with at most j units of bits.
+    least = np.full((width + 1, n), np.inf)
     least[0] = 0
     choices = [(size, bits) for size in SIZES for bits in BITS]
     chosen = np.zeros((width + 1, n), dtype=np.int8)
@@ -113,7 +119,7 @@ def best_groups(errors, width, budgets):
 
 
 def merged(groups):
-    """Writes groups as text, and joins neighbouring groups without bits."""
+    """Returns groups as text, with neighbouring groups of 0 bits joined."""
     joined = []
     for size, bits in groups:
         if bits == 0 and joined and joined[-1][1] == 0:
@@ -124,7 +130,7 @@ def merged(groups):
 
 
 def learned_side(path, width, budgets):
-    """Returns the mean, the directions, and for each budget (bits per token) its groups as text."""
+    """Returns the mean, the directions, and the groups as text for each budget in bits per token."""
     rows = read_rows(path, width)
     mean, directions = principal_directions(rows)
     if not budgets:

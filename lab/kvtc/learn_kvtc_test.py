@@ -18,7 +18,8 @@ HALF = 16  # components in half of a row, and in the larger group
 
 
 def least_error(errors, budget):
-    """Returns every sum of bits of two halves that are each one group of 16 or 16 groups of one."""
+    """Tries all sums of bits for two halves, each of which is one group of 16 or 16 groups of one. Returns the smallest
+    error within the budget."""
     halves = []
     for first in (0, HALF):
         single = {0: 0.0}

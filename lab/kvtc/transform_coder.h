@@ -1,6 +1,6 @@
-// KVTC (arXiv 2511.01815): a transform coder for K or V of whole tokens, all layers and heads together. A
-// token less the mean is turned to the principal directions of a calibration text, whose components
-// ComponentCoder codes.
+// Implements KVTC (arXiv 2511.01815), a transform coder for K or V of whole tokens with all layers and heads
+// together. A token minus the mean is projected on the principal directions of a calibration text, and
+// ComponentCoder codes the components.
 #pragma once
 
 #include <string>
@@ -13,27 +13,31 @@
 
 namespace kvant {
 
-// The principal directions of K or of V, as lab/kvtc/learn-kvtc.py finds them.
+// Holds the principal directions of K or of V, as lab/kvtc/learn-kvtc.py finds them.
 struct PrincipalDirections {
-  std::vector<float> mean;        // [width]
-  std::vector<float> directions;  // [width, width]: orthonormal rows, the largest variance first
+  std::vector<float> mean;  // [width]
+  // [width, width]: orthonormal rows in the order of falling variance.
+  std::vector<float> directions;
 };
 
-// A file of F32 numbers: K's mean and directions, then V's. An error: it can't be read, or has another size.
+// Reads a file of F32 numbers: the mean and directions of K, then those of V. Returns an error if the file
+// cannot be read or has another size.
 Result<std::array<PrincipalDirections, 2>> read_principal_directions(const std::string& path, int width);
 
 class TransformCoder {
  public:
-  // groups: of no more components than there are directions; those behind are left out.
+  // `groups` may have at most as many components as there are directions. Directions after the last component
+  // are left out.
   TransformCoder(const PrincipalDirections& learned, std::vector<ComponentGroup> groups);
 
   int width() const { return static_cast<int>(learned_.mean.size()); }
   ComponentCoder& components() { return components_; }
   const ComponentCoder& components() const { return components_; }
-  // Numbers that decoding needs beside a token's symbols: the mean, and the directions of coded components.
+  // Returns how many constants decoding needs in addition to symbols: the mean, and the directions of coded
+  // components.
   std::size_t n_constants() const { return learned_.mean.size() * (1 + components_.n_components()); }
 
-  // What decoding gives of rows [n, width], in their place. Threads share the products.
+  // Replaces rows [n, width] by what decoding would return. The threads share the products.
   void code(MatrixView<float> rows, int n_threads);
 
  private:

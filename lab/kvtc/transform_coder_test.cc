@@ -11,7 +11,7 @@
 namespace kvant {
 namespace {
 
-// Two channels turned by an angle, and so on for each pair: orthonormal.
+// Returns directions in which each pair of channels is turned by an angle, so the directions are orthonormal.
 PrincipalDirections turned_pairs(int width) {
   PrincipalDirections learned;
   for (int c = 0; c < width; ++c) learned.mean.push_back(0.25F * static_cast<float>(c % 5));
@@ -35,7 +35,8 @@ std::vector<float> normal_rows(int n, int width) {
   return rows;
 }
 
-// Against sums written out: components, coded by another coder of the same groups, and back.
+// Compares with sums that are written out: components, coded by another coder with equal groups, and
+// projected back.
 TEST(TransformCoder, CodesWhatPrincipalDirectionsMakeOfRows) {
   constexpr int kWidth = 24, kRows = 7, kComponents = 20;
   const PrincipalDirections learned = turned_pairs(kWidth);

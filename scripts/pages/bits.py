@@ -1,4 +1,4 @@
-"""Effective bits by the length of a cache."""
+"""Makes the table of bits per value by the length of a cache."""
 from pages import markdown
 from pages.models import MODELS
 from pages.results import load

@@ -1,4 +1,5 @@
-"""A Markdown page from a C header: each comment as text, each declaration as code under its name."""
+"""Turns a C header into a Markdown page: each comment becomes text, and each declaration becomes code under its name.
+"""
 import re
 
 NAME = re.compile(r"^#define (\w+)|^typedef enum (\w+)|^typedef struct (\w+)|KVANT_API[^;(]*?\b(\w+)\(|^typedef [^;]*?\b(\w+);", re.MULTILINE)
@@ -14,14 +15,14 @@ def page(header):
 
 
 def prose(comment):
-    """A comment's text: stars and line breaks within paragraphs gone."""
+    """Returns a comment's text without stars, and without line breaks inside paragraphs."""
     lines = [re.sub(r"^\s*\* ?", "", line).strip() for line in comment.strip("\n").split("\n")]
     paragraphs = "\n".join(lines).strip().split("\n\n")
     return "\n\n".join(" ".join(paragraph.split("\n")) for paragraph in paragraphs)
 
 
 def parts(body):
-    """Declarations with the comment before them; comments alone are text between."""
+    """Yields declarations with the comments before them. A comment without a declaration becomes text between them."""
     for block in top_level_blocks(body):
         comment = re.match(r"/\*(.*?)\*/\s*", block, re.DOTALL)
         text = prose(comment.group(1)) + "\n" if comment else ""
@@ -34,7 +35,7 @@ def parts(body):
 
 
 def top_level_blocks(body):
-    """Pieces between blank lines, where no brace and no comment is open."""
+    """Yields the pieces between blank lines at which no brace and no comment is open."""
     piece, depth, commented = [], 0, False
     for line in body.split("\n"):
         if not line.strip() and depth == 0 and not commented:

@@ -1,15 +1,17 @@
-"""The help of a command as a table: names, meanings and defaults of its options. Types and ranges are left out, which
-versions of CLI11 write in different ways."""
+"""Turns the help of a command into a table with the names, meanings and defaults of its options. Types and ranges are
+left out, because versions of CLI11 write them in different ways."""
 import re
 
 from pages import markdown
 
-DEFAULT = re.compile(r"=(\[[^\]]*\]|[^\s{]\S*)|(?<= )\[([^ \]]+)\](?= |$)")  # "=2", or "[2]" in newer versions
-COLUMN = 36  # where meanings begin, as kvant sets it
+# Matches "=2", or "[2]" in newer versions of CLI11.
+DEFAULT = re.compile(r"=(\[[^\]]*\]|[^\s{]\S*)|(?<= )\[([^ \]]+)\](?= |$)")
+# kvant sets meanings at this column.
+COLUMN = 36
 
 
 def parsed(text):
-    """What the command is for, how it is called, and its options: (names, meaning, default, required)."""
+    """Returns what the command is for, how it is called, and its options as (names, meaning, default, required)."""
     lines = text.split("\nRecipes for --kv")[0].strip("\n").split("\n")
     summary = " ".join(line.strip() for line in lines[:lines.index(next(x for x in lines if x.startswith("Usage:")))]).strip()
     usage = next(line for line in lines if line.startswith("Usage:"))[6:].strip()
@@ -24,10 +26,11 @@ def parsed(text):
 
 
 def add_option(options, line):
-    """A line of the list: a new option, or the meaning of the one before."""
+    """Adds a line of the list, which is a new option or continues the meaning of the previous option."""
     if line.startswith("  -"):
         head, meaning = line[:COLUMN], line[COLUMN:]
-        if not head.endswith(" ") or meaning.startswith("--"):  # the head is longer, its meaning on the next line
+        # A longer head has its meaning on the next line.
+        if not head.endswith(" ") or meaning.startswith("--"):
             head, meaning = line, ""
         options.append([re.sub(r"(?<=,) +(?=-)", "", head.strip()), meaning.strip()])
     elif line.strip() and options:

@@ -1,4 +1,4 @@
-"""The tables of docs/cpu.md: every ratio is to the fastest rival that stores at least as many bits."""
+"""Makes the tables of docs/cpu.md. Each ratio compares with the fastest rival that stores at least as many bits."""
 from pages import markdown
 from pages.results import load
 from pages.rivals import fastest, is_rival
@@ -45,7 +45,8 @@ class Cpu:
         return "".join(self.model_table(d) for d in self.kind("decode", "prompt"))
 
     def model_table(self, document):
-        """Caches down, weights across; the last column: the best of a cache beside the best rival, over all weights."""
+        """Returns a table with caches as rows and types of weights as columns. The last column compares a cache's best
+        speed over all types of weights with that of the best rival."""
         weights = [w for w in WEIGHTS if any(r["weights"] == w for r in document["results"])]
         names = list(dict.fromkeys(row["recipe"] for row in document["results"]))
         rows = []
@@ -67,7 +68,8 @@ class Cpu:
 
     @staticmethod
     def best_of(document, name):
-        """(its fastest row, the fastest rival's) over all types of weights."""
+        """Returns the cache's fastest row over all types of weights, the fastest rival's row, and the ratio of their
+        speeds."""
         speed = lambda row: row.get(field_of(document)) or 0
         own = max((r for r in document["results"] if r["recipe"] == name), key=speed, default=None)
         rival = own and fastest(document["results"], own["bits"], speed)

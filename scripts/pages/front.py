@@ -1,4 +1,4 @@
-"""What the README and the guide show of the results: a short table and speeds, each with the quality of its cache."""
+"""Makes what the README and the guide show of the results: a short table, and speeds with the quality of each cache."""
 import re
 
 from pages import markdown
@@ -12,7 +12,8 @@ README = ("q8_0", "kvant-4bit", "kvant-3bit", "kvant-2bit", "uniform-4bit", "uni
 CHOICES = ("q8_0", "kvant-4bit", "kvant-3bit", "kvant-2bit", "uniform-4bit", "uniform-2bit", "q4_0-h", "turbo3",
            "kivi-4bit", "kivi-2bit")
 SHOWN_ON_GPU = (("uniform-4bit", "uniform-2bit", "kivi-4bit", "kivi-2bit"), "8, 128k")
-QUALITY_MODEL = "qwen2.5-coder-1.5b"  # whose quality stands beside speeds of random weights
+# Rows with random weights show the quality that this model has with the cache.
+QUALITY_MODEL = "qwen2.5-coder-1.5b"
 SPEED_HEADER = ("what was timed", "cache", "speed", "bits per value", "mean KLD of this cache", "KLD measured on",
                 "date")
 
@@ -22,7 +23,7 @@ def times(ours, theirs):
 
 
 def plain(cell):
-    """The figure of a cell such as `1,989 (2.63x)`."""
+    """Returns the number in a cell such as `1,989 (2.63x)`."""
     return float(cell.partition(" ")[0].replace(",", ""))
 
 
@@ -31,7 +32,8 @@ class Front:
         self.quality, self.cpu, self.gpu = quality, cpu, gpu
 
     def table(self):
-        """README: the main recipes on all models, calibrated and not calibrated apart."""
+        """Returns the README's table: the main recipes on all models, with calibrated and uncalibrated recipes in
+        separate groups."""
         models = self.quality.models(CONTEXT)
         if not models:
             return NOTHING
@@ -53,7 +55,7 @@ class Front:
         return ("-", "-") if row is None else (f"{row['bits_all']:.2f}", divergence(row["kld_mean"]))
 
     def caption(self):
-        """Below the README's table: contexts and days of its rows."""
+        """Returns the text below the README's table: contexts and days of its rows."""
         models = self.quality.models(CONTEXT)
         rows = [
             row for model in models for recipe, row in self.quality.rows(model, context=CONTEXT).items()
@@ -71,14 +73,16 @@ class Front:
                 (days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}") + ".\n")
 
     def decode(self):
-        """The table of decode attention on a GPU, heads of 128, and the index of the shape that is shown."""
+        """Returns the document of decode attention on a GPU with heads of 128, and the index of the shape that is
+        shown."""
         for document in self.gpu.kind("decode"):
             if document["dim"] == 128 and SHOWN_ON_GPU[1] in document["shapes"]:
                 return document, document["shapes"].index(SHOWN_ON_GPU[1])
         return None, 0
 
     def cell_of(self, recipe, model=QUALITY_MODEL):
-        """KLD of exactly that recipe, and on what, at the longest context that was measured."""
+        """Returns the KLD of exactly this recipe at the longest measured context, and the model, text and context of
+        the measurement."""
         row, context = self.quality.longest(recipe, model)
         if row is None:
             return "not measured", f"{MODELS[model].title}"
@@ -86,7 +90,8 @@ class Front:
             row["kld_mean"]), f"{MODELS[model].title}, {context:,} tokens, {row['bits_all']:.2f} bits there"
 
     def speeds(self):
-        """README: one row, one configuration; each speed with the bits and the divergence of the same cache."""
+        """Returns the README's table of speeds. Each row belongs to one configuration and shows the bits and the
+        divergence of its cache."""
         body = [*self.decode_rows(), *self.model_rows(), *self.vllm_rows(), *self.cpu_rows()]
         return markdown.table(SPEED_HEADER, body) if body else "Speed: not measured yet.\n"
 
@@ -113,7 +118,8 @@ class Front:
         return document.get("fp8_measured", "in the same session")
 
     def model_rows(self):
-        """A whole 8B: what the engine gains (against llama.cpp), and what the cache gains (against kvant's own bf16)."""
+        """Yields rows of a whole 8B model: the gain of the engine over llama.cpp, and the gain of the cache over
+        kvant's own bf16."""
         document = next(
             (d for d in self.gpu.kind("whole_model") if d["rate"] == "decode_tps" and d["baseline"] != "bf16"), None)
         if document is None:
@@ -131,7 +137,8 @@ class Front:
                 bits.get(str(depth), "4.13"), *self.cell_of("uniform-4bit"), day_of(document["measured_on"]))
 
     def vllm_rows(self):
-        """In vLLM: a trained model, whose quality was measured in vLLM too, and an 8B with dummy weights."""
+        """Yields rows of vLLM: a trained model, whose quality was measured in vLLM too, and an 8B model with dummy
+        weights."""
         trained = next((d for d in self.gpu.kind("table") if d.get("quality_of")), None)
         if trained is None:
             return
@@ -154,7 +161,8 @@ class Front:
                        f"{document.get('bits', bits)[name]:.2f}", klds[name], on, day_of(document["measured_on"]))
 
     def vllm_table(self):
-        """The guide's quick start: rows of the trained model that have a speed and a divergence."""
+        """Returns the table of the guide's quick start: rows of the trained model that have both a speed and a
+        divergence."""
         trained = next((d for d in self.gpu.kind("table") if d.get("quality_of")), None)
         if trained is None:
             return NOTHING
@@ -165,7 +173,7 @@ class Front:
 
     @staticmethod
     def vllm_bits(document):
-        """Bits per value by the tokens that fit in the same memory."""
+        """Returns the bits per value of each cache, computed from the tokens that fit into equal memory."""
         fit = {row[0]: plain(row[-1]) for row in document["results"] if row[-1]}
         return {name: 16 * fit["`auto` (BF16)"] / count for name, count in fit.items()}
 
@@ -202,7 +210,8 @@ class Front:
 
 
 def faults_of_speeds(text):
-    """What is wrong with a README: rows of speeds that lack something, and speeds elsewhere. An empty list: nothing."""
+    """Returns what is wrong with a README: rows of speeds that lack a cell, and speeds outside the table. An empty list
+    means nothing."""
     match = re.search(r"<!-- begin readme-speed[^>]*-->\n(.*?)<!-- end readme-speed -->", text, re.DOTALL)
     if match is None:
         return ["there is no table of speeds"]

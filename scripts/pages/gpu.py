@@ -1,6 +1,10 @@
-"""The tables of docs/gpu.md and docs/results/gpu-*.md, and CSV files of all rows. Decode: microseconds a layer at each shape, how many times faster than the fastest rival in
-BF16 and in FP8, and the share of the time that a kernel needs which only reads the same bytes. Whole models: what
-`kvant bench --device cuda --json` gave, tokens a second by depth and cache, and how many times the baseline's that is."""
+"""Makes the tables of docs/gpu.md and docs/results/gpu-*.md, and CSV files of all rows.
+
+Tables of decode attention show microseconds per layer at each shape, how many times faster that is than the fastest
+rival in BF16 and in FP8, and the share of the limit. The limit is the time of a kernel that only reads the same bytes.
+Tables of whole models show the tokens per second of `kvant bench --device cuda --json` by depth and cache, and their
+ratio to the baseline.
+"""
 from pages import markdown
 from pages.results import day_of, load
 from pages.rivals import is_rival
@@ -33,7 +37,7 @@ class Gpu:
 
     @staticmethod
     def rivals(document, row, index):
-        """The fastest rivals at a shape: in BF16, and in FP8 where the row has about 8 bits or fewer."""
+        """Returns the fastest rivals at a shape: one in BF16, and one in FP8 if the row has about 8 bits or fewer."""
         found = []
         for least, most in ((15, 17), (7, 9)):
             able = [r for r in document["results"] if r.get("rival") and least < r["bits"] < most and r["us"][index]]
@@ -86,8 +90,9 @@ class Gpu:
 
     @staticmethod
     def model_table(document):
-        """Of rows of `kvant bench`, by depth and number of sequences; `rate`: "prompt_tps" or "decode_tps". In brackets: compared with
-        the baseline (what engine and cache gain together), and with kvant's own bf16 (what the cache gains)."""
+        """Returns a table of rows of `kvant bench` by depth and number of sequences. `rate` of the document is
+        "prompt_tps" or "decode_tps". Brackets compare with the baseline, which shows the gain of engine and cache
+        together, and with kvant's own bf16, which shows the gain of the cache."""
         rate = document["rate"]
         rows = {((row.get("sequences", 1), row["depth"]), row["recipe"]): row[rate] for row in document["results"]}
         caches = list(dict.fromkeys(cache for _, cache in rows))
@@ -109,7 +114,7 @@ class Gpu:
                 markdown.table(("sequences", "depth", *(f"`{cache}`" for cache in caches)), body))
 
     def blocks(self):
-        """One for each head size, and one for each document, by its title."""
+        """Returns one block for each head size, and one block for each document, named by its title."""
         documents = {f"gpu-{markdown.block_of(d['title'])}": lambda d=d: self.model_table(d) for d in self.kind("whole_model")}
         documents |= {f"gpu-{markdown.block_of(d['title'])}": lambda d=d: markdown.measured_table(d) for d in self.kind("table")}
         return {**{f"gpu-decode-{dim}": lambda dim=dim: self.decode(dim) for dim in (128, 64)}, **documents}

@@ -1,4 +1,4 @@
-"""docs/results/bits.json: what `kvant info` says that caches take, by their length. Nothing is measured."""
+"""Makes docs/results/bits.json: the bits that `kvant info` predicts for caches by their length. Nothing is measured."""
 import json
 import pathlib
 import subprocess
@@ -11,14 +11,15 @@ RECIPES = ["kivi-4bit", "q4_0-h", "uniform-4bit", "kivi-2bit", "uniform-2bit"]
 
 
 def import_bits(program, model):
-    """`model`: a file of MODELS."""
+    """Returns the document of bits. `model` must be one of the files of MODELS."""
     name = next((name for name, known in MODELS.items() if known.file == pathlib.Path(model).name), None)
     if name is None:
         raise SystemExit(f"--bits needs one of {', '.join(known.file for known in MODELS.values())}")
     rows = [{"recipe": recipe, "bits": [bits(program, model, recipe, context) for context in CONTEXTS]}
             for recipe in RECIPES]
     rows.append({"recipe": "llama.cpp:q4_0", "bits":
-                 [4.5] * len(CONTEXTS)})  # blocks of 18 bytes for 32 values, at any length
+                 # A block has 18 bytes for 32 values at any length.
+                 [4.5] * len(CONTEXTS)})
     return [{
         "kind": "bits", "model": name, "contexts": CONTEXTS, "command": "kvant info -m MODEL --kv RECIPE -c CONTEXT",
         "results": rows

@@ -1,4 +1,4 @@
-"""What scripts/bench-cpu.sh left in a folder, reduced to the documents of docs/results/cpu.json."""
+"""Reduces what scripts/bench-cpu.sh left in a folder to the documents of docs/results/cpu.json."""
 from pages.results import documents_in, rounded
 from pages.rivals import bits_of, fastest, is_rival
 
@@ -12,13 +12,14 @@ def reduced(row, fields):
 
 
 def import_cpu(folder, where):
-    """`where`: a line for people about machine and date. Attention first, then whole models."""
+    """Returns documents of attention and then of whole models. `where` is a line for people about machine and date."""
     raws = [(path, raw) for path in sorted(folder.glob("*.json")) for raw in documents_in(path)]
     return attention(raws, where) + models(raws, where)
 
 
 def attention(raws, where):
-    """A document for each shape and backend, of all files that measured it; the shape's other programs compete too."""
+    """Returns a document for each shape and backend, from all files that measured them. Other programs at a shape
+    compete too."""
     documents = {}
     for path, raw in raws:
         if not raw["schema"].startswith("kvant.bench.attention/"):
@@ -37,7 +38,7 @@ def attention(raws, where):
 
 
 def backend_in(stem):
-    """attention-9-3-64-avx512-0: avx512."""
+    """Returns the backend in a file's name: "cpu/avx512" for attention-9-3-64-avx512-0."""
     parts = stem.split("-")
     return "cpu/" + parts[4] if len(parts) > 5 else "cpu"
 
@@ -57,7 +58,8 @@ def add_attention(document, rows, others):
 
 
 def models(raws, where):
-    """A document for each depth or prompt: rows of all weight types, since the best rival may have other weights."""
+    """Returns a document for each depth or prompt. It has rows of all types of weights, because the best rival may use
+    other weights."""
     documents = {}
     for path, raw in raws:
         if not raw["schema"].startswith("kvant.bench/"):

@@ -1,9 +1,12 @@
-"""Rows that decode_bench, gpu-sdpa.py and the scripts of other engines leave (one JSON object a line), reduced to the
-documents of docs/results/gpu.json: formats alone, and all that recipes need (rotations, sinks, tails), by head size."""
+"""Reduces rows of decode_bench, gpu-sdpa.py and the scripts for other engines to the documents of
+docs/results/gpu.json. The rows are one JSON object per line. Documents are by head size: formats alone, and formats
+with everything that recipes need (rotations, sinks, tails)."""
 import json
 
-START_US, BYTES_PER_US = 1.6, 4.617e6  # of an H200: what only reading takes, measured with reads of 5 MB to 1 GB
-RECIPES = {  # options of decode_bench that stand for recipes, as scripts/gpu-bench runs them
+# The time for only reading bytes on an H200, measured with reads of 5 MB to 1 GB.
+START_US, BYTES_PER_US = 1.6, 4.617e6
+# Maps options of decode_bench, as scripts/gpu-bench gives them, to the recipes that they stand for.
+RECIPES = {
     "tcq4+tcq4 --rotate qo --sink 4 --tail 64": "uniform-4bit",
     "tcq3+tcq3 --rotate qo --sink 4 --tail 64": "uniform-3bit",
     "tcq2+tcq2 --rotate qo --sink 4 --tail 64": "uniform-2bit",
@@ -47,7 +50,7 @@ def import_gpu(folder, where):
 
 
 def named(row, head_dim):
-    """Name, what goes with the formats (a recipe's name, or options), and whether it is a rival."""
+    """Returns the name, what goes with the formats (a recipe's name or options), and whether the row is a rival."""
     if not row["what"].startswith("kvant "):
         return row["what"], "", True
     formats = row["what"].removeprefix("kvant ")
@@ -65,7 +68,8 @@ def start(name, recipe, rival, row, n_shapes):
 
 
 def add(made, row, index):
-    """Of runs of the same, a rival's best counts and kvant's latest; bits are those of the longest context."""
+    """Adds a time to a row. Of repeated runs, a rival's best time counts, and kvant's latest. The bits are those of the
+    longest context."""
     us = row.get("least_us", row["us"]) if made.get("rival") else row["us"]
     if made.get("rival") and made["us"][index] is not None:
         us = min(us, made["us"][index])

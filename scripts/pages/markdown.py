@@ -1,4 +1,5 @@
-"""Markdown tables, and the generated blocks of pages: what lies between <!-- begin NAME --> and <!-- end NAME -->."""
+"""Writes Markdown tables, and the generated blocks of pages, which lie between <!-- begin NAME --> and <!-- end NAME
+-->."""
 import csv
 import io
 import re
@@ -18,7 +19,7 @@ def code(*lines):
 
 
 def filled(text, blocks):
-    """`text` with its blocks written anew, and the names of blocks that nobody makes."""
+    """Returns `text` with its blocks written anew, and the names of blocks that nobody makes."""
     unknown = []
 
     def fill(match):
@@ -32,12 +33,12 @@ def filled(text, blocks):
 
 
 def paragraph(text):
-    """Lines of at most 120 columns."""
+    """Returns text in lines of at most 120 columns."""
     return textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False) + "\n"
 
 
 def measured_table(document, level="##"):
-    """A document of the kind `table`: as it was measured, with its command."""
+    """Returns a document of the kind `table` as it was measured, with its command."""
     text = f"{level} {document['title']}\n\n" + (paragraph(document["text"]) + "\n" if document.get("text") else "")
     text += code(*document["command"].split("\n")) + f"\n{paragraph(document['measured_on'])}\n"
     return text + table(document["columns"], document["results"])
@@ -48,12 +49,12 @@ def measured_tables(documents):
 
 
 def block_of(title):
-    """A block's name by a document's title."""
+    """Returns the name of a block, made from a document's title."""
     return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
 
 
 def csv_text(header, rows):
-    """What spreadsheets read: a line a row, an empty cell for what was not measured."""
+    """Returns CSV text with one line per row. Cells that were not measured are empty."""
     out = io.StringIO()
     csv.writer(out, lineterminator="\n").writerows([header, *rows])
     return out.getvalue()

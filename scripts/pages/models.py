@@ -1,4 +1,4 @@
-"""The models that quality is measured on. What scripts/measure-quality calls them is what results call them."""
+"""Lists the models on which quality is measured. scripts/measure-quality and the results call them by these names."""
 from typing import NamedTuple
 
 
@@ -19,7 +19,8 @@ MODELS = {
     "smollm2-135m":
     Model("SmolLM2-135M", "smollm2-135m-instruct.gguf", "30 layers, 9 query and 3 KV heads of 64", "8,192"),
 }
-FIRST = "smollm2-135m"  # of results that name no model
+# Results that name no model belong to this one.
+FIRST = "smollm2-135m"
 
 
 def model_of(document):

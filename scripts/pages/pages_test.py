@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests of what writes the documentation, on figures small enough to check by hand."""
+"""Tests the code that writes the documentation, on figures small enough to check by hand."""
 import csv
 import io
 import json

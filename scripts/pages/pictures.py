@@ -1,7 +1,8 @@
-"""What scripts/plots.py draws. A picture takes a theme and returns a figure of matplotlib.
+"""Draws the pictures of scripts/plots.py. Each picture takes a theme and returns a figure of matplotlib.
 
-Widths suit a phone: letters of 16 pixels on at most 680. Series differ by shape and dash as well as by colour, and legends stand
-above the plots, where no line crosses them."""
+Widths suit a phone: letters have 16 pixels on at most 680. Series differ by shape and dash as well as by colour.
+Legends stand above the plots, where no line crosses them.
+"""
 import matplotlib.pyplot as plt
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator
@@ -23,7 +24,8 @@ THEMES = {
     },
 }
 MARKS = {"ours": "o-", "uniform": "o--", "llama": "s-", "fp8": "X-", "kivi": "D-", "turbo": "^-", "plain": "v-"}
-QUALITY = (  # class, name, recipes from many bits to few
+# Class, name, and recipes in the order of falling bits.
+QUALITY = (
     ("ours", "kvant, calibrated", ("kvant-4bit", "kvant-3bit", "kvant-2bit", "kvant-1.5bit")),
     ("uniform", "kvant, not calibrated", ("uniform-4bit", "uniform-3bit", "uniform-2bit")),
     ("llama", "llama.cpp's own code", ("llama.cpp:q8_0", "llama.cpp:q4_0")),
@@ -31,7 +33,8 @@ QUALITY = (  # class, name, recipes from many bits to few
     ("kivi", "KIVI", ("kivi-4bit", "kivi-2bit")),
     ("turbo", "TurboQuant", ("turbo4", "turbo3", "turbo2")),
 )
-CACHES = {  # of speeds: class and name
+# Maps caches in plots of speed to their class and name.
+CACHES = {
     "llama.cpp:f16": ("llama", "llama.cpp, f16"), "llama.cpp:q4_0": ("kivi", "llama.cpp, q4_0"), "bf16": ("plain", "kvant, bf16"),
     "uniform-4bit": ("ours", "kvant, uniform-4bit"), "uniform-2bit": ("uniform", "kvant, uniform-2bit"),
 }
@@ -50,7 +53,7 @@ def figure(columns, rows, height, title, note, theme, width=7.0):
 
 
 def legend(fig, axes, columns=2):
-    """Between the title and the plots."""
+    """Draws a legend between the title and the plots."""
     found = {}
     for axis in axes:
         for handle, name in zip(*axis.get_legend_handles_labels()):
@@ -72,7 +75,7 @@ def plain_log(axis, x=False):
 
 
 def depths(axis, values):
-    """A logarithmic axis of lengths, with the lengths that were measured on it."""
+    """Makes a logarithmic axis of lengths, with ticks at the measured lengths."""
     axis.set_xscale("log", base=2)
     axis.set_xticks(values)
     axis.xaxis.set_major_formatter(FuncFormatter(thousands))
@@ -86,7 +89,7 @@ class Pictures:
     # --- quality
 
     def divergence(self, theme, context):
-        """Divergence against bits on each model, with intervals."""
+        """Draws divergence against bits on each model, with intervals."""
         shown = [(model, self.quality.rows(model, context=context)) for model in self.quality.models(context)]
         main = {recipe for _, _, recipes in QUALITY for recipe in recipes}
         days = sorted({row["day"] for _, rows in shown for recipe, row in rows.items() if recipe in main})
@@ -104,7 +107,8 @@ class Pictures:
                 found = [rows[recipe] for recipe in recipes if recipe in rows]
                 if found:
                     line(axis, [row["bits_all"] for row in found], [row["kld_mean"] for row in found], kind, name, theme,
-                         mark="X" if kind == "fp8" else None)  # two ways to scale, not a scale of bits
+                         # The two FP8 recipes are two ways to scale, so no line connects them.
+                         mark="X" if kind == "fp8" else None)
                 for row in found:
                     if row["n"] >= FEWEST:
                         axis.plot([row["bits_all"]] * 2, [row["kld_lo"], row["kld_hi"]], color=theme[kind], linewidth=4, alpha=0.45)
@@ -114,7 +118,7 @@ class Pictures:
         return fig
 
     def bars(self, axis, theme):
-        """Decode attention: the fastest rivals and kvant, 8 sequences of 128k."""
+        """Draws decode attention with 8 sequences of 128k: the fastest rivals and kvant."""
         document = next((d for d in self.gpu.kind("decode") if d["dim"] == 128 and "8, 128k" in d["shapes"]), None)
         ours = [r for name in ("uniform-4bit", "uniform-2bit") for r in (document or {"results": []})["results"]
                 if r.get("recipe") == name]
@@ -161,7 +165,7 @@ class Pictures:
     # --- speed
 
     def whole_model(self, theme):
-        """Decode speed of an 8B by depth."""
+        """Draws the decode speed of an 8B model by depth."""
         document = next(d for d in self.gpu.kind("whole_model") if d["title"] == "An 8B in Q4_K: decoding")
         fig, (axis, ) = figure(1, 1, 5.2, "Decode of an 8B by context, tokens per second",
                                f"One sequence on an H200, random weights in Q4_K; {day_of(document['measured_on'])}", theme)
@@ -177,7 +181,7 @@ class Pictures:
         return fig
 
     def attention(self, theme):
-        """Time of decode attention by context, with the limit of memory bandwidth."""
+        """Draws the time of decode attention by context, with the limit of memory bandwidth."""
         document = next(d for d in self.gpu.kind("decode") if d["dim"] == 128)
         sequences = ("1", "8")
         fig, axes = figure(1, 2, 7.6, "Decode attention by context, microseconds a layer",
@@ -204,7 +208,7 @@ class Pictures:
         return fig
 
     def vllm(self, theme):
-        """Throughput and capacity in vLLM: BF16, FP8, kvant."""
+        """Draws throughput and capacity in vLLM for BF16, FP8 and kvant."""
         document = next(d for d in self.gpu.kind("table") if d["title"] == "In vLLM")
         kinds = {"`auto` (BF16)": ("plain", "BF16"), "`fp8`": ("fp8", "FP8"), "`uniform-4bit,sink=1`": ("ours", "uniform-4bit"),
                  "`uniform-2bit,sink=1`": ("uniform", "uniform-2bit")}
@@ -229,7 +233,7 @@ class Pictures:
         return fig
 
     def first_token(self, theme):
-        """Time to the first token, where exact prefill is no better."""
+        """Draws the time to the first token, for which exact prefill is no better than BF16."""
         document = next(d for d in self.gpu.kind("table") if d["title"] == "Time to first token")
         fig, axes = figure(2, 1, 4.6, "Time to the first token, seconds",
                            f"Shape of an 8B, random weights, one prompt on an H200; {day_of(document['measured_on'])}", theme)
@@ -253,7 +257,7 @@ class Pictures:
 
     @staticmethod
     def life_of_a_page(theme):
-        """What a cache of 652 tokens keeps in which form."""
+        """Draws what a cache of 652 tokens keeps in which form."""
         fig, axes = figure(1, 2, 4.6, "A cache of one KV head, first to newest token",
                            "Pages of 128 tokens; a page is quantized when it is full", theme, width=5.2)
         for axis, full in zip(axes, (2, 4)):
@@ -289,7 +293,7 @@ class Pictures:
 
 
 def plain(cell):
-    """The figure of a cell such as `1,989 (2.63x)`."""
+    """Returns the number in a cell such as `1,989 (2.63x)`."""
     return float(cell.partition(" ")[0].replace(",", ""))
 
 

@@ -1,4 +1,4 @@
-"""The tables of docs/quality.md and docs/results/quality-*.md, and docs/results/quality.csv, which has every row."""
+"""Makes the tables of docs/quality.md and docs/results/quality-*.md, and docs/results/quality.csv with every row."""
 from pages import markdown
 from pages.models import FIRST, MODELS, model_of
 from pages.results import day_of, load
@@ -8,23 +8,27 @@ CONTROLS = {
     "V alone", "k=ch2g128,v=bf16": "K alone", "k=bf16,v=hadamard:tcq2,sink=4": "V alone",
     "k=hadamard:tcq2,v=bf16,sink=4": "K alone"
 }
-# Results of earlier days call the uniform recipes by their formats.
+# Older results name the uniform recipes by their formats.
 NAMES = {f"k=hadamard:tcq{b},v=hadamard:tcq{b},sink=4": f"uniform-{b}bit" for b in (4, 3, 2)}
 TEXTS = {"wikitext-2": "WikiText-2", "essays": "essays", "gsm8k": "GSM8K", "code": "C++ code", "german": "German"}
 FILES = {
     "wikitext-2": "wikitext-2-test.txt", "essays": "essays.txt", "gsm8k": "gsm8k.txt", "code":
     "data/evaluation/code.txt", "german": "data/evaluation/german.txt"
 }
-STORED = "stored"  # in place of a backend: rows of caches as they are stored
-COMPACT = "compact:"  # in compact coding
+# This value in place of a backend marks rows of caches as they are stored.
+STORED = "stored"
+# This prefix marks rows in compact coding.
+COMPACT = "compact:"
 HEADER = ("recipe", "bits", "sealed", "constants", "mean KLD", "95 % interval", "99.9 %", "top-1 %", "perplexity",
           "contexts")
-BACKENDS = ("cuda", "reference", "host", "cpu")  # who attends; the first that has a row counts
+# Names what attends. If several have a row, the first one counts.
+BACKENDS = ("cuda", "reference", "host", "cpu")
 ATTENDED = {"cuda": "", "reference": "the reference backend attends", "host": "the CPU attends", "cpu": "the CPU attends"}
 WHO = {"cuda": "GPU", "reference": "reference", "host": "CPU", "cpu": "CPU"}
 CSV_FIELDS = ("bits_all", "bits_sealed", "constant_bytes", "kld_mean", "kld_lo", "kld_hi", "kld_p999", "top1", "ppl")
-FEWEST = 8  # contexts for an interval
-# What the tables of several models show: a title, and recipes with what is to be said of them.
+# An interval needs at least this many contexts.
+FEWEST = 8
+# The tables of several models show these groups: a title, and recipes with remarks.
 MAIN = (
     ("kvant, calibrated", {"kvant-4bit": "", "kvant-3bit": "", "kvant-2bit": "", "kvant-1.5bit": ""}),
     ("kvant, without calibration", {"uniform-4bit": "", "uniform-3bit": "", "uniform-2bit": ""}),
@@ -35,7 +39,8 @@ MAIN = (
     ("KIVI", {"kivi-4bit": "", "kivi-2bit": ""}),
     ("TurboQuant", {"turbo4": "", "turbo3": "", "turbo2": ""}),
 )
-# Caches with no tail beyond their own 4 bits, with one of 64 tokens on average, and with one of 192.
+# Each entry lists a cache without a tail beyond its own 4 bits, with a tail of 64 tokens on average, and with 192 on
+# average.
 TAILS = (
     ("`llama.cpp:q4_0`", "llama.cpp:q4_0", None, None),
     ("`q4_0-h`", "q4_0-h,tail=tok4g32s", "q4_0-h", "q4_0-h,window=128"),
@@ -58,7 +63,7 @@ def number(value, text):
 
 
 def size(row):
-    """Constants of the model that a recipe needs: bytes, and bits an element at this context."""
+    """Returns the size of the constants that a recipe needs: bytes, and bits per value at this context."""
     count = row.get("constant_bytes", 0)
     if not count:
         return "-"
@@ -71,7 +76,7 @@ def interval(row):
 
 
 def name_of(recipe):
-    """The same for all ways to write a recipe: what differs from a name is in alphabetical order."""
+    """Returns one name for all ways to write a recipe: items after the first name are sorted alphabetically."""
     recipe = NAMES.get(recipe, recipe)
     head, *more = recipe.split(",")
     return recipe if "=" in head else ",".join([head, *sorted(more)])
@@ -105,7 +110,7 @@ class Quality:
         self.runs = load(folder, "quality")
 
     def of(self, model=FIRST, text="wikitext-2", context=2048):
-        """Runs of that model, text and context, those first whose rows count first."""
+        """Returns the runs of this model, text and context. Runs whose rows take precedence come first."""
         found = [
             r for r in self.runs
             if (model_of(r), r["text"], r["context"]) == (model, text, context) and r["backend"] in BACKENDS
@@ -113,7 +118,7 @@ class Quality:
         return sorted(found, key=lambda r: (BACKENDS.index(r["backend"]), r["reference"] != "bf16", -r["chunks"]))
 
     def rows(self, model=FIRST, text="wikitext-2", context=2048):
-        """Recipe -> its row, with contexts (`n`), backend and day of its run."""
+        """Returns {recipe: row}. Each row also has the contexts (`n`), the backend and the day of its run."""
         found = {}
         for run in self.of(model, text, context):
             for row in run["results"]:
@@ -127,11 +132,11 @@ class Quality:
         return found
 
     def models(self, context=2048, text="wikitext-2"):
-        """Those that have rows there, by MODELS."""
+        """Returns the models that have rows at this context and text, in the order of MODELS."""
         return [model for model in MODELS if self.rows(model, text, context)]
 
     def longest(self, recipe, model):
-        """The row of a recipe at the longest context that has one on WikiText-2, and that context."""
+        """Returns a recipe's row at the longest context that has one on WikiText-2, and this context."""
         for context in (32768, 8192, 2048):
             row = self.rows(model, context=context).get(recipe)
             if row is not None:
@@ -139,7 +144,8 @@ class Quality:
         return None, 0
 
     def places(self, models, context, recipes):
-        """Of which run the rows are: commands, and a sentence for each model, with the recipes that are of another run."""
+        """Returns which runs the rows come from: commands, and for each model a sentence that names recipes from
+        another run."""
         commands, sentences = [], []
         for model in models:
             rows = [(recipe, row) for recipe, row in self.rows(model, context=context).items() if recipe in recipes]
@@ -160,7 +166,7 @@ class Quality:
         return (markdown.code(*commands) if commands else "") + "\n" + "\n".join(map(markdown.paragraph, sentences)) + "\n"
 
     def main(self, context):
-        """Main recipes of all models side by side, by kind."""
+        """Returns the table of the main recipes on all models side by side, grouped by kind."""
         models = self.models(context)
         if not models:
             return NOTHING
@@ -186,7 +192,8 @@ class Quality:
         return (f"{row['bits_all']:.2f}", divergence(row["kld_mean"]), interval(row))
 
     def recipes(self):
-        """Built-in recipes on the first model, at two contexts: those that the tables of several models don't show, too."""
+        """Returns the table of all built-in recipes on the first model at two contexts, including those that main()
+        leaves out."""
         rows, longer = self.rows(), self.rows(context=8192)
         body = [(f"`{recipe}`", f"{row['bits_all']:.2f}", size(row), divergence(row["kld_mean"]), interval(row),
                  divergence(longer[recipe]["kld_mean"]) if recipe in longer else "-", self.run_of(row))
@@ -197,7 +204,8 @@ class Quality:
         return markdown.code(command(self.of()[0])) + "\n" + markdown.table(header, body)
 
     def controls(self):
-        """Rows that say how to read the others: the noise floor, one side alone, everything dropped."""
+        """Returns the table of rows that help to read the others: the noise floor, one side alone, everything dropped.
+        """
         body = [(marked(recipe), f"{row['bits_all']:.2f}", divergence(row["kld_mean"]), interval(row), self.run_of(row))
                 for recipe, row in by_bits(self.rows()) if row["recipe"] in CONTROLS or recipe in CONTROLS]
         header = ("cache", "bits", "mean KLD", "95 % interval", "contexts, who attends, day")
@@ -208,7 +216,7 @@ class Quality:
         return f"{row['n']}, {WHO[row['backend']]}, {row['day']}"
 
     def csv(self):
-        """Every row that a table may show: all models, texts and contexts."""
+        """Returns the CSV file of every row that a table may show: all models, texts and contexts."""
         rows = []
         for model in MODELS:
             for text in TEXTS:
@@ -218,7 +226,7 @@ class Quality:
         return markdown.csv_text(("model", "text", "context", "contexts", "backend", "recipe", *CSV_FIELDS, "day"), rows)
 
     def tails(self):
-        """Caches with the same tails: one table of all models and contexts."""
+        """Returns one table that compares caches with equal tails on all models and contexts."""
         body, places = [], []
         for model in MODELS:
             for context in (2048, 8192, 32768):
@@ -244,7 +252,8 @@ class Quality:
         return f"{divergence(row['kld_mean'])} at {row['bits_all']:.2f} bits{few}"
 
     def backends(self):
-        """The same recipes with attention by the GPU, by the reference and by the CPU backend, on one model."""
+        """Returns a table of recipes on one model, with attention by the GPU, by the reference backend and by the CPU
+        backend."""
         runs = {backend: {} for backend in BACKENDS}
         for run in self.of():
             if run["reference"] == "bf16":
@@ -268,7 +277,7 @@ class Quality:
                 markdown.table(("recipe", "bits", "GPU", "reference", "CPU", "95 % interval of the CPU's", "day"), body))
 
     def domains(self, context=2048):
-        """Other texts: a table for each model, with a column a text."""
+        """Returns results on other texts: a table for each model with a column for each text."""
         text = ""
         for model in MODELS:
             of_text = {name: self.rows(model, name, context) for name in TEXTS}
@@ -294,7 +303,8 @@ class Quality:
         return mean if context == 2048 else f"{mean} ({interval(row)}); {divergence(row['kld_p999'])}"
 
     def stored(self, context):
-        """Caches as they are stored (lab/kvtc/cold_tiers.cc). Compact coding loses nothing: a recipe's row, with other bits."""
+        """Returns the table of caches as they are stored (lab/kvtc/cold_tiers.cc). Compact coding loses nothing, so its
+        row has the recipe's divergence with fewer bits."""
         hot = self.rows(context=context)
         runs = [run for run in self.runs if run["backend"] == STORED and run["context"] == context]
         if not runs or not hot:

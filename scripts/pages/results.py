@@ -1,4 +1,5 @@
-"""docs/results/*.json: what was measured, reduced to what the tables show. One line a row, so that changes can be read."""
+"""Reads and writes docs/results/*.json, which hold the measured figures that the tables show. Each row has its own
+line, which makes changes readable."""
 import json
 import re
 
@@ -9,7 +10,7 @@ QUALITY_FIELDS = ("recipe", "label", "bits_sealed", "bits_all", "constant_bytes"
 
 
 def load(folder, name):
-    """The documents of FOLDER/NAME.json; none where there is no such file."""
+    """Returns the documents of FOLDER/NAME.json, or an empty list without this file."""
     path = folder / f"{name}.json"
     if not path.exists():
         return []
@@ -42,7 +43,7 @@ def documents_in(path):
 
 
 def import_quality(folder, where):
-    """`where`: a line for people about machine, program and date."""
+    """Returns documents of quality from a folder. `where` is a line for people about machine, program and date."""
     documents = []
     for path in sorted(folder.rglob("*.json")):
         for raw in documents_in(path):
@@ -63,7 +64,7 @@ def same_run(document, raw):
 
 
 def run_of(document):
-    """What rows of one document have in common."""
+    """Returns what all rows of one document have in common."""
     return (model_of(document), *(document[key] for key in ("text", "backend", "reference", "context", "chunks")))
 
 
@@ -73,13 +74,14 @@ def add_rows(document, rows):
 
 
 def day_of(measured_on):
-    """The date in a line about machine, program and date; the line, where it has none."""
+    """Returns the date in a line about machine, program and date, or the whole line if it has no date."""
     found = re.search(r"\d{4}-\d{2}-\d{2}", measured_on)
     return found.group() if found else measured_on
 
 
 def merged_quality(known, measured):
-    """Documents of runs in part measured anew: these rows take the place of theirs, and others keep the day of theirs."""
+    """Merges results that were measured again into known ones. New rows replace old rows, and all other rows keep their
+    day."""
     merged = [dict(document) for document in known]
     for document in measured:
         earlier = next((d for d in merged if run_of(d) == run_of(document)), None)

@@ -1,6 +1,7 @@
-"""Who is compared with whom: a cache with the fastest rival of the same measurement that stores at least as many bits."""
+"""Decides which rival a cache is compared with: the fastest rival in the same measurement that stores at least as many
+bits."""
 
-# Bits of an element that rivals store, where a result doesn't say.
+# These are the bits per value of rivals, for results that do not give them.
 RIVAL_BITS = {"f32": 32, "f16": 16, "bf16": 16, "q8_0": 8.5, "q5_1": 6, "q5_0": 5.5, "q4_1": 5, "q4_0": 4.5, "int8": 8, "int4": 4}
 
 
@@ -18,7 +19,8 @@ def bits_of(row):
 
 
 def fastest(rows, bits, speed):
-    """The fastest of the rivals among `rows` that store at least `bits`, by the rule of src/bench/contender.h (1 % less
-    counts as much, and nothing needs more than unquantized); None where there is none."""
+    """Returns the fastest rival among `rows` that stores at least `bits`, or None. The rule is that of
+    src/bench/contender.h: 1 % fewer bits count as enough, and a rival never needs more bits than an unquantized cache.
+    """
     able = [row for row in rows if is_rival(row["recipe"]) and 1.01 * bits_of(row) >= min(bits, 16) and speed(row)]
     return max(able, key=speed, default=None)

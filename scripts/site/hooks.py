@@ -1,4 +1,5 @@
-"""Adds to MkDocs pages and sources outside docs/, the pages of the lab, and a limit on the words of a page."""
+"""Hooks of MkDocs. They add pages and sources from outside docs/ and the pages of the lab to the site, and limit the
+words of a page."""
 import logging
 import pathlib
 import posixpath
@@ -7,7 +8,8 @@ import re
 from mkdocs.structure.files import File
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-OUTSIDE = ("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")  # pages that GitHub wants at the root
+# GitHub expects these pages in the root folder.
+OUTSIDE = ("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
 LINK = re.compile(r"\]\(([^)\s#]+)(#[^)\s]*)?\)")
 CODE = re.compile(r"(^```.*?^```|`[^`\n]*`)", re.DOTALL | re.MULTILINE)
 MOST_WORDS = (("guide/", 1500), ("lab/", 2500), ("results/", 2000), ("quality.md", 2000), ("cpu.md", 2000),
@@ -30,7 +32,7 @@ def on_files(files, config):
 
 
 def linked_sources(files):
-    """Returns the files of the repository that pages link to and that are not pages."""
+    """Returns the files of the repository to which pages link and that are not pages."""
     found = set()
     for file in files.documentation_pages():
         for target, _ in LINK.findall(CODE.sub("", file.content_string)):
@@ -51,7 +53,8 @@ def in_repository(target, source):
 def site_address(path):
     if path in OUTSIDE:
         return path
-    return path.removeprefix("docs/") if path.startswith("docs/") else f"source/{path}.txt"  # .txt: browsers show it
+    # Browsers show .txt files instead of downloading them.
+    return path.removeprefix("docs/") if path.startswith("docs/") else f"source/{path}.txt"
 
 
 def on_page_markdown(markdown, page, config, files):

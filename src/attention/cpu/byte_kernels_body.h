@@ -30,9 +30,8 @@
 //                              octets and no bias
 //   pack_query, pack_weights   pack 16-bit numbers as multiply_query and multiply_weights need them
 //   Centroids                  a class that codebook_lookup_body.h describes
-//   kTileRows, kTileRegisters  the rows and registers of lanes whose sums a tile's products keep in
-//   registers.
-//                              With 0 rows, tiles are multiplied in F32. Otherwise the Isa also has
+//   kTileRows, kTileRegisters  the rows and registers of lanes that a tile's products sum at once. With
+//                              0 rows, tiles are multiplied in F32. Otherwise the Isa also has
 //                              store(to, bytes), to_floats(sums), and pack_quads(numbers, quads), which packs
 //                              16 numbers as multiply_query needs them. Floats then has maximum, largest,
 //                              multiply, exponential and store_rounded.
