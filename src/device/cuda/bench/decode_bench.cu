@@ -18,9 +18,8 @@
 // --correction 1: Attention includes KVLinC's correction. Each layer has maps and states of its own, which
 //   the limit does not read.
 // --sink: Each sequence has this many tokens in an unquantized page of their own.
-// --rotate: A Hadamard matrix rotates the queries before each layer's attention, the outputs after, or both,
-// as
-//   for recipes that rotate keys or values. In a real step, kvant_append rotates the queries.
+// --rotate: A Hadamard matrix rotates queries before each layer's attention, outputs after it, or both, as for
+//   recipes that rotate keys or values. In a real step, kvant_append rotates the queries.
 // --short 1: Calls give the numbers of tail tokens and sealed pages, so kernels for short sequences may run.
 // --queries: Each sequence has this many queries, and its pages are read once for all of them. The time
 //   relative to one query is also printed.

@@ -1,4 +1,5 @@
-// Computes the attention of a query in double precision, which the tests of the decode kernels expect.
+// Computes the attention of a query in double precision, as the expected result for tests of the decode
+// kernels. AttentionOracle supports capped scores, sink logits, and TurboAttention's exponential (SAS).
 #pragma once
 
 #include <algorithm>
@@ -10,10 +11,12 @@ namespace kvant::cuda {
 
 enum class Softmax { exact, sas };
 
-// above this, rounded queries cost more than the tolerance of other errors
+// Tests multiply scores by at most this factor. With a larger factor, rounding queries would cause larger
+// errors than the tests tolerate.
 inline constexpr float kSharpest = 24;
 
-// Computes TurboAttention's exponential for x <= 0 (Algorithm 3 of the paper, with the bucket of -6 kept).
+// Computes TurboAttention's exponential for x <= 0, as in Algorithm 3 of the paper, but only x < -6 gives
+// zero (docs/reference/methods-turboattention.md).
 inline double sas_exponential(double x) {
   if (x < -6) return 0;
   const double whole = std::floor(-x);
@@ -29,18 +32,21 @@ struct AttentionOracle {
 
   int d;
   double softmax_scale;
-  float softcap;  // or 0
+  float softcap;  // 0 without a cap
   bool has_sink_logits;
   Softmax softmax;
-  bool rises_by_tiles;  // SAS is relative to the largest score up to the end of a token's tile of 16
+  // SAS subtracts a reference from each score. If true, the reference is the largest score up to the end of
+  // the token's tile of 16. If false, the reference is the largest of all scores.
+  bool rises_by_tiles;
 
-  // Returns the logit that joins the denominators of a query head; some are far above all scores.
+  // Returns the logit that joins the softmax denominator of a query head. Some logits are far above all
+  // scores.
   static float sink_logit(int head) {
     constexpr float kLogits[] = {0, 2, -INFINITY, 30, -40};
     return kLogits[head % 5];
   }
 
-  // Returns the output of a query, [d], and its log-sum-exp. tokens: at least one.
+  // Returns the output of a query, [d], and sets its LSE. There must be at least one token.
   std::vector<double> attend(const float* q, const std::vector<Token>& tokens, int head,
                              double* log_sum_exp) const {
     std::vector<double> scores;
@@ -68,9 +74,9 @@ struct AttentionOracle {
   }
 
  private:
-  // Returns the score to which SAS relates each token. In a cache without sealed pages it is the largest up
-  // to the end of the token's tile of 16. Otherwise it is the largest of all, which tests with SAS keep
-  // within reach.
+  // Returns the reference score of each token, from which SAS subtracts. The kernels' reference rises from
+  // tile to tile in a cache without sealed pages. With sealed pages, the tests keep scores so close together
+  // that the largest of all may serve.
   std::vector<double> largest_so_far(const std::vector<double>& scores, double max) const {
     constexpr std::size_t kTile = 16;
     std::vector<double> largest(scores.size(), max);

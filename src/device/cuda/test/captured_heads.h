@@ -1,5 +1,6 @@
-// K, V and queries that two KV heads of a model produced, with channels side by side: the bytes of
-// data/captured, in the order in which scripts/capture-heads.cc writes them.
+// Gives tests the keys, values and queries that two KV heads of a real model produced. The bytes are those of
+// data/captured, in the order in which scripts/capture-heads.cc writes them. In each row, the channels of the
+// two heads lie side by side.
 #pragma once
 
 #include <algorithm>
@@ -19,14 +20,13 @@ namespace cuda {
 
 inline constexpr int kCapturedPages = 2, kCapturedQueries = 48, kCapturedChannels = 128;
 
-// Returns a row of bfloat16 numbers, of which at most kCapturedChannels may be used; the first 64 belong to
-// the first head.
+// Returns a row of kCapturedChannels BF16 numbers. The first 64 numbers belong to the first head.
 inline const std::uint16_t* captured_row(int row) {
   return reinterpret_cast<const std::uint16_t*>(kCapturedHeads) +
          static_cast<std::ptrdiff_t>(row) * kCapturedChannels;
 }
 
-// Returns one of the pages, [kPageTokens][d].
+// Returns the first d channels of a captured page, [kPageTokens][d]. Seeds choose pages cyclically.
 inline std::vector<float> captured_page(Side side, int d, std::uint32_t seed) {
   const int first =
       (static_cast<int>(side) * kCapturedPages + static_cast<int>(seed % kCapturedPages)) * kPageTokens;
@@ -37,7 +37,7 @@ inline std::vector<float> captured_page(Side side, int d, std::uint32_t seed) {
   return values;
 }
 
-// Returns the d numbers of query i; queries repeat cyclically.
+// Returns the channels of query i, of which there are kCapturedChannels. Queries repeat cyclically.
 inline const std::uint16_t* captured_query(int i) {
   return captured_row(2 * kCapturedPages * kPageTokens + i % kCapturedQueries);
 }

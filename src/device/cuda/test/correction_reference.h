@@ -1,4 +1,5 @@
-// Computes KVLinC's feature maps in double precision.
+// Computes KVLinC's feature maps in double precision, as the expected result for tests of the correction
+// kernels.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +10,7 @@
 
 namespace kvant::cuda {
 
-inline constexpr int kMapColumns = 128;  // features per softmax
+inline constexpr int kMapColumns = 128;  // features of one softmax
 
 inline std::vector<float> normal_numbers(std::size_t n, float deviation, std::uint32_t seed) {
   std::mt19937 random(seed);
@@ -19,7 +20,8 @@ inline std::vector<float> normal_numbers(std::size_t n, float deviation, std::ui
   return numbers;
 }
 
-// Returns [softmax(x W1), softmax(x W2)]. maps: [2][d][kMapColumns].
+// Returns the features of x, [softmax(x W1), softmax(x W2)]. The maps W1 and W2 are in `maps`,
+// [2][d][kMapColumns].
 inline std::vector<double> features_of(const float* maps, const std::vector<double>& x) {
   std::vector<double> features;
   for (int half = 0; half < 2; ++half) {

@@ -1,5 +1,6 @@
-// Caches for the tests of the decode kernels: pages of any formats in GPU memory, and attention in double
-// precision over the values of the same bytes.
+// Makes caches for the tests of the decode kernels. A TestCache has pages of any formats in GPU memory and
+// the values that these pages represent. The kernels' attention over the pages is compared with
+// double-precision attention over the values (attention_oracle.h).
 #pragma once
 
 #include <gtest/gtest.h>
@@ -35,22 +36,23 @@ inline bool have_gpu() {
   return cudaGetDeviceCount(&n) == cudaSuccess && n > 0;
 }
 
-// Whether every head and side has page table entries of its own, or one entry serves all of them. In the
-// latter case pages are equally far apart, or sealed pages are packed by size (packed_entry.h).
+// Says how page tables refer to pages. `own`: Every head and side has table entries of its own. `shared`: One
+// entry serves all heads and sides, whose pages are equally far apart. `packed`: One entry serves all, and
+// sealed pages are packed by size (packed_entry.h).
 enum class Tables { own, shared, packed };
 
-// Formats of keys and values.
+// Names the formats of keys and of values.
 struct FormatPair {
   const char* key;
   const char* value;
 };
-// All tokens are then in the tail.
+// Says whether neither side is quantized. All tokens are then in the tail.
 inline bool is_unquantized(const FormatPair& pair) {
   return pair.key == std::string("bf16") && pair.value == std::string("bf16");
 }
 
-// A cache of several sequences: pages in random places of the pools, and their decoded values. KV heads take
-// the pairs of formats in turn. Values are `loudness` times as large as page_values() makes them.
+// Holds a cache of several sequences: pages in random places of the pools, and the pages' decoded values. KV
+// heads take the pairs of formats in turn. Values are `loudness` times as large as page_values() makes them.
 class TestCache {
  public:
   TestCache(const std::vector<FormatPair>& pairs, int d, const std::vector<SequenceLengths>& lengths,
@@ -80,49 +82,52 @@ class TestCache {
     add_plain(protected_, [](const SequenceLengths& l) { return l.n_protected; });
   }
 
-  // See kvant_decode_shape.
+  // Sets kvant_decode_shape::skip_threshold.
   void skip_below(float threshold) { skip_threshold_ = threshold; }
-  // Returns the pages that calls have processed so far, and those whose values were skipped.
+  // Returns how many pages the last worst_error() has read, and for how many of the pages values were
+  // skipped.
   std::vector<std::uint64_t> skip_counts() const { return skip_counts_; }
 
   // Makes scores cap * tanh(score / cap).
   void cap_scores(float cap) { softcap_ = cap; }
-  // Adds a logit for each query head to the denominators; some are far above all scores.
+  // Adds a logit for each query head to the softmax denominators. Some logits are far above all scores.
   void add_sink_logits() { has_sink_logits_ = true; }
-  // Masks this many tokens of each sequence's first page. Requires sequences without masked tokens.
+  // Masks the first tokens[i] tokens of sequence i out, as first_tokens of kvant_decode_lengths does. The
+  // sequences must have no masked tokens.
   void hide(std::vector<std::int32_t> tokens) { hidden_ = std::move(tokens); }
 
-  // Makes queries numbers of this type that BF16 cannot represent.
+  // Gives queries as numbers of `type` that BF16 cannot represent.
   void use_queries(kvant_type type) { q_type_ = type; }
-  // Limits rows of queries and outputs to the first n channels; other channels of queries are zeros.
+  // Limits rows of queries and outputs to the first n channels. Other channels of queries are zeros.
   void keep_channels(int n) { channels_ = n; }
-  // Makes calls rotate outputs and multiply their channels by factors of their KV head.
+  // Makes calls rotate outputs, and multiply output channels by factors that depend on the KV head.
   void rotate_outputs() { rotates_ = true; }
 
-  // Makes calls give the numbers of tail tokens and sealed pages, so the kernels for short sequences serve
-  // some of them. Sequences without sealed pages then have no protected tokens.
+  // Makes calls give the numbers of tail tokens and sealed pages, so that kernels for short sequences may
+  // serve the call. Sequences without sealed pages then have no protected tokens.
   void say_lengths() { says_lengths_ = true; }
-  // Whether such a kernel has served the calls so far.
+  // Says whether a kernel for short sequences served the last call.
   bool was_short() const { return was_short_; }
-  // Makes the last token of each tail come with the call, as F32 or BF16 rows. rotated: rows and queries are
-  // multiplied by factors and a Hadamard matrix on the way.
+  // Makes the last tokens of each tail come with the call, as F32 or BF16 rows. If `rotated` is true, the
+  // call multiplies rows and queries by factors and a Hadamard matrix.
   void append_last(kvant_type type, bool rotated) {
     appends_ = true;
     row_type_ = type;
     rotates_rows_ = rotated;
   }
 
-  // Gives sequences up to max_queries queries, the last of which sees all tokens. counts: the number per
-  // sequence, if it varies.
+  // Gives sequences up to max_queries queries, the last of which sees all tokens. `counts` has the number of
+  // queries of each sequence, or is empty if all have max_queries.
   void ask(int max_queries, std::vector<int> counts = {}) {
     max_queries_ = max_queries;
     query_counts_ = std::move(counts);
   }
 
-  // Multiplies scores by this factor.
+  // Multiplies all scores by `factor`.
   void sharpen(float factor) { sharpness_ = factor; }
 
-  // Returns the largest relative RMS error of a sequence's outputs, compared with attention with `expected`.
+  // Returns the largest relative RMS error of a query's outputs. The kernels use `softmax`, and the outputs
+  // are compared with attention that uses `expected`.
   double worst_error(int group, kvant_type out_type, Softmax softmax = Softmax::exact,
                      Softmax expected = Softmax::exact) {
     softmax_ = softmax;
@@ -143,7 +148,8 @@ class TestCache {
     const DeviceArray<std::uint8_t> device_q(as_bytes(first_channels(q, d_, channels()), q_type_));
     const std::size_t out_bytes =
         static_cast<std::size_t>(n_rows) * n_heads * row_channels * (out_type == KVANT_F32 ? 4 : 2);
-    const DeviceArray<std::uint8_t> out(std::vector<std::uint8_t>(out_bytes, 0xff));  // NaN
+    // Bytes 0xff are NaN, so an output that is not written fails the test.
+    const DeviceArray<std::uint8_t> out(std::vector<std::uint8_t>(out_bytes, 0xff));
     const DeviceArray<std::uint32_t> device_mask(mask_);
     const Uploaded sealed_pages = upload(sealed_), tail_pages = upload(appends_ ? without_last() : tail_),
                    protected_pages = upload(protected_);
@@ -247,7 +253,8 @@ class TestCache {
       if (appends_) expect_rows(tail_pages.pool->read(), tail_.bytes);
       return out.read();
     };
-    for (int run = 0; run < 3; ++run) {  // each run finds what the previous one has left
+    // Each run finds the workspace as the previous run has left it.
+    for (int run = 0; run < 3; ++run) {
       layer.settled = run == 2 ? 1 : 0;
       start();
     }
@@ -262,10 +269,11 @@ class TestCache {
  private:
   struct Pool {
     std::vector<std::byte> bytes;
-    std::vector<std::int32_t> table;  // [seq][head][side][page], or [seq][page] for all heads and sides
-    int pages = 0;                    // last dimension of the table
+    // The table has shape [seq][head][side][page], or [seq][page] if an entry serves all heads and sides.
+    std::vector<std::int32_t> table;
+    int pages = 0;  // length of the table's last dimension
     std::size_t entry_bytes = 0;
-    // [head][side]: offsets of pages within an entry that serves all of them
+    // Pages of an entry that serves all heads and sides have these offsets, [head][side].
     std::vector<std::int64_t> offsets;
     bool is_packed = false;
   };
@@ -276,7 +284,7 @@ class TestCache {
   };
   using Token = AttentionOracle::Token;
 
-  // Compares pages after rows were appended. Numbers that are small differences of large ones may be rounded
+  // Expects pages after rows were appended. Numbers that are small differences of large ones may be rounded
   // to a neighbour.
   static void expect_rows(const std::vector<std::byte>& found, const std::vector<std::byte>& expected) {
     ASSERT_EQ(found.size(), expected.size());
@@ -290,11 +298,11 @@ class TestCache {
       EXPECT_NEAR(number(found, at), number(expected, at), 1e-5) << "byte " << at;
     }
   }
-  // Rows and queries that come with a call. They are inversely transformed, so the call's transformation
-  // gives the cache's contents.
+  // Holds rows and queries that come with a call. All have gone through the inverse transformation, so the
+  // call turns rows into the rows of the cache.
   struct LastRows {
     kvant_new_rows rows{};
-    std::vector<std::uint8_t> source[3];  // of keys, values and queries
+    std::vector<std::uint8_t> source[3];  // [keys, values, queries]
     DeviceArray<std::uint8_t> keys, values, queries;
     DeviceArray<float> factors, inverses;
 
@@ -322,11 +330,11 @@ class TestCache {
       rows.query_head_stride = d;
       rows.query_factors = inverses.get();
     }
-    // Restores the queries, since a call may leave anything in their place.
+    // Restores the queries, because a call may overwrite them.
     void restore() const { const_cast<DeviceArray<std::uint8_t>&>(queries).write(source[2]); }
   };
 
-  // Returns factors [kKvHeads][d].
+  // Returns factors of rows, or the inverses of the factors, [kKvHeads][d].
   std::vector<float> row_factors(bool inverse) const {
     std::vector<float> factors(static_cast<std::size_t>(kKvHeads) * d_);
     for (std::size_t i = 0; i < factors.size(); ++i) {
@@ -335,12 +343,13 @@ class TestCache {
     }
     return factors;
   }
-  // Returns, as bytes, the rows from which the call makes the given ones, [..][heads of kKvHeads groups][d].
+  // Returns the rows, as bytes, that the call transforms into `rows`. Both have shape [..][heads of kKvHeads
+  // groups][d].
   std::vector<std::uint8_t> before_rotation(const std::vector<float>& rows, int group,
                                             bool of_queries) const {
     if (!rotates_rows_) return as_bytes(rows, row_type_);
     const std::vector<float> factors = row_factors(of_queries);
-    const std::vector<double> turned = cuda::rotated(rows, d_);  // the matrix is its own inverse
+    const std::vector<double> turned = cuda::rotated(rows, d_);  // The matrix is its own inverse.
     std::vector<float> before(rows.size());
     for (std::size_t i = 0; i < rows.size(); ++i) {
       const std::size_t kv_head = i / d_ / group % kKvHeads;
@@ -357,8 +366,8 @@ class TestCache {
     return begins;
   }
 
-  // Returns, for all sequences, the rows of as many last tokens as they have queries; zeros if a tail has
-  // none.
+  // Returns the rows of each sequence's last tokens, which are as many as the sequence has queries. Rows of
+  // tokens before the tail are zeros.
   std::vector<std::uint8_t> last_rows(int side) const {
     std::vector<float> rows;
     for (std::size_t seq = 0; seq < lengths_.size(); ++seq) {
@@ -377,7 +386,7 @@ class TestCache {
     }
     return before_rotation(rows, /*group=*/1, /*of_queries=*/false);
   }
-  // Returns the tails without their last tokens.
+  // Returns the tails with NaN in place of the last tokens, which the call must append.
   Pool without_last() const {
     Pool before = tail_;
     for (std::size_t seq = 0; seq < lengths_.size(); ++seq) {
@@ -401,12 +410,12 @@ class TestCache {
     constexpr float kKeysAreLouder = 10;
     return loudness_ == 1 || side == Side::value ? loudness_ : loudness_ / kKeysAreLouder;
   }
-  // Scores don't depend on how loud keys are.
+  // Returns a scale that makes scores independent of how loud keys are.
   float softmax_scale() const {
     return sharpness_ / std::sqrt(static_cast<float>(d_)) * 0.7F / loudness_of(Side::key);
   }
 
-  // Returns a page's values, [kPageTokens][d].
+  // Returns the values of a random page, [kPageTokens][d].
   std::vector<float> values(Side side, std::uint32_t seed) const {
     std::vector<float> values =
         values_ == Values::captured ? captured_page(side, d_, seed) : page_values(side, d_, seed, values_);
@@ -414,7 +423,8 @@ class TestCache {
     return values;
   }
 
-  std::vector<float> queries(int n) {  // [n][d]
+  // Returns n queries, [n][d].
+  std::vector<float> queries(int n) {
     std::vector<float> q;
     std::normal_distribution<float> normal;
     if (values_ == Values::captured) {
@@ -427,10 +437,10 @@ class TestCache {
       if (static_cast<int>(i % d_) >= channels()) q[i] = 0;
     return q;
   }
-  // Returns the channels in rows of queries and outputs.
+  // Returns how many channels rows of queries and outputs have.
   int channels() const { return channels_ == 0 ? d_ : channels_; }
 
-  // Returns the factor of channel i, counted over all KV heads.
+  // Returns the factor of output channel i, counted over all KV heads.
   static float out_factor(std::size_t i) { return 0.5F + static_cast<float>(i % 7); }
   std::vector<double> rotated(const std::vector<double>& x, int kv_head) const {
     std::vector<double> y = cuda::rotated(x, d_);
@@ -438,10 +448,10 @@ class TestCache {
     return y;
   }
 
-  // Returns the number of pages that a table entry covers.
+  // Returns how many pages a table entry covers.
   int pages_of_entry() const { return tables_ == Tables::own ? 1 : kKvHeads * 2; }
 
-  // page_bytes: [head][side].
+  // Makes a pool with entries in random order. page_bytes has shape [head][side].
   Pool make_pool(int pages, const std::vector<std::size_t>& page_bytes, bool is_packed) {
     Pool pool;
     pool.pages = std::max(pages, 1);
@@ -554,7 +564,8 @@ class TestCache {
     }
   }
 
-  // Returns the tokens of a sequence and KV head that a query sees. behind: the number of queries after it.
+  // Returns the tokens of a sequence and KV head that a query sees. The sequence has `behind` queries after
+  // this query.
   std::vector<Token> visible(std::size_t seq, int kv_head, int behind) const {
     const std::size_t of_head = seq * kKvHeads + kv_head;
     std::vector<Token> tokens = tokens_[of_head];
@@ -590,7 +601,7 @@ class TestCache {
     return worst;
   }
 
-  // Returns the error of a query. behind: the number of queries after it in its sequence.
+  // Returns the relative RMS error of a query's outputs. The sequence has `behind` queries after this query.
   double error_of(std::size_t seq, int row, int behind, const std::vector<float>& q,
                   const std::vector<std::uint8_t>& out, const std::vector<float>& lse, int group,
                   kvant_type out_type) const {
@@ -601,7 +612,7 @@ class TestCache {
       const std::size_t first = of_row * d_;
       const std::vector<Token> tokens = visible(seq, head / group, behind);
       double log_sum_exp = -INFINITY;
-      std::vector<double> expected(d_);  // zeros for a query that sees nothing
+      std::vector<double> expected(d_);  // A query that sees nothing has zeros.
       if (tokens.empty()) {
         if (tokens_[seq * kKvHeads + head / group].empty()) continue;
         EXPECT_FLOAT_EQ(lse[of_row], has_sink_logits_ ? AttentionOracle::sink_logit(head) : -INFINITY);
@@ -627,7 +638,7 @@ class TestCache {
   float sharpness_ = 1;
   float skip_threshold_ = 0;
   kvant_type q_type_ = KVANT_BF16;
-  int channels_ = 0;  // 0: all
+  int channels_ = 0;  // channels, or 0 for all
   bool rotates_ = false;
   bool was_short_ = false;
   bool says_lengths_ = false, appends_ = false, rotates_rows_ = false;
@@ -652,8 +663,11 @@ class TestCache {
   std::vector<std::uint32_t> mask_;
   std::vector<EncodedPage> unique_[2];  // [side][head][kUniquePages]
   std::vector<std::unique_ptr<std::vector<float>>> plain_values_;
-  std::vector<std::vector<Token>> tokens_;  // [seq][head]: sealed tokens, the tail's, protected ones
-  std::vector<std::size_t> tail_begins_;    // [seq][head]: index of the tail's first token
+  // Lists the tokens of each sequence and head, [seq][head]: sealed tokens, tokens of the tail, protected
+  // tokens.
+  std::vector<std::vector<Token>> tokens_;
+  // Gives the index of the tail's first token in tokens_, [seq][head].
+  std::vector<std::size_t> tail_begins_;
   Pool sealed_, tail_, protected_;
 };
 

@@ -1,4 +1,5 @@
-// GPU memory for the tests and the benchmark.
+// Manages GPU memory for tests and benchmarks. DeviceArray copies vectors to the GPU and back, and any CUDA
+// error ends the program.
 #pragma once
 
 #include <cuda_runtime.h>

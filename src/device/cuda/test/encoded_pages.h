@@ -1,4 +1,5 @@
-// Pages for the tests and benchmarks of the kernels, encoded by the formats themselves, in both byte orders.
+// Encodes pages for tests and benchmarks of the kernels, with the encoders of src/format. An EncodedPage has
+// the bytes in the order that the kernels read, and the values that the bytes represent.
 #pragma once
 
 #include <cmath>
@@ -15,15 +16,15 @@
 namespace kvant::cuda {
 
 struct EncodedPage {
-  std::vector<float> values;      // [kPageTokens][d]: the decoded values
+  std::vector<float> values;      // decoded values, [kPageTokens][d]
   std::vector<std::byte> device;  // bytes in GPU memory
 };
 
-// Codebooks of vector formats, one for each KV head and side, as half-precision numbers.
+// Holds random codebooks of vector formats as half-precision numbers, one codebook for each KV head and side.
 struct Codebooks {
   Constants constants;
   std::vector<std::uint16_t> packed[2];  // [side][n_heads][size]
-  std::int64_t size[2] = {0, 0};         // per head
+  std::int64_t size[2] = {0, 0};         // numbers of a codebook, [side]
 
   Codebooks(const std::string& key_format, const std::string& value_format, int d, int n_heads,
             std::uint32_t seed) {
@@ -47,10 +48,10 @@ struct Codebooks {
   }
 };
 
-// The values that tests attend to; `captured` ones come from a model (captured_heads.h).
+// Selects the values that tests attend to. `captured` values come from a model (captured_heads.h).
 enum class Values { normal, outliers, captured };
-// Returns Gaussian values [kPageTokens][d]. Keys have offsets and scales that differ by channel. Values have
-// a common part, which keeps outputs from vanishing.
+// Returns the values of a page, [kPageTokens][d]. Keys have offsets and scales that differ by channel. Values
+// have a common part, which keeps outputs from vanishing.
 inline std::vector<float> page_values(Side side, int d, std::uint32_t seed, Values kind = Values::normal) {
   std::mt19937 random(seed);
   std::normal_distribution<float> normal;
@@ -64,8 +65,8 @@ inline std::vector<float> page_values(Side side, int d, std::uint32_t seed, Valu
   std::vector<float> values(static_cast<std::size_t>(kPageTokens) * d);
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = offset[i % d] + scale[i % d] * normal(random);
   if (kind == Values::outliers) {
-    // The outliers resemble those of models: a channel of keys far from the others, and tokens whose values
-    // are large or nearly vanish.
+    // The outliers resemble those of models. One channel of keys lies far from the others, and some tokens
+    // have large or nearly vanishing values.
     for (int token = 0; token < kPageTokens; ++token) {
       float* row = values.data() + static_cast<std::ptrdiff_t>(token) * d;
       if (side == Side::key) row[5] = 40 + 3 * row[5];
@@ -76,7 +77,7 @@ inline std::vector<float> page_values(Side side, int d, std::uint32_t seed, Valu
   return values;
 }
 
-// Encodes a page of `values`, [kPageTokens][d].
+// Encodes a page of `values`, [kPageTokens][d]. Tokens in left_out do not influence the codes.
 inline EncodedPage encode_page(const std::string& name, Side side, int d, const TokenMask& left_out,
                                const Codebooks& codebooks, int head, std::vector<float> values) {
   const Format& format = *find_format(name);

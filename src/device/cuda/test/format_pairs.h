@@ -1,4 +1,4 @@
-// Pairs of formats that together exercise every decode kernel.
+// Lists pairs of formats that together exercise every decode kernel, for tests that run once for each pair.
 #pragma once
 
 #include <string>
@@ -36,7 +36,7 @@ inline constexpr FormatPair kPairs[] = {{"bf16", "bf16"},
                                         {"prog3", "prog3"},
                                         {"prog5", "prog5"},
                                         {"nvq-d4b8", "nvq-d4b8"},
-                                        // The generic kernel serves these:
+                                        // The generic kernel serves the pairs below.
                                         {"fp8", "fp8"},
                                         {"tok8g32s", "lm3"},
                                         {"tcq4", "ch4g64"},
@@ -48,16 +48,16 @@ inline constexpr FormatPair kPairs[] = {{"bf16", "bf16"},
                                         {"nvq-d8b12", "pq-d4b8"},
                                         {"prog2-paper", "f16"}};
 
-// The sizes of heads for tests that exclude heads of 512.
+// Tests that exclude heads of 512 run with these head sizes.
 inline constexpr int kHeadDimsUpTo256[] = {64, 128, 256};
 
-// Whether sealed pages have 16 bits. With heads of 512 these are 128 KB, two of which do not fit in shared
-// memory.
+// Says whether a sealed page of this format has 16 bits a value. With heads of 512, a page then has 128 KB,
+// and two pages do not fit in shared memory.
 inline bool has_16_bits(const std::string& format) {
   return format == "bf16" || format == "f16";
 }
 
-// Returns every pair at every head size.
+// Returns every pair at every head size at which the pair's pages fit in shared memory.
 inline std::vector<std::tuple<FormatPair, int>> pairs_by_head_dim() {
   std::vector<std::tuple<FormatPair, int>> cases;
   for (const int d : kHeadDims) {
@@ -69,7 +69,7 @@ inline std::vector<std::tuple<FormatPair, int>> pairs_by_head_dim() {
   return cases;
 }
 
-// Returns the name of a test.
+// Returns the name of a test for a pair and a head size.
 inline std::string name_of(const FormatPair& pair, int d) {
   std::string name = std::string(pair.key) + "_" + pair.value + "_d" + std::to_string(d);
   for (char& c : name)

@@ -1,5 +1,6 @@
-// A cache whose lengths the host knows. A ledger for each sequence says which pages exist and which are due,
-// and the library's calls get tables and counts made from it for every token.
+// Drives a cache whose lengths the host knows, as a reference for steps whose lengths only the device knows.
+// A PageLedger for each sequence says which pages exist and which are due. From the ledgers, the cache makes
+// tables and counts for every token and passes them to the library's calls.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -20,7 +21,7 @@ namespace kvant::cuda {
 
 using Ids = std::vector<std::int32_t>;
 
-// Represents entries by numbers.
+// Represents the entries of pools by numbers. Entries of sealed pages and of tails are numbered separately.
 class NumberedEntries final : public EntryStore {
  public:
   NumberedEntries(int n_sealed, int n_tails) {
@@ -46,7 +47,7 @@ class NumberedEntries final : public EntryStore {
   std::vector<std::int32_t> free_[2];
 };
 
-// BF16 rows [tokens][heads][d] of every layer and side.
+// Holds BF16 rows [tokens][heads][d], for every layer and side.
 using LayerRows = std::vector<std::vector<std::uint16_t>>;
 
 class HostDrivenCache {
@@ -92,7 +93,7 @@ class HostDrivenCache {
   int length(int i) const { return seqs_[i].ledger->length(); }
   int n_sealed(int i) const { return seqs_[i].ledger->n_sealed(); }
 
-  // Appends the first tokens of a sequence, which fill no page; nothing attends.
+  // Appends the first tokens of a sequence, which fill no page. No query attends.
   LayerRows append_prompt(int i, int n_tokens) {
     PageLedger& ledger = *seqs_[i].ledger;
     ledger.begin();
@@ -104,7 +105,8 @@ class HostDrivenCache {
     return rows;
   }
 
-  // Appends one more token to each of these sequences, which attends. out() returns its outputs.
+  // Appends one more token to each sequence that takes part. The token attends, and out() returns the
+  // outputs.
   void step(const std::vector<bool>& takes_part) {
     std::fill(host_tables_.begin(), host_tables_.end(), 0);
     for (int i = 0; i < n_seqs_; ++i) {
@@ -121,14 +123,14 @@ class HostDrivenCache {
     for (int i = 0; i < n_seqs_; ++i)
       if (takes_part[i]) seqs_[i].ledger->commit();
   }
-  // Returns the output of sequence i: [heads][d].
+  // Returns the output of sequence i after the last step, [heads][d].
   std::vector<float> out(int layer, int i) const {
     const auto size = static_cast<std::ptrdiff_t>(Model::kHeads) * model_.rules.d;
     return {last_out_[layer].begin() + i * size, last_out_[layer].begin() + (i + 1) * size};
   }
 
-  // Keeps the first n_tokens tokens. Returns the rows of the page that was sealed and is now the tail's last,
-  // or nothing if there is none.
+  // Keeps the first n_tokens tokens. If a sealed page must be reopened as the last page of the tail, returns
+  // the rows of the page, and otherwise nothing.
   LayerRows truncate(int i, int n_tokens) {
     LayerRows rows;
     const int page = n_tokens / kPageTokens;
@@ -140,14 +142,14 @@ class HostDrivenCache {
     return rows;
   }
 
-  // Returns the bytes of a sealed page of a layer.
+  // Returns the bytes of a sealed page in one layer.
   std::vector<std::byte> sealed_page(int layer, int i, int page) const {
     return bytes_of(layer, seqs_[i].ledger->sealed(page));
   }
   int first_page(int i) const { return seqs_[i].ledger->first_page(); }
 
-  // Returns the attention of the last step's token in double precision, from the rule of visibility, the
-  // bytes of sealed pages and the given rows: [heads][d].
+  // Returns the attention of the last step's token in double precision, [heads][d]. Which tokens are visible
+  // follows from the rules. Rows come from the bytes of sealed pages and from appended rows.
   std::vector<double> expected(int layer, int i) const {
     const int d = model_.rules.d;
     const AttentionOracle oracle{.d = d,
@@ -175,7 +177,7 @@ class HostDrivenCache {
     return out;
   }
 
-  // Returns the distance of sealed pages from the rows from which they were made: relative RMS error.
+  // Returns the relative RMS error of sealed pages, compared with the rows from which the pages were made.
   double sealing_error(int layer, int i) const {
     double error = 0, energy = 1e-30;
     for (int page = first_page(i); page < n_sealed(i); ++page) {
@@ -194,30 +196,33 @@ class HostDrivenCache {
   }
 
  private:
-  struct Seen {  // what the last step's token sees
+  // Describes what the last step's token sees.
+  struct Seen {
     int token = 0, first_token = 0, sealed = 0;
-    std::vector<PageEntry> entries;  // [sealed], starting at the first visible page
+    // Entries of sealed pages start at the first visible page.
+    std::vector<PageEntry> entries;
   };
   struct Seq {
     int sequence = 0;
     std::unique_ptr<PageLedger> ledger;
-    std::vector<std::vector<float>> truth;  // [layer][side][head]: rows [tokens][d] as they were appended
+    // Rows are kept as they were appended, [layer][side][head][tokens][d].
+    std::vector<std::vector<float>> truth;
     Seen last;
   };
-  // The data that the calls of a step read: numbers for each sequence, and page tables with kMaxPages entries
-  // each.
+  // Names the arrays that the calls of a step read. Parts before n_numbers have one number for each sequence.
+  // Later parts are page tables with kMaxPages entries for each sequence.
   enum Part {
     sealed_pages,
     tail_tokens,
     n_protected,
     hidden,
-    due_tail_page,  // starting at page 0, like due_sealed_page
+    due_tail_page,  // index into tables that start at page 0
     due_sealed_page,
     n_due,
-    appended,  // tokens, -1: none
+    appended,  // token, or -1 for none
     n_numbers,
-    sealed = n_numbers,  // starting at page 0
-    sealed_seen,         // starting at the first visible page
+    sealed = n_numbers,  // table that starts at page 0
+    sealed_seen,         // table that starts at the first visible page
     tail,
     tail_seen,
     n_parts
@@ -238,9 +243,11 @@ class HostDrivenCache {
     const int token = ledger.length(), before = ledger.n_sealed();
     ledger.begin();
     EXPECT_TRUE(ledger.reserve(1, /*is_prompt=*/false));
-    int seen = before;  // page j is sealed for token t if 128 (j + 1) + window <= t
+    // Page j is sealed for token t if 128 (j + 1) + window <= t.
+    int seen = before;
     while (kPageTokens * (seen + 1) + rules.window <= token) ++seen;
-    EXPECT_GE(ledger.end_sealed(), seen);  // a page that this token fills is sealed after it
+    // A page that this token fills is sealed after the token's attention.
+    EXPECT_GE(ledger.end_sealed(), seen);
     const int first_token = rules.sliding_window == 0 ? 0 : std::max(0, token + 1 - rules.sliding_window);
     const int first_page = first_token / kPageTokens, first_tail = std::max(seen, first_page);
     number(sealed_pages, i) = std::max(0, seen - first_page);
@@ -322,7 +329,7 @@ class HostDrivenCache {
     EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
   }
 
-  // Returns the row of the last step's token for each sequence: [n_seqs][heads][d].
+  // Returns the row of the last step's token for each sequence, [n_seqs][heads][d].
   std::vector<std::uint16_t> last_rows(int layer, Model::Kind kind) const {
     std::vector<std::uint16_t> rows;
     for (const Seq& seq : seqs_) {
@@ -388,7 +395,7 @@ class HostDrivenCache {
     EXPECT_EQ(kvant_append(&shape, &at, &rows, nullptr), KVANT_OK) << kvant_last_error();
   }
 
-  // Returns rows of tokens of a model's sequence.
+  // Returns the rows of n tokens of the model's sequence, in all layers.
   LayerRows rows_of(int i, int first_token, int n) const {
     LayerRows rows;
     for (int layer = 0; layer < Model::kLayers; ++layer) {
@@ -406,7 +413,7 @@ class HostDrivenCache {
     return rows;
   }
 
-  // Appends the first n rows to a page of the tail, starting at a token.
+  // Appends the first n rows to a page of the tail, from token first_token of the page on.
   void append(PageEntry entry, int first_token, int n, const LayerRows& rows) {
     Ids tokens;
     for (int t = 0; t < n; ++t) tokens.push_back(first_token + t);
@@ -477,7 +484,7 @@ class HostDrivenCache {
     return bytes;
   }
 
-  // Returns the decoded values of a sealed page: [kPageTokens][d].
+  // Returns the decoded values of a sealed page, [kPageTokens][d].
   std::vector<float> decoded(int layer, PageEntry entry, int side, int head) const {
     const std::vector<std::byte> bytes = bytes_of(layer, entry);
     const std::int64_t at = head * (model_.key_bytes() + model_.value_bytes()) + side * model_.key_bytes();
@@ -495,7 +502,7 @@ class HostDrivenCache {
     return rows;
   }
 
-  // Returns the rows that the last step's token sees: [tokens][d].
+  // Returns the rows that the last step's token sees, [tokens][d].
   std::vector<float> visible_rows(int i, int layer, int side, int head) const {
     const Seen& seen = seqs_[i].last;
     const int d = model_.rules.d, first_page = seen.first_token / kPageTokens;
@@ -522,8 +529,9 @@ class HostDrivenCache {
   DeviceArray<std::uint16_t> key_codebooks_, value_codebooks_;
   Ids host_tables_;
   DeviceArray<std::int32_t> tables_, numbers_;
-  std::deque<DeviceArray<std::uint16_t>> rows_;  // per layer: keys, values and queries of each sequence
-  DeviceArray<float> out_;                       // per layer
+  // Holds keys, values and queries of each sequence, for one layer at a time.
+  std::deque<DeviceArray<std::uint16_t>> rows_;
+  DeviceArray<float> out_;  // outputs of one layer
   std::vector<float> last_out_[Model::kLayers];
   std::vector<std::unique_ptr<DeviceArray<std::byte>>> sealed_, tails_, sinks_;  // [layers]
   std::size_t workspace_bytes_ = 0;

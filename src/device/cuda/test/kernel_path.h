@@ -1,11 +1,11 @@
-// For tests: which code a GPU runs, and the names of its kernels.
+// Tells tests which of the two compilations of the kernels a GPU runs, as the prefix of the kernels' names.
 #pragma once
 
 #include <string>
 
 namespace kvant::cuda {
 
-// Returns "cuda/sm90/" or "cuda/sm80/"; the former if there is no GPU.
+// Returns "cuda/sm90/" or "cuda/sm80/". Without a GPU, returns "cuda/sm90/".
 std::string kernel_path();
 
 }  // namespace kvant::cuda

@@ -1,4 +1,4 @@
-// For tests only: pages of different sizes in one entry.
+// Lays out pages of different sizes in one entry of a page table, for tests of mixed formats.
 #pragma once
 
 #include <cstddef>
@@ -7,13 +7,14 @@
 
 namespace kvant::cuda {
 
-// The pages of all heads and sides that a table's entry covers, side by side in a particular order: values
-// from the last head to the first, then the keys likewise.
+// Places the pages of all heads and sides in an entry without gaps. The order is unusual, so that kernels
+// must use the offsets. Values come first, from the last head to the first, and then keys in that order.
 struct PackedEntry {
-  std::vector<std::int64_t> offsets;  // [heads][2], like kvant_decode_layer::sealed_offsets
+  // Offsets have shape [heads][2], like kvant_decode_layer::sealed_offsets.
+  std::vector<std::int64_t> offsets;
   std::int64_t bytes = 0;
 
-  // page_bytes: [heads][2].
+  // page_bytes has shape [heads][2].
   explicit PackedEntry(const std::vector<std::size_t>& page_bytes) : offsets(page_bytes.size()) {
     for (const std::size_t side : {1, 0}) {
       for (std::size_t head = page_bytes.size() / 2; head-- > 0;) {

@@ -1,5 +1,5 @@
-// Caches in GPU memory for tests of kernels that turn pages into rows, and the rows that their bytes
-// represent.
+// Makes caches in GPU memory for tests of kernels that turn pages into rows. A PageTestCache also has the
+// rows that the bytes of its pages represent, which the tests expect.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@
 
 namespace kvant::cuda {
 
-// Pages [seq][head][side][page] of one size, in random places of a pool.
+// Holds pages of one size, [seq][head][side][page], in random places of a pool.
 class TestPagePool {
  public:
   TestPagePool(std::size_t n_seqs, int n_heads, int n_pages, std::size_t page_bytes, std::mt19937& random)
@@ -33,7 +33,7 @@ class TestPagePool {
   std::byte* page(std::size_t seq, int head, int side, int page) {
     return bytes_.data() + table_[((seq * n_heads_ + head) * 2 + side) * n_pages_ + page] * page_bytes_;
   }
-  // Uploads the pages; the result is valid as long as the pool.
+  // Uploads the pages. The result is valid as long as the pool exists.
   kvant_pages upload() {
     device_table_ = std::make_unique<DeviceArray<std::int32_t>>(table_);
     device_bytes_ = std::make_unique<DeviceArray<std::byte>>(bytes_);
@@ -56,7 +56,7 @@ class TestPagePool {
   std::unique_ptr<DeviceArray<std::byte>> device_bytes_;
 };
 
-// Entries [seq][page] of all heads' and sides' pages, in random places of a pool.
+// Holds entries [seq][page] in random places of a pool. Each entry has the pages of all heads and sides.
 class PackedPagePool {
  public:
   PackedPagePool(std::size_t n_seqs, int n_pages, PackedEntry entry, std::mt19937& random)
@@ -70,7 +70,7 @@ class PackedPagePool {
   std::byte* page(std::size_t seq, int head, int side, int page) {
     return bytes_.data() + table_[seq * n_pages_ + page] * entry_.bytes + entry_.offsets[2 * head + side];
   }
-  // Sets the pages of a layer, valid as long as the pool.
+  // Uploads the pages, and sets `layer` to read them as long as the pool exists.
   void upload(kvant_decode_layer& layer) {
     device_table_ = std::make_unique<DeviceArray<std::int32_t>>(table_);
     device_bytes_ = std::make_unique<DeviceArray<std::byte>>(bytes_);
@@ -91,8 +91,8 @@ class PackedPagePool {
   std::unique_ptr<DeviceArray<std::byte>> device_bytes_;
 };
 
-// Sequences of sealed pages and a tail, with a sink and masked tokens in protected pages. KV heads take the
-// pairs of formats in turn; with more than one pair, sealed pages are packed by size.
+// Holds sequences of sealed pages and a tail, with a sink and masked tokens in protected pages. KV heads take
+// the pairs of formats in turn. With more than one pair, sealed pages are packed by size.
 class PageTestCache {
  public:
   static constexpr int kKvHeads = 3;
@@ -138,18 +138,18 @@ class PageTestCache {
   }
 
   int tokens(std::size_t seq) const { return lengths_[seq].sealed * kPageTokens + lengths_[seq].tail; }
-  // Returns the values of a token's row.
+  // Returns the row that a token must have after dequantization, [d].
   const float* row(std::size_t seq, int head, int side, int token) const {
     return rows_[(seq * kKvHeads + head) * 2 + side].data() + static_cast<std::ptrdiff_t>(token) * d_;
   }
 
-  // Return the arguments of the library's calls.
+  // The three functions below return arguments for the library's calls.
   const kvant_decode_shape& shape() const { return shape_; }
   const kvant_decode_layer& layer() const { return layer_; }
   const kvant_decode_lengths& lengths() const { return device_lengths_; }
 
-  // Returns pages [first, first + n) of all sequences and heads: BF16 [seq][n * kPageTokens][head][d], with
-  // 0xffff where there is no token.
+  // Dequantizes pages [first, first + n) of all sequences and heads to BF16 [seq][n * kPageTokens][head][d].
+  // Rows without a token have 0xffff in all channels.
   std::vector<std::uint16_t> dequantized(int side, int first, int n) const {
     const std::size_t size = lengths_.size() * n * kPageTokens * kKvHeads * d_;
     const DeviceArray<std::uint16_t> out(std::vector<std::uint16_t>(size, 0xffff));
@@ -167,7 +167,7 @@ class PageTestCache {
     EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess) << cudaGetErrorString(cudaGetLastError());
     return out.read();
   }
-  // Returns the same for one sequence and head: [n * kPageTokens][d].
+  // Dequantizes pages [first, first + n) of one sequence and head to BF16 [n * kPageTokens][d].
   std::vector<std::uint16_t> dequantized_alone(int side, int seq, int head, int first, int n) const {
     const DeviceArray<std::int32_t> seqs(std::vector<std::int32_t>{seq});
     const DeviceArray<std::uint16_t> out(
@@ -216,7 +216,7 @@ class PageTestCache {
     rows_.push_back(rows);
   }
 
-  // Adds a random row at position `token` of the pool's pages.
+  // Adds a random row at position `token` of the pool's pages for a sequence, head and side.
   void add_plain(TestPagePool& pool, std::size_t seq, int head, int side, int token, float* row) {
     auto* page = reinterpret_cast<std::uint16_t*>(pool.page(seq, head, side, token / kPageTokens));
     for (int i = 0; i < d_; ++i) {
@@ -272,9 +272,10 @@ class PageTestCache {
   std::vector<const char*> formats_[2];  // [side][head]
   int max_sealed_ = 0, max_tail_ = 0;    // pages
   std::vector<std::uint32_t> mask_words_;
-  std::vector<std::vector<float>> rows_;  // [seq][head][side], [tokens][d]
+  std::vector<std::vector<float>> rows_;  // [seq][head][side][tokens][d]
   std::unique_ptr<TestPagePool> sealed_, tail_, protected_;
-  std::unique_ptr<PackedPagePool> packed_;  // replaces sealed_
+  // With several pairs of formats, packed_ takes the place of sealed_.
+  std::unique_ptr<PackedPagePool> packed_;
   std::unique_ptr<DeviceArray<std::int32_t>> device_sealed_, device_tail_;
   std::unique_ptr<DeviceArray<std::uint32_t>> device_masks_;
   std::unique_ptr<DeviceArray<std::uint16_t>> device_codebooks_[2];

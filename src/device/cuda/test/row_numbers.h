@@ -1,4 +1,4 @@
-// Rows of any number type, as bytes that calls read and write.
+// Converts rows between floats and the bytes that the library's calls read and write in any number type.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ inline std::vector<std::uint8_t> as_bytes(const std::vector<float>& numbers, kva
   return bytes;
 }
 
-// Returns number i of such bytes.
+// Returns number i of bytes that as_bytes() has made.
 inline float number_at(const std::vector<std::uint8_t>& bytes, kvant_type type, std::size_t i) {
   if (type == KVANT_F32) {
     float x;
@@ -37,12 +37,12 @@ inline float number_at(const std::vector<std::uint8_t>& bytes, kvant_type type, 
   return type == KVANT_F16 ? float_from_f16(bits) : float_from_bf16(bits);
 }
 
-// Returns the number of a type that is nearest to x.
+// Returns the number of `type` that is nearest to x.
 inline float rounded_to(kvant_type type, float x) {
   return number_at(as_bytes({x}, type), type, 0);
 }
 
-// Returns the first n of every d numbers.
+// Returns the first n channels of rows with d channels each.
 template <class T>
 std::vector<T> first_channels(const std::vector<T>& rows, int d, int n) {
   std::vector<T> some;

@@ -1,4 +1,4 @@
-// The rows and shapes of a small model, for tests of whole steps.
+// Makes rows, shapes and calls for a small model with three layers, for tests of whole steps.
 #pragma once
 
 #include <cstdint>
@@ -11,19 +11,21 @@
 
 namespace kvant::cuda {
 
-// The parameters of a test of steps: formats and the step's rules.
+// Holds the parameters of one test of steps: formats and the rules of the step.
 struct StepCase {
   const char *key, *value;
   int d;
   int max_new, max_queries;
   int window, sliding_window, sink;
-  bool says_lengths = false;  // gives the lengths of the longest possible sequences
+  // If true, the calls give the lengths of the longest possible sequences.
+  bool says_lengths = false;
 };
 
 struct StepModel {
   static constexpr int kLayers = 3, kKvHeads = 2, kGroup = 2, kHeads = kKvHeads * kGroup;
   static constexpr int kMaxPages = 5, kMaxTokens = kMaxPages * kPageTokens;
-  enum Kind { keys, values, queries };  // the first two in the order of kvant_side
+  // Keys and values come in the order of kvant_side.
+  enum Kind { keys, values, queries };
 
   explicit StepModel(const StepCase& of) : rules(of) {
     std::mt19937 random(3);
@@ -38,9 +40,9 @@ struct StepModel {
   std::int64_t value_bytes() const {
     return static_cast<std::int64_t>(kvant_page_bytes(rules.value, rules.d));
   }
-  std::int64_t sealed_bytes() const { return kKvHeads * (key_bytes() + value_bytes()); }  // per layer
+  std::int64_t sealed_bytes() const { return kKvHeads * (key_bytes() + value_bytes()); }  // bytes of a layer
 
-  // Returns a row of d BF16 numbers.
+  // Returns a row of d BF16 numbers, which a hash of the arguments chooses.
   const std::uint16_t* row(int sequence, int layer, Kind kind, int head, int token) const {
     std::uint64_t hash = 0;
     for (const int x : {sequence, layer, static_cast<int>(kind), head, token})
@@ -61,7 +63,8 @@ struct StepModel {
     shape.max_queries = max_queries;
     return shape;
   }
-  // Returns n rows of one layer; seq and token: see kvant_new_rows.
+  // Returns the call's description of n rows of one layer. The meaning of `seq` and `token` is that in
+  // kvant_new_rows.
   kvant_new_rows new_rows(int n, const std::int32_t* seq, const std::int32_t* token, const void* keys,
                           const void* values) const {
     kvant_new_rows rows{};
@@ -78,7 +81,7 @@ struct StepModel {
   float softmax_scale() const { return rules.d == 64 ? 0.125F : 0.09F; }
 
  private:
-  static constexpr int kRows = 1021;  // number of distinct rows
+  static constexpr int kRows = 1021;  // distinct rows
   std::vector<std::uint16_t> rows_;
 };
 

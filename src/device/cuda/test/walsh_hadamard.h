@@ -1,4 +1,5 @@
-// Computes what tests expect of rotated rows.
+// Multiplies rows by the Walsh-Hadamard matrix in double precision, as the expected result for tests of
+// rotation.
 #pragma once
 
 #include <bit>
@@ -7,7 +8,7 @@
 
 namespace kvant::cuda {
 
-// Multiplies rows [n][d] by the orthonormal Walsh-Hadamard matrix.
+// Returns rows [n][d] multiplied by the orthonormal Walsh-Hadamard matrix.
 template <class T>
 std::vector<double> rotated(const std::vector<T>& rows, int d) {
   std::vector<double> result(rows.size());
