@@ -9,7 +9,7 @@
 namespace kvant {
 namespace {
 
-// A difference in nats that hardly counts: about what kvant-3bit loses.
+// A divergence of up to this many nats hardly counts. kvant-3bit diverges about as much.
 constexpr double kHardlyCounts = 0.005;
 constexpr double kNearlyAsFast = 0.9;
 
@@ -24,8 +24,8 @@ double least_divergence(const std::vector<AdviceRow>& rows) {
   return least;
 }
 
-// Rows that can be recommended come first, then those that fit, then the rest; each group is sorted by
-// divergence, then by size.
+// Sorts candidates for the recommendation first, then other rows that fit, then the rest. Each group is
+// sorted by divergence, then by size.
 bool before(const AdviceRow& a, const AdviceRow& b) {
   if (a.fits != b.fits) return a.fits;
   if (a.measured != b.measured) return a.measured;
@@ -33,7 +33,7 @@ bool before(const AdviceRow& a, const AdviceRow& b) {
   return a.bytes < b.bytes;
 }
 
-// Returns a clause about the row's divergence.
+// Returns a clause about the row's divergence, for use in reason().
 std::string closeness(const AdviceRow& row) {
   if (row.kld == 0) return "it loses nothing";
   if (row.kld <= kHardlyCounts) return fmt::format("its divergence of {:.2g} nats hardly counts", row.kld);

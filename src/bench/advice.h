@@ -1,4 +1,4 @@
-// Advises which of several caches to use, from what was measured of each.
+// Advises which of several caches to use, from figures that were measured for each cache.
 #pragma once
 
 #include <cstdint>
@@ -8,29 +8,37 @@
 
 namespace kvant {
 
+// Describes one cache that may be recommended.
 struct AdviceRow {
   std::string recipe;
-  std::int64_t bytes = 0;  // the cache of all sequences
+  std::int64_t bytes = 0;  // bytes of the cache of all sequences
   bool fits = false;
-  bool measured = false;  // whether the figures below are valid
+  // Says whether the figures below are valid.
+  bool measured = false;
   double kld = 0;         // mean divergence from the unquantized cache, nats
   double top1 = 0;        // share of predictions whose likeliest token stays the same
-  double decode_tps = 0;  // tokens a second
-  std::string note;       // why it was not measured
-  // the condition that its figures depend on: "in the place of kvant-4bit, ..."; empty: none
+  double decode_tps = 0;  // tokens per second
+  // Says why the cache was not measured.
+  std::string note;
+  // The figures hold only under this condition, for example "in the place of kvant-4bit, ...". Empty means no
+  // condition.
   std::string caveat;
-  std::string asked;  // the recipe that was asked for; it differs where the uncalibrated one is used
+  // Names the recipe that was asked for, which differs from `recipe` if the uncalibrated recipe is used.
+  std::string asked;
 };
 
 struct Advice {
-  std::vector<AdviceRow> rows;  // the recommended row first, then by divergence; those that don't fit last
-  bool recommends = false;      // whether the first row is a recommendation
-  std::string why;              // one sentence
+  // The recommended row comes first. Other rows follow by divergence, and rows that don't fit come last.
+  std::vector<AdviceRow> rows;
+  // Says whether the first row is a recommendation.
+  bool recommends = false;
+  // Gives the reason in one sentence.
+  std::string why;
 };
 
-// Considers the rows that fit, were measured, and have a small divergence: at most 0.005 nats, or twice the
-// smallest one. Among those that are nearly as fast as the fastest, it recommends the one with the smallest
-// divergence.
+// Chooses among good rows, which fit, were measured, and have a small divergence. Small means at most 0.005
+// nats, or twice the smallest divergence. Of the good rows with at least 0.9 times the speed of the fastest
+// good row, advise() recommends the row with the smallest divergence.
 Advice advise(std::vector<AdviceRow> rows);
 
 }  // namespace kvant

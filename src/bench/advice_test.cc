@@ -14,7 +14,8 @@ TEST(Advice, IsTheFastestWhoseDivergenceHardlyCounts) {
       advise({row("exact", 800, 0, 50), row("good", 300, 0.004, 95), row("better", 400, 0.001, 90),
               row("coarse", 100, 0.3, 200), row("huge", 900, 0, 300, false)});
   ASSERT_TRUE(advice.recommends);
-  EXPECT_EQ(advice.rows[0].recipe, "better");  // it is nearly as fast as "good", and closer
+  // "better" is nearly as fast as "good", and closer to the unquantized cache.
+  EXPECT_EQ(advice.rows[0].recipe, "better");
   EXPECT_EQ(advice.rows[1].recipe, "exact");
   EXPECT_EQ(advice.rows[2].recipe, "good");
   EXPECT_EQ(advice.rows[3].recipe, "coarse");
@@ -24,7 +25,8 @@ TEST(Advice, IsTheFastestWhoseDivergenceHardlyCounts) {
 
 TEST(Advice, TakesTheClosestWhereNothingIsGood) {
   const Advice advice = advise({row("a", 1, 0.5, 100), row("b", 1, 0.04, 60), row("c", 1, 0.07, 80)});
-  EXPECT_EQ(advice.rows[0].recipe, "c");  // it is within twice the least divergence, and faster
+  // "c" is within twice the least divergence, and faster.
+  EXPECT_EQ(advice.rows[0].recipe, "c");
 }
 
 TEST(Advice, RecommendsNothingWhereNothingFitsOrWasMeasured) {

@@ -10,7 +10,7 @@
 namespace kvant {
 namespace {
 
-// A contender that reports the seconds it is given, and records the order of calls.
+// Reports the seconds that the test gives, and records the order of calls.
 class Scripted final : public AttentionContender {
  public:
   Scripted(std::string name, std::vector<double> seconds, std::string& calls)
@@ -27,7 +27,8 @@ class Scripted final : public AttentionContender {
 
  private:
   std::string name_;
-  std::vector<double> seconds_;  // of each run, the warm-up first; a negative value makes the run fail
+  // The first number is the warm-up's. A negative number makes the run fail.
+  std::vector<double> seconds_;
   std::string& calls_;
   std::size_t run_ = 0;
 };
@@ -90,13 +91,16 @@ TEST(AttentionReport, ComparesWithTheFastestRivalThatStoresAtLeastAsManyBits) {
   EXPECT_DOUBLE_EQ(first["limit_us"].get<double>(), 80);
   EXPECT_EQ(first["rival"], "ggml:q4_0");
   EXPECT_DOUBLE_EQ(first["ratio"].get<double>(), 1.5);
-  EXPECT_EQ(results[1]["rival"], "ggml:f16-plain");  // q4_0 stores fewer bits
+  // q4_0 stores fewer bits than "y".
+  EXPECT_EQ(results[1]["rival"], "ggml:f16-plain");
   EXPECT_DOUBLE_EQ(results[1]["ratio"].get<double>(), 3);
-  EXPECT_EQ(results[2]["rival"], "ggml:f16-plain");  // both are unquantized, although a tail has free slots
+  // Both caches count as unquantized, although the tail of "z" has free slots.
+  EXPECT_EQ(results[2]["rival"], "ggml:f16-plain");
   EXPECT_DOUBLE_EQ(results[2]["ratio"].get<double>(), 6e-3 / results[2]["us"].get<double>() * 1e6);
   EXPECT_DOUBLE_EQ(results[3]["ratio"].get<double>(), 0.75);
   EXPECT_DOUBLE_EQ(results[5]["ratio"].get<double>(), 1);
-  EXPECT_EQ(results[6]["rival"], "ggml:f16");  // the rival at its own context
+  // The rival must have the context of the row.
+  EXPECT_EQ(results[6]["rival"], "ggml:f16");
   EXPECT_DOUBLE_EQ(results[6]["ratio"].get<double>(), 1);
   const std::string table = attention_table(rows, settings);
   EXPECT_NE(table.find("2000.0      80.0    2.00     4.0    1.50x  ggml:q4_0\n"), std::string::npos) << table;

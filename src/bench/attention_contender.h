@@ -1,8 +1,7 @@
-// AttentionContender: one row of the attention benchmark, kvant with a recipe or ggml with a cache type.
-//
-// A contender holds the caches of several layers and attends over them one after another, as a model's decode
-// step does. So a layer's bytes come from memory, even if one layer alone would stay in the processor's
-// caches between runs.
+// Defines AttentionContender, a row of the attention benchmark: kvant with a recipe, or ggml with a cache
+// type. A contender attends over the caches of several layers one after another, as a model's decode step
+// does. Each layer's bytes therefore come from memory, even if the processor's caches could hold one layer
+// between runs.
 #pragma once
 
 #include <cstdint>
@@ -15,41 +14,41 @@ namespace kvant {
 
 struct AttentionHeads {
   int n_heads = 32;    // query heads
-  int n_kv_heads = 8;  // divides n_heads
+  int n_kv_heads = 8;  // KV heads, a divisor of n_heads
   int head_dim = 128;
 };
 
-// Returns an error if query heads don't share KV heads evenly. Head sizes are checked where a plan is
-// resolved.
+// Returns an error if query heads don't share KV heads evenly. resolve() (recipe/plan.h) checks head sizes.
 Status check_shape(const AttentionHeads& shape);
 
-// The values that one layer of a contender attends over.
+// Holds the values that one layer of a contender attends over.
 struct AttentionValues {
-  std::vector<float> q;     // [n_heads * head_dim]: the new token
-  std::vector<float> k, v;  // [kPageTokens, n_kv_heads * head_dim]: repeated for all tokens
+  std::vector<float> q;  // query of the new token, [n_heads * head_dim]
+  // Rows of one page, [kPageTokens, n_kv_heads * head_dim], serve for all tokens by repetition.
+  std::vector<float> k, v;
 };
 
-// Independent, normally distributed values. Scores are then normally distributed as well and the softmax is
-// flat, so nothing is worth skipping.
+// Returns independent, normally distributed values. Scores are then normally distributed as well and the
+// softmax is flat, so no kernel can gain by skipping values.
 AttentionValues random_attention_values(const AttentionHeads& shape, std::uint64_t seed);
 
 class AttentionContender {
  public:
   virtual ~AttentionContender() = default;
-  // Attends with one new token over all layers, one after another, and forgets the token. Returns seconds per
-  // layer.
+  // Attends with one new token over all layers, one after another, and forgets the token. Returns the seconds
+  // per layer.
   virtual Result<double> layer_seconds() = 0;
-  // Bytes of cache per layer that layer_seconds() reads.
+  // Returns how many bytes of cache layer_seconds() reads per layer.
   virtual double layer_bytes() const = 0;
-  // Cache bits per element of K and V.
+  // Returns the cache's bits per number of K and V.
   virtual double bits() const = 0;
   virtual int n_layers() const = 0;
-  // The kernels that run, each named once: "reference", "ggml".
+  // Returns the names of the kernels that run, each once, such as "reference" and "ggml".
   virtual std::vector<std::string> kernels() const = 0;
 };
 
-// Returns how many layers of layer_bytes fill working_set bytes: at least `least`, and at most as many as
-// deep models have.
+// Returns how many layers of layer_bytes fill working_set bytes. The result is at least `least`, and
+// otherwise at most 64, which deep models have.
 int rotation_layers(double layer_bytes, std::int64_t working_set, int least);
 
 }  // namespace kvant

@@ -1,4 +1,5 @@
-// For tests: attention of one query in double precision, straight from its definition.
+// Computes the attention of one query in double precision, straight from its definition, as the expected
+// result of tests.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +10,7 @@ namespace kvant::testing {
 
 using Rows = std::vector<std::vector<double>>;  // [n][head_dim]
 
-// Returns softmax(q.K / sqrt(d)) V.
+// Returns softmax(q.K / sqrt(d)) V, [head_dim].
 inline std::vector<double> attention_in_double(const std::vector<double>& q, const Rows& k, const Rows& v) {
   const std::size_t d = q.size();
   std::vector<double> weights;
@@ -28,7 +29,7 @@ inline std::vector<double> attention_in_double(const std::vector<double>& q, con
   return output;
 }
 
-// Returns the root mean square of a - b relative to that of b.
+// Returns the root mean square of a - b, relative to the root mean square of b.
 template <class Values>
 double relative_rms_error(const Values& a, const std::vector<double>& b) {
   double error = 0, power = 0;

@@ -12,7 +12,7 @@ namespace {
 
 constexpr double kGiga = 1e9;
 
-// Returns the microseconds in which memory alone would deliver the bytes that the row reads.
+// Returns the microseconds that memory alone takes to deliver the bytes that the row reads.
 double limit_us(const AttentionRow& row, const AttentionSettings& settings) {
   return row.bytes / settings.read_bandwidth * 1e6;
 }

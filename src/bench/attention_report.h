@@ -1,4 +1,4 @@
-// The attention benchmark's figures, for people and for programs.
+// Reports the attention benchmark's figures, as JSON for programs and as a table for people.
 #pragma once
 
 #include <span>
@@ -8,7 +8,7 @@
 
 namespace kvant {
 
-// Settings that all rows share.
+// Holds the settings that all rows share.
 struct AttentionSettings {
   AttentionHeads shape;
   int n_threads = 1;
@@ -16,10 +16,10 @@ struct AttentionSettings {
   double read_bandwidth = 0;  // bytes per second
 };
 
-// {"schema":"kvant.bench.attention/2", "read_gbps":.., "results":[{"recipe":.., "ctx":.., "us":.., "gbps":..,
-// "limit_us":.., "rival":.., "ratio":.., ..}]}. limit_us: the time that reading from memory alone would take.
-// ratio: how many times faster the row is than "rival", the fastest one that stores at least as many bits.
-// Both are null if there is no such rival.
+// Returns {"schema":"kvant.bench.attention/2", "read_gbps":.., "results":[{"recipe":.., "ctx":.., "us":..,
+// "gbps":.., "limit_us":.., "rival":.., "ratio":.., ..}]}. limit_us is the time that reading from memory
+// alone would take. "rival" is the fastest rival that stores at least as many bits, and ratio says how many
+// times faster the row is. Both are null if there is no rival.
 std::string attention_to_json(std::span<const AttentionRow> rows, const AttentionSettings& settings);
 // Returns the figures as a table for a terminal.
 std::string attention_table(std::span<const AttentionRow> rows, const AttentionSettings& settings);

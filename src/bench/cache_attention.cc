@@ -27,7 +27,7 @@ Geometry geometry_of(const AttentionHeads& shape, int n_layers) {
   return geometry;
 }
 
-// Returns the number of layers up to the last one that the recipe names.
+// Returns how many layers a model needs so that the last layer that the recipe names exists.
 int layers_named(const Recipe& recipe) {
   int last = std::max({0, recipe.correction_layers.first, recipe.correction_layers.last});
   for (const SideOverride& override : recipe.overrides) last = std::max(last, override.last_layer);
@@ -86,7 +86,8 @@ Result<double> CacheAttention::layer_seconds() {
                        {output_.data(), 1, q_size}};
   double seconds = 0;
   run_team(n_threads_, [&](Team& team) {
-    team.barrier();  // every thread has started
+    // Every thread has started after this barrier, so starting threads is not timed.
+    team.barrier();
     const auto start = Clock::now();
     for (int layer = 0; layer < g.n_layers; ++layer) backend_->run_layer(**step, layer, rows, team);
     team.barrier();
@@ -114,7 +115,7 @@ double CacheAttention::bits() const {
 
 double CacheAttention::layer_bytes() const {
   const CacheBytes bytes = cache_.bytes(sequence_);
-  // Unsealed pages are read only as far as they are filled.
+  // Attention reads unsealed pages only as far as they are filled.
   const int unsealed = page_counts(cache_.length(sequence_), cache_.plan().layers[0].window).tail_tokens;
   const int room = tail_room(unsealed);
   const double tail = room == 0 ? 0 : static_cast<double>(bytes.tail) * unsealed / room;

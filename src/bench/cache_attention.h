@@ -1,4 +1,5 @@
-// kvant's contender in the attention benchmark: an attention backend over a cache with synthetic contents.
+// Implements kvant's contender in the attention benchmark: an attention backend over a cache with synthetic
+// contents.
 #pragma once
 
 #include <memory>
@@ -10,16 +11,16 @@
 
 namespace kvant {
 
-// Resolves `recipe` for a model of this shape, with as many layers as fill working_set bytes at `context`
-// tokens, or as the recipe's layer ranges name. Constants that calibration would make are synthetic. Bits
-// that calibration would allocate to layers and heads are spread evenly. order: the page order that the
-// backend reads fast.
+// Resolves `recipe` for a model of this shape. The model has as many layers as fill working_set bytes at
+// `context` tokens, but at least the layers that the recipe names. Constants that calibration would make are
+// synthetic. Bits that calibration would allocate to layers and heads are spread evenly. `order` must be the
+// page order that the backend reads fast.
 Result<std::shared_ptr<const Plan>> plan_without_model(const Recipe& recipe, const AttentionHeads& shape,
                                                        int context, std::int64_t working_set,
                                                        PageOrder order);
 
-// The timed part is what a decode step does in each layer: transform, append, attend. Opening and closing the
-// step happen once for all layers and are not timed.
+// Times what a decode step does in each layer: transform, append, attend. The step is opened and closed once
+// for all layers, outside the timed part.
 class CacheAttention final : public AttentionContender {
  public:
   // Returns an error if memory is short.
@@ -34,8 +35,9 @@ class CacheAttention final : public AttentionContender {
   std::vector<std::string> kernels() const override;
 
   const HeadState& head(int layer, int kv_head) const { return cache_.head(sequence_, layer, kv_head); }
-  // The new token, and the output [n_heads * head_dim] of the last layer.
+  // Returns the new token's rows.
   const AttentionValues& values() const { return values_; }
+  // Returns the output of the last layer, [n_heads * head_dim].
   std::span<const float> output() const { return output_; }
 
  private:

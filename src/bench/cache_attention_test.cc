@@ -28,7 +28,7 @@ std::unique_ptr<CacheAttention> contender(const std::shared_ptr<const Plan>& pla
   return std::move(made).value();
 }
 
-// Adds the tokens of one side of a page that attention sees.
+// Adds the rows of one side of a page, without the tokens that attention does not see.
 void add_rows(const PageView& page, const PageSide& side, testing::Rows& rows) {
   const int d = side.context->head_dim;
   std::vector<float> values(static_cast<std::size_t>(page.n_tokens) * d);
@@ -40,7 +40,7 @@ void add_rows(const PageView& page, const PageSide& side, testing::Rows& rows) {
   }
 }
 
-// Returns one row as a bf16 tail stores it.
+// Returns a row in the precision of a BF16 tail.
 std::vector<double> stored_row(const std::vector<float>& values, int row) {
   std::vector<double> stored;
   for (int c = 0; c < kShape.head_dim; ++c)
@@ -93,9 +93,9 @@ TEST(CacheAttention, ForgetsTheNewToken) {
 }
 
 TEST(CacheAttention, CountsTheBytesThatAStepReads) {
-  // There are 5 sealed pages, and 60 tokens in a bf16 tail whose page has room for 128.
+  // The cache has 5 sealed pages, and 60 tokens in a BF16 tail whose page has room for 128.
   const auto attention = contender(plan_for("tok4g32s", 700), 700);
-  const int kv_elements = 2 * kShape.n_kv_heads * kShape.head_dim;  // of one token, K and V
+  const int kv_elements = 2 * kShape.n_kv_heads * kShape.head_dim;  // numbers of one token, K and V
   EXPECT_DOUBLE_EQ(attention->layer_bytes(), kv_elements * (640 * 4.5 / 8 + 60 * 2));
   EXPECT_EQ(attention->kernels(), std::vector<std::string>{"reference"});
 }

@@ -1,4 +1,5 @@
-// Contender: one row of the engine benchmark, kvant with a recipe or llama.cpp with a cache type.
+// Defines Contender, a row of the engine benchmark: kvant with a recipe, or llama.cpp with a cache type.
+// engine_contender.cc and llama_contender.cc implement the two.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +13,7 @@
 
 namespace kvant {
 
-// Returns whether a rival's cache stores at least as many bits as one of `bits`, so their speeds may be
+// Says whether a rival's cache stores at least as many bits as a cache of `bits`, so that their speeds may be
 // compared. The tolerance of a hundredth allows for free slots of a tail. Caches of more than 16 bits count
 // as unquantized and are compared with unquantized ones.
 inline bool stores_as_many_bits(double rival_bits, double bits) {
@@ -24,38 +25,41 @@ class Contender {
  public:
   virtual ~Contender() = default;
   virtual const std::string& name() const = 0;
-  // The name that was asked for. It differs where the uncalibrated recipe is used.
+  // Returns the name that was asked for, which differs from name() if the uncalibrated recipe is used.
   virtual std::string asked() const { return name(); }
-  // Cache bits per element of K and V at the depth filled last; 0 at depth 0.
+  // Returns the cache's bits per number of K and V at the depth that was filled last, or 0 at depth 0.
   virtual double bits() const = 0;
   // Fills the cache to `depth` tokens, with a text or with synthetic contents. Depths must not decrease.
   virtual Status fill(int depth) = 0;
-  // Runs a prompt of n tokens after the filled ones of one sequence, then forgets it. Returns seconds.
+  // Runs a prompt of n tokens after the filled tokens of one sequence, then forgets the prompt. Returns
+  // seconds.
   virtual Result<double> prompt_seconds(int n) = 0;
-  // Generates n tokens of each sequence one by one after the filled ones, then forgets them. Returns the
-  // seconds of each step. Work done once at the start of decoding (sealing the end of the prompt) happens
-  // before the clock starts.
+  // Generates n tokens of each sequence one by one after the filled tokens, then forgets the generated
+  // tokens. Returns the seconds of each step. One untimed step comes first, because the first step after a
+  // prompt also seals the end of the prompt.
   virtual Result<std::vector<double>> token_seconds(int n) = 0;
 };
 
-// The tokens that fill the contenders' caches and are run after them. Null: synthetic contents and arbitrary
-// tokens. A text only affects speed by what can be skipped (Sparse V).
+// Holds the tokens that fill the contenders' caches and that are run afterwards. Null means synthetic
+// contents and arbitrary tokens. A text affects speed only by what kernels can skip (Sparse V).
 using BenchText = std::shared_ptr<const std::vector<std::int32_t>>;
 
-// Options that all contenders of a run share.
+// Holds options that all contenders of a run share.
 struct ContenderOptions {
-  int prompt_step = 512;   // tokens of one step of a prompt, at most
-  int parallel = 1;        // sequences that are decoded at a time, each filled to the depth
-  bool kv_offload = true;  // llama.cpp's cache is on the model's device; else the CPU attends
+  int prompt_step = 512;  // largest number of tokens of one step of a prompt
+  // This many sequences are decoded at a time, each filled to the depth.
+  int parallel = 1;
+  // If true, llama.cpp's cache is on the model's device. If false, the CPU attends.
+  bool kv_offload = true;
   BenchText text;
 };
 
-// Returns token i of those that are run at `depth`.
+// Returns token i of the tokens that are run at `depth`.
 inline std::int32_t bench_token(const BenchText& text, int depth, int i, int n_vocab) {
   return text == nullptr ? (i * 7919 + 11) % n_vocab : (*text)[(depth + i) % text->size()];
 }
 
-// Calls run(i) for tokens 1 to n and returns the seconds of each.
+// Calls run(i) for tokens 1 to n and returns the seconds of each call.
 template <class Run>
 Result<std::vector<double>> time_tokens(int n, const Run& run) {
   using Clock = std::chrono::steady_clock;
@@ -71,18 +75,20 @@ Result<std::vector<double>> time_tokens(int n, const Run& run) {
   return seconds;
 }
 
-// kvant's engine with `plan`. engine and backend must outlive it. guard_every: a QualityGuard checks each
-// layer in one of this many steps; 0: no guard.
+// Makes the contender of kvant's engine with `plan`. `engine` and `backend` must outlive the contender. If
+// guard_every is not 0, a QualityGuard checks each layer in one of guard_every steps.
 std::unique_ptr<Contender> make_engine_contender(std::string name, Engine& engine, AttentionBackend& backend,
                                                  PlacedPlan plan, ContenderOptions options = {},
                                                  int guard_every = 0);
 
-// llama.cpp with the cache types and graph that a row's name says ("llama.cpp:f16-plain"), on the GGUF file
-// as it is. max_depth: tokens to make room for in each sequence, beyond max_new for prompts and generations.
+// Holds a model that llama.cpp has loaded.
 class LlamaModelFile;
-// device: runs all of the model; null: the CPU.
+// Loads a GGUF file as it is. All of the model runs on `device`, or on the CPU if `device` is null.
 Result<std::shared_ptr<LlamaModelFile>> open_llama_model(const std::string& path, const Geometry& geometry,
                                                          const ComputeDevice* device = nullptr);
+// Makes the contender of llama.cpp. The name says the cache types and the graph, for example
+// "llama.cpp:f16-plain". Each sequence has room for max_depth tokens, and for max_new more in prompts and
+// generations.
 Result<std::unique_ptr<Contender>> make_llama_contender(const std::string& name,
                                                         std::shared_ptr<LlamaModelFile> model, int max_depth,
                                                         int max_new, int n_threads,

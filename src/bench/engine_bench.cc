@@ -13,8 +13,8 @@ namespace kvant {
 namespace {
 
 struct Times {
-  std::vector<double> prompt, decode;  // seconds per run
-  std::vector<double> tokens;          // seconds of every decoded token
+  std::vector<double> prompt, decode;  // seconds of each run
+  std::vector<double> tokens;          // seconds of each decoded token
 };
 
 Status time_once(Contender& contender, const BenchOptions& options, Times& times) {
@@ -46,7 +46,7 @@ BenchRow row_of(const Contender& contender, int depth, const BenchOptions& optio
 }
 
 struct Comparison {
-  std::string rival;  // empty: there is no rival
+  std::string rival;  // empty if there is no rival
   double ratio = 0;
 };
 

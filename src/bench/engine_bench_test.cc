@@ -7,7 +7,7 @@
 namespace kvant::engine_bench_test {
 namespace {
 
-// A contender that reports the seconds it is given, and records the order of calls.
+// Reports the seconds that the test gives, and records the order of calls.
 class Scripted : public Contender {
  public:
   Scripted(std::string name, std::vector<double> seconds, std::string& calls)
@@ -24,7 +24,8 @@ class Scripted : public Contender {
   }
   Result<std::vector<double>> token_seconds(int n) override {
     calls_ += name_ + "d ";
-    std::vector<double> seconds(n, 0.5 / (n - 1));  // the last token takes half of the time
+    // The last token takes half of the time.
+    std::vector<double> seconds(n, 0.5 / (n - 1));
     const double run = seconds_[run_++ % seconds_.size()];
     for (double& x : seconds) x *= run;
     seconds.back() = run / 2;
@@ -60,7 +61,8 @@ TEST(EngineBench, InterleavesContendersAndTakesMedians) {
   // The seconds are 1/6 six times, 1/2 twice, 25/3 three times and 25 once.
   EXPECT_DOUBLE_EQ((*rows)[1].token_p50, (1.0 / 6 + 0.5) / 2);
   EXPECT_DOUBLE_EQ((*rows)[1].token_max, 25.0);
-  EXPECT_NEAR((*rows)[1].token_p99, 25.0 - 0.11 * (25.0 - 25.0 / 3), 1e-9);  // at position 10.89 of 0 .. 11
+  // The percentile lies at position 10.89 of 0 to 11.
+  EXPECT_NEAR((*rows)[1].token_p99, 25.0 - 0.11 * (25.0 - 25.0 / 3), 1e-9);
 
   const auto json = nlohmann::json::parse(bench_to_json(*rows, options, "m.gguf", 2));
   EXPECT_EQ(json["schema"], "kvant.bench/1");
@@ -100,12 +102,14 @@ TEST(EngineBench, ComparesWithTheFastestRivalThatStoresAtLeastAsManyBits) {
   EXPECT_DOUBLE_EQ(results[0]["prompt_ratio"].get<double>(), 2);
   EXPECT_EQ(results[0]["decode_rival"], "llama.cpp:q4_0");
   EXPECT_DOUBLE_EQ(results[0]["decode_ratio"].get<double>(), 1.25);
-  EXPECT_EQ(results[1]["decode_rival"], "llama.cpp:f16-plain");  // q4_0 stores fewer bits
+  // q4_0 stores fewer bits than "y".
+  EXPECT_EQ(results[1]["decode_rival"], "llama.cpp:f16-plain");
   EXPECT_DOUBLE_EQ(results[1]["decode_ratio"].get<double>(), 2.5);
-  // both are unquantized, although a tail has free slots
+  // Both caches count as unquantized, although the tail of "z" has free slots.
   EXPECT_EQ(results[2]["decode_rival"], "llama.cpp:f16-plain");
   EXPECT_DOUBLE_EQ(results[5]["decode_ratio"].get<double>(), 1);
-  EXPECT_EQ(results[7]["decode_rival"], "x");  // without rivals: the first row
+  // Without rows of llama.cpp, rows are compared with the first row.
+  EXPECT_EQ(results[7]["decode_rival"], "x");
   EXPECT_DOUBLE_EQ(results[7]["decode_ratio"].get<double>(), 3);
   const std::string table = bench_table(rows);
   EXPECT_NE(table.find(" 2.00x llama.cpp:f16 "), std::string::npos) << table;

@@ -1,3 +1,5 @@
+// Implements the Contender of kvant's engine. A cache is filled once for each depth. Every timed run works on
+// copies (forks) of the filled sequences, so no run changes what the next run finds.
 #include <algorithm>
 #include <chrono>
 #include <optional>
@@ -66,12 +68,12 @@ class EngineContender : public Contender {
 
  private:
   int depth() const { return cache_.length(filled_[0]); }
-  // Returns token i of those after the filled ones.
+  // Returns token i of the tokens after the filled ones.
   std::int32_t token(int i) const { return bench_token(options_.text, depth(), i, engine_.n_vocab()); }
   static double seconds_since(Clock::time_point start) {
     return std::chrono::duration<double>(Clock::now() - start).count();
   }
-  // want_logits: whether to compute the logits of the last token.
+  // Runs n tokens as a prompt. The logits of the last token are computed only if want_logits is true.
   Status run_prompt(SequenceId sequence, int n, bool want_logits) {
     std::vector<std::int32_t> tokens(n);
     for (int i = 0; i < n; ++i) tokens[i] = token(i);
@@ -99,7 +101,7 @@ class EngineContender : public Contender {
     KVANT_RETURN_IF_ERROR(engine_.step(cache_, guard_ ? *guard_ : backend_, inputs, logits));
     return check_logits(engine_, logits);
   }
-  // Runs body on copies of the first n filled sequences, which share their sealed pages.
+  // Runs `body` on copies of the first n filled sequences. Copies share the sealed pages of the originals.
   template <class Body>
   auto on_copies(std::size_t n, const Body& body) -> decltype(body(std::span<const SequenceId>())) {
     std::vector<SequenceId> copies;
@@ -124,7 +126,7 @@ class EngineContender : public Contender {
   Cache cache_;
   std::vector<SequenceId> filled_;  // [parallel]
   std::optional<QualityGuard> guard_;
-  std::vector<float> logits_;  // [parallel, n_vocab]
+  std::vector<float> logits_;  // [parallel][n_vocab]
 };
 
 }  // namespace

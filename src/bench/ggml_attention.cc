@@ -30,7 +30,7 @@ double bits_of(const char* type, int head_dim) {
   return 8.0 * static_cast<double>(ggml_row_size(type_called(type), head_dim)) / head_dim;
 }
 
-// Fills the cache [context, row] with repetitions of `page` [kPageTokens, row].
+// Fills `cache`, [context][row], with repetitions of `page`, [kPageTokens][row].
 void fill_cache(ggml_tensor* cache, const std::vector<float>& page) {
   const std::int64_t row = cache->ne[0];
   std::vector<char> encoded(kPageTokens * cache->nb[1]);
@@ -41,7 +41,7 @@ void fill_cache(ggml_tensor* cache, const std::vector<float>& page) {
   }
 }
 
-// Fills a transposed F16 cache [row, context] in the same way.
+// Fills a transposed F16 cache, [row][context], with repetitions of `page`, [kPageTokens][row].
 void fill_transposed(ggml_tensor* cache, const std::vector<float>& page) {
   const std::int64_t context = cache->ne[0], row = cache->ne[1];
   for (std::int64_t c = 0; c < row; ++c) {
@@ -110,7 +110,7 @@ void GgmlAttention::make_inputs() {
   }
 }
 
-// Puts all layers into one graph, as a model does.
+// Puts all layers into one graph, as llama.cpp does for a model.
 void GgmlAttention::build() {
   const std::size_t n_nodes = kNodesPerLayer * static_cast<std::size_t>(n_layers_);
   nodes_ = ggml_init({n_nodes * ggml_tensor_overhead() + ggml_graph_overhead_custom(n_nodes, false), nullptr,
@@ -170,7 +170,7 @@ void GgmlAttention::fill(const AttentionValues& values) {
     }
   }
   std::memcpy(q_->data, values.q.data(), ggml_nbytes(q_));
-  std::memset(mask_->data, 0, ggml_nbytes(mask_));  // every token is visible
+  std::memset(mask_->data, 0, ggml_nbytes(mask_));  // Every token is visible.
 }
 
 Result<double> GgmlAttention::layer_seconds() {

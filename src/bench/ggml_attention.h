@@ -1,4 +1,5 @@
-// The rival in the attention benchmark: ggml with its own cache types, with and without flash attention.
+// Defines the rival in the attention benchmark: ggml with its own cache types, with and without flash
+// attention.
 #pragma once
 
 #include <memory>
@@ -16,10 +17,10 @@ struct ggml_threadpool;
 
 namespace kvant {
 
-// A cache of llama.cpp: the types of K and V, and which of its two attention graphs is used. A quantized V
-// requires flash attention in llama.cpp.
+// Describes a cache of llama.cpp: the types of K and V, and which of the two attention graphs is used. With a
+// quantized V, llama.cpp requires flash attention.
 struct GgmlCache {
-  const char* name;  // the row's name, after "ggml:"
+  const char* name;  // name of the row, after "ggml:"
   const char* k;
   const char* v;
   bool flash;
@@ -30,23 +31,23 @@ inline constexpr GgmlCache kGgmlCaches[] = {
     {"q4_0", "q4_0", "q4_0", true}, {"q4_0-f16-plain", "q4_0", "f16", false},
 };
 
-// Returns whether ggml can store heads of this size in both types: their block sizes must divide it.
+// Says whether ggml can store heads of this size in both types, whose block sizes must divide head_dim.
 bool ggml_stores(const GgmlCache& cache, int head_dim);
-// Returns the bytes of one layer's K and V.
+// Returns how many bytes one layer's K and V have.
 double ggml_layer_bytes(const GgmlCache& cache, const AttentionHeads& shape, int context);
 
-// Attention of one token as in llama.cpp's decode graph (its build_attn_mha), with F32 accumulation where
-// ggml offers it. K is [context][n_kv_heads][head_dim].
+// Attends with one token as llama.cpp's decode graph does (build_attn_mha), with F32 accumulation where ggml
+// offers it. K is [context][n_kv_heads][head_dim].
 //
-// With flash attention V has the same layout, and the mask is F16. Without it V is stored transposed,
-// [n_kv_heads][head_dim][context], and the mask is F32. There are then three steps: the product of K with q
-// (rounded to K's partner type, F16 for F16), the softmax, and the product of V with the weights (rounded to
-// F16).
+// With flash attention, V has the shape of K, and the mask is F16. Without flash attention, V is stored
+// transposed, [n_kv_heads][head_dim][context], and the mask is F32. Attention then takes three steps. K is
+// multiplied by q, which is rounded to K's partner type (F16 for F16). The softmax makes weights. V is
+// multiplied by the weights, which are rounded to F16.
 //
-// Intermediate results share memory as llama.cpp's do. Appending is not included.
+// Intermediate results share memory, as in llama.cpp. Appending is not included.
 class GgmlAttention final : public AttentionContender {
  public:
-  // Requires ggml_stores() at this head size. Returns an error if memory is short.
+  // Requires ggml_stores() for this head size. Returns an error if memory is short.
   static Result<std::unique_ptr<GgmlAttention>> make(const GgmlCache& cache, const AttentionHeads& shape,
                                                      const AttentionValues& values, int context, int n_layers,
                                                      int n_threads);
@@ -58,7 +59,7 @@ class GgmlAttention final : public AttentionContender {
   int n_layers() const override { return n_layers_; }
   std::vector<std::string> kernels() const override { return {cache_.flash ? "ggml/flash" : "ggml/plain"}; }
 
-  // [n_heads * head_dim]: the output of the last layer.
+  // Returns the output of the last layer, [n_heads * head_dim].
   std::span<const float> output() const;
 
  private:
@@ -75,16 +76,18 @@ class GgmlAttention final : public AttentionContender {
   GgmlCache cache_;
   AttentionHeads shape_;
   int context_, n_layers_, n_threads_;
-  ggml_context* inputs_ = nullptr;  // holds the caches, q and the mask
+  // Holds the caches, q and the mask.
+  ggml_context* inputs_ = nullptr;
   ggml_backend_buffer* memory_ = nullptr;
-  ggml_context* nodes_ = nullptr;  // the graph's nodes
+  // Holds the nodes of the graph.
+  ggml_context* nodes_ = nullptr;
   ggml_gallocr* node_memory_ = nullptr;
   ggml_threadpool* threads_ = nullptr;
   ggml_cgraph* graph_ = nullptr;
   ggml_tensor* q_ = nullptr;
   ggml_tensor* mask_ = nullptr;
-  ggml_tensor* output_ = nullptr;                  // of the last layer
-  std::vector<ggml_tensor*> k_caches_, v_caches_;  // by layer
+  ggml_tensor* output_ = nullptr;                  // output of the last layer
+  std::vector<ggml_tensor*> k_caches_, v_caches_;  // [n_layers]
   std::vector<std::uint8_t> work_;
 };
 

@@ -13,9 +13,9 @@ namespace {
 
 constexpr AttentionHeads kShape{6, 2, 64};
 
-// Values that every type stores exactly: multiples of 1/8 from -1 to 7/8. Each block of 32 channels contains
-// a -1, so q4_0's scale is 1/8; q8_0 rounds the values by less than 1/250. Values of q are exact in
-// q8_0, in which ggml multiplies.
+// Returns values that every type stores exactly: multiples of 1/8 from -1 to 7/8. Each block of 32 channels
+// contains a -1, so q4_0's scale is 1/8. Only q8_0 rounds the values, by less than 1/250. Values of q are
+// exact in q8_0, the type in which ggml multiplies.
 AttentionValues exact_values() {
   std::mt19937 random(3);
   const auto drawn = [&](std::size_t n, int first, int last, float unit) {
@@ -55,7 +55,8 @@ std::vector<double> expected_output(const AttentionValues& values, int context) 
 TEST(GgmlAttention, AttendsToEveryTokenOfEveryCacheWithBothGraphs) {
   const AttentionValues values = exact_values();
   for (const GgmlCache& cache : kGgmlCaches) {
-    for (const int context : {1, 200, 700}) {  // from 512 on ggml splits the tokens of an f16 cache
+    // From 512 tokens on, ggml splits the tokens of an F16 cache.
+    for (const int context : {1, 200, 700}) {
       auto made = GgmlAttention::make(cache, kShape, values, context, /*n_layers=*/2, /*n_threads=*/2);
       ASSERT_TRUE(made.ok()) << made.error().message;
       ASSERT_TRUE((*made)->layer_seconds().ok());

@@ -24,7 +24,7 @@ int number_in(const fs::path& path) {
   return number;
 }
 
-// Parses a size such as "32768K"; 0 for anything else.
+// Returns the bytes of a size such as "32768K", or 0 for anything else.
 std::int64_t size_in(const fs::path& path) {
   std::int64_t number = 0;
   char unit = 0;
@@ -32,10 +32,10 @@ std::int64_t size_in(const fs::path& path) {
   return unit == 'K' ? number << 10 : unit == 'M' ? number << 20 : 0;
 }
 
-// Bytes of the caches of one level, by the list of processors that share them.
+// Maps lists of processors to the bytes of the cache that the processors share, for one level.
 using Caches = std::map<std::string, std::int64_t>;
 
-// Adds the caches of one processor, by level.
+// Adds the caches of one processor to the caches of their levels.
 void add_caches(const fs::path& processor, std::map<int, Caches>& levels) {
   std::error_code failure;
   for (const auto& entry : fs::directory_iterator(processor / "cache", failure)) {

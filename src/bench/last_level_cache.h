@@ -1,4 +1,4 @@
-// The size of the processor's caches, which the working set of a memory benchmark must exceed.
+// Finds the size of the processor's caches, which the working set of a memory benchmark must exceed.
 #pragma once
 
 #include <cstdint>
@@ -6,8 +6,8 @@
 
 namespace kvant {
 
-// Returns the bytes of the last-level caches of all cores together, as Linux reports them in
-// /sys/devices/system/cpu. Without such a report it returns a guess for a small server.
+// Returns the bytes of the last-level caches of all cores together, as Linux reports in
+// /sys/devices/system/cpu. Without a report, returns a guess for a small server.
 std::int64_t last_level_cache_bytes(const std::string& processors = "/sys/devices/system/cpu");
 
 }  // namespace kvant

@@ -1,3 +1,6 @@
+// Implements the Contender of llama.cpp. One sequence without a text is filled by running up to kTile tokens
+// and repeating the tokens' state. Repetition is much faster than running the whole depth. After each timed
+// run, the tokens of the run are removed from the cache.
 #include <algorithm>
 #include <chrono>
 #include <utility>
@@ -12,14 +15,15 @@ class LlamaModelFile {
  public:
   LlamaModelPointer model;
   Geometry geometry;
-  ggml_backend_dev_t device = nullptr;  // null: the CPU
+  ggml_backend_dev_t device = nullptr;  // null for the CPU
 };
 
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int kTile = 512;  // tokens really run to fill the cache; their state is then repeated
+// Only this many tokens are really run to fill the cache. The state after these tokens is then repeated.
+constexpr int kTile = 512;
 constexpr llama_seq_id kCopy = 1;
 
 class LlamaContender : public Contender {
@@ -37,7 +41,7 @@ class LlamaContender : public Contender {
   double bits() const override { return depth_ == 0 ? 0 : bits_; }
 
   // Several sequences have separate cells, between which llama.cpp copies only whole sequences. The first
-  // sequence therefore runs the whole depth.
+  // sequence therefore runs all tokens of the depth.
   Status fill(int depth) override {
     if (options_.parallel == 1 && options_.text == nullptr) return fill_with_tiles(depth);
     KVANT_RETURN_IF_ERROR(run_prompt(depth - depth_));
@@ -66,9 +70,10 @@ class LlamaContender : public Contender {
   }
 
  private:
-  // Runs up to kTile tokens, then repeats their keys and values at later positions: sequence 0's state is
-  // loaded into sequence 1, shifted, and joined to sequence 0. llama.cpp rotates the keys of shifted tokens
-  // to their new positions in its next decode, which is the warm-up step.
+  // Runs up to kTile tokens, then repeats the tokens' keys and values at later positions. For each
+  // repetition, the state of sequence 0 is loaded into sequence 1, shifted, and joined to sequence 0.
+  // llama.cpp rotates the keys of shifted tokens to their new positions in its next decode, which is the
+  // warm-up step.
   Status fill_with_tiles(int depth) {
     llama_memory_t memory = llama_get_memory(context_.get());
     llama_memory_clear(memory, /*data=*/false);
@@ -115,7 +120,7 @@ class LlamaContender : public Contender {
     llama_synchronize(context_.get());
     return {};
   }
-  // Forgets the tokens that were run after the filled ones.
+  // Removes the tokens that were run after the filled ones.
   Status forget() {
     for (llama_seq_id sequence = 0; sequence < options_.parallel; ++sequence) {
       if (!llama_memory_seq_rm(llama_get_memory(context_.get()), sequence, depth_, -1))
@@ -127,7 +132,8 @@ class LlamaContender : public Contender {
   std::string name_;
   double bits_;
   ContenderOptions options_;
-  std::shared_ptr<LlamaModelFile> model_;  // outlives the context
+  // The model outlives the context.
+  std::shared_ptr<LlamaModelFile> model_;
   LlamaContextPointer context_;
   int n_vocab_;
   int depth_ = 0;
@@ -158,8 +164,8 @@ Result<std::unique_ptr<Contender>> make_llama_contender(const std::string& name,
   wanted.on_device = model->device != nullptr;
   wanted.kv_offload = options.kv_offload;
   wanted.n_threads = n_threads;
-  // A single sequence shares its cells with a second one. It needs room for one more tile, which is loaded
-  // whole before it is cut.
+  // A single sequence shares its cells with a second sequence. The context needs room for one more tile,
+  // because fill_with_tiles() loads a whole tile before cutting the tile to size.
   wanted.shares_cells = options.parallel == 1;
   wanted.n_sequences = std::max(2, options.parallel);
   wanted.context = max_depth + std::max(max_new, kTile) + 8;

@@ -1,4 +1,4 @@
-// The median, which summarizes a benchmark's repeated runs.
+// Computes the median, which summarizes a benchmark's repeated runs.
 #pragma once
 
 #include <algorithm>

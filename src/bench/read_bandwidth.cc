@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kPasses = 15;
 
-// This is a plain loop, so the compiler uses the widest available loads.
+// The loop is plain, so that the compiler can use the widest available loads.
 KVANT_SIMD_CLONES
 std::uint64_t sum_of(const std::uint64_t* words, std::size_t n) {
   std::uint64_t sum = 0;
@@ -23,8 +23,8 @@ std::uint64_t sum_of(const std::uint64_t* words, std::size_t n) {
   return sum;
 }
 
-// Times one thread's share. The thread that reads a part also writes it first, so it lies in memory near
-// that thread (first touch).
+// Times one thread's part of the buffer. The thread that reads a part also writes the part first, so the part
+// lies in memory near that thread (first touch).
 void time_passes(Team& team, std::uint64_t* part, std::size_t n_words, std::vector<double>& seconds) {
   std::fill_n(part, n_words, std::uint64_t{1});
   for (double& taken : seconds) {

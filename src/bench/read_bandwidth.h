@@ -1,4 +1,4 @@
-// Memory read bandwidth of this machine, which bounds the speed of any attention over a cache.
+// Measures this machine's memory read bandwidth, which bounds the speed of any attention over a cache.
 #pragma once
 
 #include <cstddef>
@@ -7,9 +7,9 @@
 
 namespace kvant {
 
-// Returns the bytes per second that n_threads read together, each its own part of a buffer of `bytes`; the
-// best of several passes. The buffer should be much larger than the processor's caches. Returns an error if
-// there is no memory.
+// Returns the bytes per second that n_threads read together in the best of several passes. Each thread reads
+// a part of its own of a buffer of `bytes`. The buffer should be much larger than the processor's caches.
+// Returns an error if there is not enough memory.
 Result<double> measure_read_bandwidth(std::size_t bytes, int n_threads);
 
 }  // namespace kvant

@@ -5,7 +5,7 @@
 namespace kvant {
 namespace {
 
-// The measurement itself checks that every word is read.
+// measure_read_bandwidth() itself checks that every word is read.
 TEST(ReadBandwidth, IsMeasuredOnAnyNumberOfThreads) {
   for (const int n_threads : {1, 2, 3}) {
     const auto speed = measure_read_bandwidth(100'000, n_threads);

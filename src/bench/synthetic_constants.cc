@@ -12,7 +12,8 @@ namespace {
 
 constexpr std::uint64_t kCodebookSeed = 1;
 
-// Draws centroids from the distribution of the values: normal, or normal with the variance of unit vectors.
+// Draws centroids from the distribution of the values that are quantized. The variance is 1, or 1 / head_dim
+// for unit vectors.
 std::vector<float> random_codebook(const ConstantNeed& need, const CodebookShape& shape, int head_dim,
                                    std::mt19937_64& random) {
   const float spread = shape.unit_vectors ? 1.0F / std::sqrt(static_cast<float>(head_dim)) : 1.0F;

@@ -1,4 +1,4 @@
-// Constants for benchmarks without a model.
+// Makes constants for benchmarks without a model.
 #pragma once
 
 #include <memory>
@@ -9,8 +9,8 @@
 
 namespace kvant {
 
-// Stand-in constants, but with random codebooks. With equal centroids all codes would be equal, and a kernel
-// would look up the same table entry again and again, which is faster than real data.
+// Returns stand-in constants, but with random codebooks. With equal centroids all codes would be equal. A
+// kernel would then look up one table entry again and again, which is faster than with real data.
 std::shared_ptr<const Constants> synthetic_constants(const Recipe& recipe, const Geometry& geometry);
 
 }  // namespace kvant

@@ -18,7 +18,8 @@ TEST(SyntheticConstants, VaryCodebooksAndKeepTheRest) {
   g.n_kv_heads = 1;
   g.head_dim = 64;
   g.sliding_window = {0};
-  const Recipe recipe = *parse_recipe("vecinfer-2bit");  // it needs smoothing factors and codebooks
+  // This recipe needs smoothing factors and codebooks.
+  const Recipe recipe = *parse_recipe("vecinfer-2bit");
   const auto constants = synthetic_constants(recipe, g), plain = stand_in_constants(recipe, g);
   int codebooks = 0;
   plain->for_each([&](int layer, int head, Side side, const std::string& name, const auto& values) {
@@ -32,7 +33,8 @@ TEST(SyntheticConstants, VaryCodebooksAndKeepTheRest) {
     ++codebooks;
     EXPECT_GT(distinct.size(), found.size() / 2) << name;
   });
-  EXPECT_EQ(codebooks, 2);  // one for K, one for V
+  // Keys and values have one codebook each.
+  EXPECT_EQ(codebooks, 2);
 }
 
 }  // namespace
