@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Decode attention on a low-bit KV cache from Python: libkvant_cuda through ctypes, on PyTorch tensors.
+"""Attends to a low-bit KV cache from Python: an example of libkvant_cuda through ctypes, on PyTorch tensors.
 
     python3 python/decode_attention.py [path to libkvant_cuda.so]
 
-Fills the tails of two sequences, seals their pages as ch4g128 keys and tok4g128 values, attends to them, and compares
-with PyTorch's attention on the unquantized values."""
+The script fills the tails of two sequences, seals their pages as ch4g128 keys and tok4g128 values, and attends to them.
+It compares the result with PyTorch's attention to the unquantized values."""
 
 import math
 import sys
@@ -23,7 +23,7 @@ def main():
     q = torch.randn(n_seqs, n_kv_heads * group, d, dtype=torch.bfloat16, **device)
     out = torch.empty_like(q)
 
-    # Entry [seq][head][page] of both tables.
+    # Both tables have an entry for each [seq][head][page].
     table = torch.randperm(n_seqs * n_kv_heads * n_pages, dtype=torch.int32, **device).view(n_seqs, n_kv_heads, n_pages)
     formats = ("ch4g128", "tok4g128")
     sealed_pool, sealed = page_pool(table, *(kvant.page_bytes(name, d) for name in formats))

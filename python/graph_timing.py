@@ -1,14 +1,15 @@
-"""Times of CUDA graphs, for the examples and benchmarks with PyTorch."""
+"""Times CUDA graphs, for the examples and benchmarks with PyTorch."""
 
 import statistics
 
 import torch
 
-WARM_UP = 3  # replays that don't count
+# The first replays do not count.
+WARM_UP = 3
 
 
 def captured(run):
-    """A CUDA graph of what `run` launches, which runs once before."""
+    """Returns a CUDA graph of what `run` launches. `run` is called once before the capture."""
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
         run()
@@ -33,5 +34,5 @@ def median_replay_ms(graph, replays):
 
 
 def median_ms(run, replays):
-    """Milliseconds of what `run` launches, as a graph: the median of `replays`."""
+    """Returns the median milliseconds of `replays` replays of a graph of what `run` launches."""
     return median_replay_ms(captured(run), replays)

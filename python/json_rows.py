@@ -1,4 +1,4 @@
-"""Results of benchmarks in a file, one JSON object a line, as decode_bench writes them."""
+"""Writes results of benchmarks to a file, one JSON object per line, as decode_bench does."""
 
 import json
 

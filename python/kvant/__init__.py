@@ -1,8 +1,8 @@
 """kvant: language models on low-bit KV caches.
 
-`Model`, `evaluate` and `plan` are the engine of the program `kvant`, on the CPU or a GPU. `kvant.torch` has the GPU
-library's operations on PyTorch tensors, `kvant.hf` a cache for transformers, `kvant.vllm` the plug-in for vLLM; what these need is
-loaded only with them."""
+`Model`, `evaluate` and `plan` are the engine of the program `kvant`, on the CPU or a GPU. `kvant.torch` has the
+operations of the device libraries on PyTorch tensors, `kvant.hf` a cache for transformers, and `kvant.vllm` the plug-in
+for vLLM. Packages that only these modules need are imported with them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Starts the program `kvant`, which the package has in bin/, for `kvant ...` and `python -m kvant ...`."""
+"""Starts the program `kvant` from the package's folder bin/, for the commands `kvant ...` and `python -m kvant ...`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ PROGRAM = pathlib.Path(__file__).resolve().parent / "bin" / "kvant"
 
 
 def main() -> None:
-    """Replaces this process by the program, with the same arguments."""
+    """Replaces this process by the program, with the arguments of this process."""
     try:
         os.execv(PROGRAM, ["kvant", *sys.argv[1:]])
     except OSError as failure:

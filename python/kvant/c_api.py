@@ -1,4 +1,5 @@
-"""The structures and functions of include/kvant/kvant.h, under the same names. The header describes the members."""
+"""Declares the structures and functions of include/kvant/kvant.h under the names of the header. The header describes
+their members."""
 
 from __future__ import annotations
 
@@ -7,18 +8,20 @@ import pathlib
 
 BF16, F32, F16 = 0, 1, 2  # kvant_type
 KEY, VALUE = 0, 1  # kvant_side
-MAJOR_VERSION, MINOR_VERSION = 1, 11  # of KVANT_VERSION; libraries with a later minor version work, too
+# The value of KVANT_VERSION. Libraries with a later minor version work too.
+MAJOR_VERSION, MINOR_VERSION = 1, 11
 
 _pointer, _int, _long, _float, _text = (ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64, ctypes.c_float,
                                         ctypes.c_char_p)
 
 
 def _fields(*groups):
-    """Takes a type and "names of members" in turn, and returns the pairs that ctypes wants."""
+    """Takes a type and "names of members" in turn, and returns the pairs that ctypes expects."""
     return [(name, kind) for kind, names in groups for name in names.split()]
 
 
-_PLAIN = frozenset((int, float, bool, bytes, type(None)))  # types that ctypes takes as they are
+# ctypes accepts values of these types as they are.
+_PLAIN = frozenset((int, float, bool, bytes, type(None)))
 
 
 class Struct(ctypes.Structure):
@@ -33,8 +36,8 @@ class Struct(ctypes.Structure):
 
     def __init__(self, **members):
         """Takes members by name. For anything that has an address (a tensor's `data_ptr`, a structure), the address is
-        stored, and the object lives as long as this one. Layers make a dozen of these in each step, so speed counts
-        here."""
+        stored, and the object lives as long as this structure. A layer makes a dozen structures in each step, so this
+        function must be fast."""
         kinds, values = self._kinds, members.copy()
         for name, x in members.items():
             if name not in kinds:
@@ -201,8 +204,8 @@ STRUCTS: tuple[type[Struct], ...] = (Pages, Shape, Lengths, Correction, Layer, N
 
 
 class KvantError(RuntimeError):
-    """A call of the library failed. The error has the call's name, the status as a number and the reason: which
-    argument is wrong, and what it must be."""
+    """Reports that a call of the library failed, with the name of the call, the status as a number and the reason. The
+    reason says which argument is wrong and what it must be."""
 
     def __init__(self, function: str, status: int, reason: str):
         super().__init__(f"{function}: {reason}")
@@ -210,8 +213,8 @@ class KvantError(RuntimeError):
 
 
 def library_candidates(device: str = "cuda") -> list[pathlib.Path]:
-    """Returns where the library of a device, `cuda` or `cpu`, is looked for: in the package, then in the build folders of
-    the source tree around it."""
+    """Returns the paths at which the library of a device, `cuda` or `cpu`, is searched: in the package, then in the
+    build folders of the source tree around the package."""
     package, name = pathlib.Path(__file__).resolve().parent, f"libkvant_{device}.so"
     root = package.parents[1]
     return [package / "lib" / name, root / "build" / "cuda" / name, root / "build" / "default" / name]
@@ -231,12 +234,14 @@ def find_library(device: str = "cuda") -> pathlib.Path:
 
 
 class Library:
-    """The functions of libkvant_cuda or libkvant_cpu. A stream is the number of its cudaStream_t; on a CPU it is 0."""
+    """Calls the functions of libkvant_cuda or libkvant_cpu. A stream is the number of its cudaStream_t; on a CPU it is
+    0."""
 
     device_type = "cuda"
 
     def __init__(self, path: str | pathlib.Path | None = None, device: str = "cuda"):
-        """`path` is the library's file, or None for the first of library_candidates. `device` is `cuda` or `cpu`."""
+        """Loads the library at `path`, or the first of library_candidates() if `path` is None. `device` is `cuda` or
+        `cpu`."""
         self.device_type = device
         self._library = ctypes.CDLL(str(path or find_library(device)))
         version = getattr(self._library, "kvant_version", None)
@@ -252,7 +257,7 @@ class Library:
 
     @property
     def has_rows(self) -> bool:
-        """Whether unquantized pages are rows, one behind another, and not in the order of tensor cores."""
+        """Returns whether unquantized pages are rows in the order of tokens, and not in the order of tensor cores."""
         return self.device_type == "cpu"
 
     def check_device(self) -> None:

@@ -1,7 +1,7 @@
-"""Runs GGUF models on low-bit KV caches, on the CPU or a GPU: the engine of the program `kvant` as Python objects.
+"""Runs GGUF models on low-bit KV caches, on the CPU or a GPU. These classes wrap the engine of the program `kvant`.
 
-Arrays are NumPy's. A user's mistake raises `Error`, with the program's sentence, or ValueError. Ctrl-C ends what runs.
-Threads that share a model take turns."""
+Arrays are NumPy arrays. A user's mistake raises `Error` with the program's sentence, or ValueError. Ctrl-C interrupts a
+running call. Threads that share a model take turns."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _number(name: str, value: float) -> float:
 
 
 def _several(values: Any) -> list[Any]:
-    """Returns a list, whether one value or several were given."""
+    """Returns a list of the given values, also if there is only one."""
     return [values] if isinstance(values, (str, bytes, os.PathLike, int, np.integer)) else list(values)
 
 
@@ -77,10 +77,10 @@ def _token_array(tokens: npt.ArrayLike) -> npt.NDArray[np.int32]:
 
 
 class Answer(Iterator[str]):
-    """A completion that is being generated. Iterating over it gives its text as it is generated, in pieces of whole
+    """A completion that is being generated. Iterating over it yields the text as it is generated, in pieces of whole
     characters.
 
-    `text`, `tokens`, `logprobs` and `end` describe the whole completion, so asking for one of them generates the
+    `text`, `tokens`, `logprobs` and `end` describe the whole completion. Reading one of them therefore generates the
     rest."""
 
     def __init__(self, answer: _engine.Answer, has_logprobs: bool, process: int):

@@ -1,10 +1,10 @@
-"""Low-bit pages for transformers 5.x, on NVIDIA GPUs:
+"""Keeps the KV cache of transformers 5.x in low-bit pages, on NVIDIA GPUs and CPUs:
 
     from kvant.hf import KvantCache
     model = AutoModelForCausalLM.from_pretrained(NAME, dtype=torch.bfloat16, attn_implementation="kvant").to("cuda")
     model.generate(**inputs, past_key_values=KvantCache(model.config, "uniform-4bit"))
 
-To be imported before the model is made: this registers the attention `kvant`."""
+Import this module before the model is made, because the import registers the attention `kvant`."""
 
 try:
     import torch  # noqa: F401

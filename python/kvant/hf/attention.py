@@ -9,8 +9,9 @@ def kvant_attention(module: torch.nn.Module, query: torch.Tensor, key: torch.Ten
                     attention_mask: torch.Tensor | None, scaling: float | None = None, dropout: float = 0.0,
                     sliding_window: int | None = None, softcap: float | None = None,
                     **others) -> tuple[torch.Tensor, None]:
-    """query: BF16 [batch, n_heads, n, head_dim]. key, value: the new tokens' rows, BF16 [batch, n_kv_heads, n,
-    head_dim], as a KvantCache's update returned them. Returns BF16 [batch, n, n_heads, head_dim]."""
+    """Attends for transformers. `query` is BF16 [batch, n_heads, n, head_dim]. `key` and `value` are the rows of the
+    new tokens, BF16 [batch, n_kv_heads, n, head_dim], as the update() of a KvantCache returned them. Returns BF16
+    [batch, n, n_heads, head_dim]."""
     layer = getattr(key, "kvant_layer", None)
     if layer is None:
         raise ValueError('attn_implementation="kvant" needs past_key_values=KvantCache(model.config) (from transformers 5.24 on: '
@@ -28,4 +29,5 @@ def register() -> None:
     from transformers.masking_utils import flash_attention_mask
 
     AttentionInterface.register("kvant", kvant_attention)
-    AttentionMaskInterface.register("kvant", flash_attention_mask)  # the mask is None without padding
+    # With this mask function, the mask is None if there is no padding.
+    AttentionMaskInterface.register("kvant", flash_attention_mask)

@@ -1,4 +1,4 @@
-"""A cache of transformers that keeps a batch of sequences in low-bit pages."""
+"""Implements a cache of transformers that keeps a batch of sequences in low-bit pages."""
 
 from __future__ import annotations
 
@@ -27,28 +27,34 @@ from kvant.torch.library import current
 
 HEAD_SIZES = (64, 128, 256)
 MAX_GROUP, MAX_KV_HEADS = 16, 64
-# For these model types RoPE rotates neighbouring channels together; for others, channel i and channel i + half.
+# For these model types RoPE rotates neighbouring channels together. For other types it rotates channel i with channel i
+# + half.
 TURNS_NEIGHBOURS = ("cohere", "cohere2", "ernie4_5", "glm", "glm4", "helium")
-SPARE_PAGES = 8  # of each sequence, at least, when a cache grows: room for 1024 tokens
-GROWTH = 8  # or one of so many
+# A cache grows by at least SPARE_PAGES pages per sequence, which is room for 1024 tokens, and by at least a share of
+# 1 / GROWTH.
+SPARE_PAGES = 8
+GROWTH = 8
 
 
 class KvantCache(Cache):
     """Keeps the KV cache of a batch in low-bit pages, for `generate(..., past_key_values=KvantCache(model.config))` of
-    a model with attn_implementation="kvant". For another attention, keys and values are dequantized in every step; this
-    is slow, and a warning says so.
+    a model with attn_implementation="kvant". With another attention, keys and values are dequantized in every step,
+    which is slow; a warning says so.
 
-    Padding on the left takes no room. A cache serves one batch; beams and crops (assisted generation) are refused."""
+    Padding on the left takes no memory. A cache serves one batch; beam search and crop() (assisted generation) are
+    refused."""
 
     def __init__(self, config, kv: str = "uniform-4bit", *, constants: str | os.PathLike[str] | None = None, max_tokens: int = 0,
                  library: TorchLibrary | None = None):
-        """config: the model's configuration.
+        """Makes an empty cache.
+
+        config: the model's configuration.
         kv: uniform-4bit, uniform-3bit, uniform-2bit, or another recipe from docs/guide/vllm.md; prompt=flashq in the
         recipe lets prompts attend in INT8. `recipe.name` is the recipe that serves.
         constants: the file that `kvant.hf.calibrate` made for this model; recipes with codebooks or smoothed keys need
-        it. The file of `kvant calibrate` for the model's GGUF file gives kvant-4bit and its like bits by layer, KV head
-        and side.
-        max_tokens: tokens per sequence for which memory is taken at once; 0: memory is taken when it is needed."""
+        the file. A file of `kvant calibrate` for the model's GGUF file lets kvant-4bit and its relatives allocate bits
+        by layer, KV head and side.
+        max_tokens: tokens per sequence for which memory is allocated at once; 0 allocates memory when it is needed."""
         if not hasattr(config, "get_text_config"):
             raise TypeError(f"KvantCache takes a model's configuration, model.config, not a {type(config).__name__}")
         if not isinstance(max_tokens, int) or max_tokens < 0:
@@ -78,7 +84,8 @@ class KvantCache(Cache):
         self._forget()
 
     def _take(self, library: TorchLibrary, heads: types.SimpleNamespace) -> None:
-        """The library that serves, and what of the memory it decides."""
+        """Takes the library for the model's device, and computes everything about memory that depends on the library.
+        """
         for format in sorted(self.recipe.formats):
             if not library.page_bytes(format, heads.head_dim) or not library.can_seal(format):
                 raise ValueError(f"kvant has no format {format} for heads of {heads.head_dim} channels (recipe {self.recipe.text})")
@@ -94,35 +101,42 @@ class KvantCache(Cache):
 
     def _forget(self) -> None:
         self.n_sequences, self._n_pages = 0, 0
-        self._device: torch.device | None = None  # device of all layers
-        self._n_padded = 0  # tokens per sequence after the step, padding included
+        # The device of all layers.
+        self._device: torch.device | None = None
+        # Tokens per sequence after the step, padding included.
+        self._n_padded = 0
         self._lens = np.zeros(0, np.int64)
-        self._seq_lens: torch.Tensor | None = None  # int32 [batch]: lengths after the step
+        # int32 [batch], the lengths after the step.
+        self._seq_lens: torch.Tensor | None = None
         self._step: Step | None = None
         self._attention: PieceAttention | None = None
-        self._graphs_here: DecodeGraphs | None = None  # graphs for the present blocks
-        self._graphs: DecodeGraphs | None = None  # set if the graphs run this step
-        self._rows: torch.Tensor | None = None  # int64: rows among the step's [batch * new] that are not padding; None: all
+        # The graphs that were captured for the current blocks.
+        self._graphs_here: DecodeGraphs | None = None
+        # Set if graphs run this step.
+        self._graphs: DecodeGraphs | None = None
+        # int64, the rows among the step's [batch * new] that are not padding; None means all.
+        self._rows: torch.Tensor | None = None
         for layer in self.layers:
             layer.kv_cache, layer.n_padded = torch.empty(0, dtype=torch.uint8), 0
 
     @property
     def lengths(self) -> list[int]:
-        """Number of tokens of each sequence."""
+        """Returns the number of tokens of each sequence."""
         return self._lens.tolist()
 
     @property
     def kernel(self) -> str | None:
-        """Name of the decode kernel, such as cuda/sm90/tcq4+tcq4; None before the first step."""
+        """Returns the name of the decode kernel, such as cuda/sm90/tcq4+tcq4, or None before the first step."""
         return self._state.cache.kernel if self._state.cache else None
 
     @property
     def bytes(self) -> int:
-        """Bytes that are allocated now, for all layers."""
+        """Returns the bytes that are currently allocated for all layers."""
         return sum(layer.kv_cache.numel() for layer in self.layers)
 
     def planned_bytes(self, n_sequences: int, n_tokens: int) -> int:
-        """Returns the bytes that sequences of n_tokens take in all layers, with their newest, unquantized tokens."""
+        """Returns the bytes of n_sequences sequences of n_tokens each in all layers, including the newest, unquantized
+        tokens."""
         beside = self.layout.of_sequences(n_sequences).sealed_begin * len(self.layers)
         return beside + n_sequences * -(-n_tokens // PAGE) * sum(self._block_bytes)
 
@@ -131,7 +145,7 @@ class KvantCache(Cache):
         return self._config._attn_implementation == "kvant"
 
     def on(self, device: torch.device) -> contextlib.AbstractContextManager:
-        """Makes the GPU of a layer's rows the current one for the library's calls."""
+        """Makes the device of a layer's rows the current one for calls of the library."""
         if device != self._device:
             if self._device is not None:
                 raise NotImplementedError(f"KvantCache keeps all layers on one GPU, and this model has some on {self._device} and some on "
@@ -150,9 +164,9 @@ class KvantCache(Cache):
         """Adds new tokens to a layer, and attends.
 
         q: [batch, n_heads, n, head_dim]. keys, values: [batch, n_kv_heads, n, head_dim]. mask: [batch, all tokens so
-        far], 0 for padding, or None. Returns [batch, n, n_heads, head_dim] of q's type.
+        far] with 0 for padding, or None. Returns [batch, n, n_heads, head_dim] of q's type.
 
-        Prompts attend in BF16. Single tokens give their queries in F32, because rotating those rounds nothing."""
+        Prompts attend in BF16. Single tokens pass their queries in F32, because rotating F32 queries rounds nothing."""
         if softmax_scale != self._state.softmax_scale:
             raise NotImplementedError(f"kvant: the model scales scores by {softmax_scale}, not by {self._state.softmax_scale}")
         n_sequences, n_heads, n_new, head_dim = q.shape
@@ -175,7 +189,7 @@ class KvantCache(Cache):
     def rows_for_other_attention(self, layer: KvantLayer, keys: torch.Tensor,
                                  values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Adds new tokens to a layer and returns all keys and values, [batch, n_kv_heads, tokens, head_dim]. Earlier
-        tokens are dequantized, new ones are as they are."""
+        tokens are dequantized, and new tokens are returned unchanged."""
         warnings.warn("KvantCache: the model's attention is not \"kvant\": keys and values are dequantized in every step, which "
                       "is slow and takes memory (attn_implementation=\"kvant\")", stacklevel=4)
         self._check_heads(keys, self._state.n_heads)
@@ -262,7 +276,8 @@ class KvantCache(Cache):
             self._graphs.begin()
 
     def _make_room(self, n_tokens: int, device: torch.device) -> None:
-        """Page p of sequence s lies in block p * n_sequences + s, so blocks keep their place as a cache grows."""
+        """Makes room for n_tokens tokens per sequence. Page p of sequence s lies in block p * n_sequences + s, so
+        blocks keep their place when the cache grows."""
         n_pages = -(-n_tokens // PAGE)
         if n_pages <= self._n_pages:
             return
@@ -296,7 +311,7 @@ class KvantCache(Cache):
 
 
 class KvantLayer(CacheLayerMixin):
-    """One layer's memory, uint8, which SequenceLayout divides."""
+    """Holds one layer's memory as uint8; SequenceLayout describes its parts."""
 
     is_sliding = False
 
@@ -304,7 +319,8 @@ class KvantLayer(CacheLayerMixin):
         super().__init__()
         self._cache = cache
         self.kv_cache = torch.empty(0, dtype=torch.uint8)
-        self.n_padded = 0  # tokens per sequence, padding included
+        # Tokens per sequence, padding included.
+        self.n_padded = 0
         self.is_initialized = True
 
     def lazy_initialization(self, key_states, value_states) -> None:
@@ -315,11 +331,12 @@ class KvantLayer(CacheLayerMixin):
         if not self._cache.uses_kvant_attention:
             with self._cache.on(key_states.device):
                 return self._cache.rows_for_other_attention(self, key_states, value_states)
-        key_states.kvant_layer = self  # the attention function, which is called next, finds the cache here
+        # transformers calls the attention function next, which finds the cache through this attribute.
+        key_states.kvant_layer = self
         return key_states, value_states
 
     def attend(self, q, keys, values, mask, softmax_scale) -> torch.Tensor:
-        """See KvantCache.attend."""
+        """Calls KvantCache.attend for this layer."""
         with self._cache.on(q.device):
             return self._cache.attend(self, q, keys, values, mask, softmax_scale)
 
@@ -340,7 +357,7 @@ class KvantLayer(CacheLayerMixin):
 
 
 def shape_of(config) -> ModelShape:
-    """Reads a text model's configuration. NotImplementedError: KvantCache does not support it."""
+    """Reads a text model's configuration. Raises NotImplementedError if KvantCache does not support the model."""
     heads = _heads_of(config)
     return ModelShape(config.num_hidden_layers, heads.n_heads, heads.n_kv_heads, heads.head_dim, heads.softmax_scale,
                       config.max_position_embeddings, config.vocab_size, config.model_type in TURNS_NEIGHBOURS)

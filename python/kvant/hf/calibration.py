@@ -25,18 +25,18 @@ PROBED_TOKENS = 32
 
 def calibrate(model: torch.nn.Module, tokenizer: Any, kv: str = "uniform-4bit", *, text: str = "",
               path: str | os.PathLike[str] | None = None, seed: int = 0, threads: int | None = None) -> pathlib.Path:
-    """Learns what a recipe should know about a model and returns the file with it, for KvantCache(constants=...) and
-    the vLLM plug-in. If the file exists, it is returned at once.
+    """Learns what a recipe should know about a model. Returns the path of a file for KvantCache(constants=...) and the
+    vLLM plug-in. An existing file is returned at once.
 
-    model: a causal language model of transformers, on any device. Trellis formats need a model whose gradients PyTorch
-    knows.
-    kv: a recipe as KvantCache takes it. One file serves all recipes with the same constants.
+    model: a causal language model of transformers, on any device. Trellis formats need a model for which PyTorch can
+    compute gradients.
+    kv: a recipe as KvantCache takes it. One file serves all recipes with equal constants.
     tokenizer: the model's tokenizer, or the tokens of a text, whole numbers [n].
-    text: the text to learn from; empty: the one that ships with kvant.
-    path: the file; None: in the user's cache folder, under the checkpoint's fingerprint.
+    text: the text to learn from; an empty text selects the text that ships with kvant.
+    path: the file; None selects a file in the user's cache folder, named by the checkpoint's fingerprint.
 
-    It takes the memory of a forward and backward pass over 1024 tokens, in addition to the model. ValueError: the path
-    has a file of another checkpoint."""
+    In addition to the model, calibration takes the memory of a forward and backward pass over 1024 tokens. Raises
+    ValueError if the path holds the file of another checkpoint."""
     from kvant.engine import _engine
 
     if not isinstance(model, torch.nn.Module) or not hasattr(model, "config"):
@@ -51,7 +51,8 @@ def calibrate(model: torch.nn.Module, tokenizer: Any, kv: str = "uniform-4bit", 
         if not callable(tokenizer):
             raise ValueError("kvant.hf.calibrate: with tokens of your own, name the file: path=...")
         path = _engine.calibration_path(text_of_recipe, shape.geometry(), fingerprint, text)
-        with contextlib.suppress(_engine.Error):  # the file is missing, or an earlier version wrote it
+        # The file is missing, or an earlier version of kvant wrote it.
+        with contextlib.suppress(_engine.Error):
             found = read_constants(path, recipe, shape, serves_by_head=True)
     elif os.path.exists(path):
         found = read_constants(path, recipe, shape, serves_by_head=True)
@@ -70,7 +71,7 @@ def calibrate(model: torch.nn.Module, tokenizer: Any, kv: str = "uniform-4bit", 
 
 
 def _check_writable(path: pathlib.Path) -> None:
-    """Checks the path before the work, which takes minutes."""
+    """Checks that the path can be written, before calibration takes minutes."""
     folder = path.absolute().parent
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,19 +1,20 @@
-"""Finds out how a model of transformers rotates its queries and keys (RoPE), as far as calibration needs it."""
+"""Finds out how a model of transformers rotates its queries and keys (RoPE), as far as calibration needs to know."""
 
 from __future__ import annotations
 
 import torch
 
-# Channels (first, second) that rotate together, and the share of a whole turn that each token adds.
+# Each entry holds two channels that rotate together, and the share of a whole turn that each token adds.
 Turns = list[tuple[int, int, float]]
 
 PROBED_SHIFT = 3  # tokens
-MOST_RESIDUAL = 0.1  # relative error of a layer's queries; BF16's rounding through all layers is about 0.01
+# The largest relative error of a layer's queries. BF16's rounding through all layers causes about 0.01.
+MOST_RESIDUAL = 0.1
 
 
 def candidates(model: torch.nn.Module, head_dim: int) -> list[Turns]:
-    """Returns the rotations that layers may have: none, channel i with channel i + half, or neighbouring channels.
-    Halves and neighbours are counted within the rotated part of a head."""
+    """Returns the rotations that layers may have: none, channel i with channel i + half, or neighbouring channels. Both
+    kinds count only the channels of the rotated part of a head."""
     frequencies = {tuple(x.double().cpu().tolist()) for name, x in model.named_buffers()
                    if name.split(".")[-1].endswith("inv_freq") and 2 * len(x) <= head_dim}
     found: list[Turns] = [[]]
@@ -40,14 +41,14 @@ def turn(rows: torch.Tensor, turns: Turns, n_tokens: torch.Tensor) -> torch.Tens
 
 
 def turns_of_layers(found: list[Turns], queries: list[torch.Tensor], shifted: list[torch.Tensor]) -> list[Turns]:
-    """Returns which of `found` each layer has. The queries, F32 [n_heads, n, head_dim], are of the same tokens at
-    positions that differ by PROBED_SHIFT; what a layer reads depends on distances alone, so RoPE is all that differs.
-    NotImplementedError: none fits."""
+    """Returns which of the rotations in `found` each layer has. The queries, F32 [n_heads, n, head_dim], belong to
+    equal tokens at positions that differ by PROBED_SHIFT. Attention depends on distances alone, so only RoPE makes the
+    queries differ. Raises NotImplementedError if no rotation fits a layer."""
     layers = []
     for layer, (q, q_shifted) in enumerate(zip(queries, shifted)):
         steps = torch.full((q.shape[-2],), PROBED_SHIFT)
         norm = q_shifted.norm()
-        # YaRN changes the magnitudes, but equally at both positions.
+        # YaRN also changes the magnitudes, but equally at both positions.
         residuals = [((turn(q, turns, steps) - q_shifted).norm() / norm).item() for turns in found]
         best = min(range(len(found)), key=residuals.__getitem__)
         if not residuals[best] <= MOST_RESIDUAL:

@@ -1,6 +1,6 @@
-"""Runs steps of one new token per sequence as CUDA graphs: one graph for what the layers share, and one for each
-layer's attention. Without graphs, the host needs longer to describe a layer's few launches than the GPU to run them,
-and transformers keeps the host busy."""
+"""Runs steps of one new token per sequence as CUDA graphs: one graph for what the layers share, and one graph per layer
+for attention. Without graphs, transformers keeps the host so busy that describing a layer's launches takes longer than
+running them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from kvant.paged.model_cache import ModelCache
 
 
 class DecodeGraphs:
-    """Graphs for a cache whose blocks and tables keep their place. Each step calls `begin`, then `attend` for each
-    layer."""
+    """Holds the graphs for a cache whose blocks and tables keep their place. Each step calls `begin`, and then `attend`
+    for each layer."""
 
     def __init__(self, cache: ModelCache, seq_lens: torch.Tensor, block_table: torch.Tensor, tail_table: torch.Tensor):
-        """seq_lens: int32 [n_seqs], new token included. It is changed in place from step to step."""
+        """seq_lens is int32 [n_seqs], including the new token. The caller changes it in place from step to step."""
         self._cache, layout = cache, cache.layout
         n_seqs, device = len(seq_lens), seq_lens.device
         # Queries are F32, because the library rotates them in place.
@@ -27,22 +27,25 @@ class DecodeGraphs:
         self._out: torch.Tensor | None = None
         self._pool = torch.cuda.graph_pool_handle()
         self._layers: dict[int, torch.cuda.CUDAGraph] = {}
-        decode.prepare(cache, seq_lens, block_table, tail_table)  # once outside the capture, because CUDA loads kernels on first use
+        # CUDA loads kernels at their first use, which must happen outside a capture.
+        decode.prepare(cache, seq_lens, block_table, tail_table)
         self._shared, self._step = self._captured(lambda: decode.prepare(cache, seq_lens, block_table, tail_table))
 
     def begin(self) -> None:
         self._shared.replay()
 
     def attend(self, blocks: torch.Tensor, q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-        """blocks: the layer's. q: [n_seqs, n_heads, head_dim], of one type in all steps. keys, values: [n_seqs,
-        n_kv_heads, head_dim]. Returns [n_seqs, n_heads, head_dim] of q's type, which the next layer overwrites."""
+        """Attends for one layer. blocks: the layer's blocks. q: [n_seqs, n_heads, head_dim], of one type in all steps.
+        keys, values: [n_seqs, n_kv_heads, head_dim]. Returns [n_seqs, n_heads, head_dim] of q's type, which the next
+        layer overwrites."""
         if self._out is None:
             self._out = torch.zeros_like(q, memory_format=torch.contiguous_format)
         for ours, new in ((self._q, q), (self._keys, keys), (self._values, values)):
             ours.copy_(new)
         graph = self._layers.get(blocks.data_ptr())
         if graph is None:
-            # Runs the attention for this step, too. Writing a token twice changes nothing.
+            # The attention must run for this step too, because a capture runs nothing. Writing a token twice changes
+            # nothing.
             self._attend(blocks)
             self._layers[blocks.data_ptr()], _ = self._captured(lambda: self._attend(blocks))
         else:

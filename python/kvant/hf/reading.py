@@ -1,5 +1,5 @@
-"""Shows calibration the queries, keys and values of a model of transformers, by the attention `kvant` and a cache that
-keeps nothing."""
+"""Shows calibration the queries, keys and values of a model of transformers. The model runs with the attention `kvant`
+and with a cache that keeps nothing."""
 
 from __future__ import annotations
 
@@ -13,21 +13,23 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 
 from kvant import PAGE
 
-SINK_TOKENS = 4  # at the start of a text; calibration leaves out their errors (kSinkTokens in src/calibrate)
+# Calibration leaves out the errors of the first tokens of a text (kSinkTokens in src/calibrate).
+SINK_TOKENS = 4
 
-# Takes a layer, queries [n_heads, n, head_dim], keys and values [n_kv_heads, n, head_dim], and the factor of the
-# scores.
+# A Visitor takes a layer, queries [n_heads, n, head_dim], keys and values [n_kv_heads, n, head_dim], and the factor of
+# the scores.
 Visitor = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor, float], None]
-# Takes, in the backward pass, a layer, its queries and F32 [n_heads, n], how much each query counts.
+# A QueryVisitor is called in the backward pass. It takes a layer, the layer's queries, and F32 [n_heads, n], how much
+# each query counts.
 QueryVisitor = Callable[[int, torch.Tensor, torch.Tensor], None]
-# Takes, in the backward pass, a layer, queries, keys, values and the loss's derivative by the attention's output
-# [n_heads, n, head_dim].
+# A GradientVisitor is called in the backward pass. It takes a layer, queries, keys, values, and the derivative of the
+# loss by the attention's output, [n_heads, n, head_dim].
 GradientVisitor = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], None]
 
 
 class ReadingCache(Cache):
-    """Takes part in one forward pass of one text, whose attention is to the text itself, in float32. It shows each
-    layer to `visit`, and in a backward pass to `visit_back` and `visit_gradient`."""
+    """Takes part in one forward pass of one text, which attends to itself in float32. The cache shows each layer to
+    `visit`, and in a backward pass to `visit_back` and `visit_gradient`."""
 
     def __init__(self, n_layers: int, visit: Visitor | None = None, visit_back: QueryVisitor | None = None,
                  visit_gradient: GradientVisitor | None = None):
@@ -45,11 +47,12 @@ class _ReadingLayer(CacheLayerMixin):
 
     def update(self, key_states, value_states, *args, **kwargs):
         self._n_tokens += key_states.shape[-2]
-        key_states.kvant_layer = self  # the attention function, which is called next, finds the cache here
+        # transformers calls the attention function next, which finds the cache through this attribute.
+        key_states.kvant_layer = self
         return key_states, value_states
 
     def attend(self, q, keys, values, mask, softmax_scale) -> torch.Tensor:
-        """Attends as KvantCache.attend does."""
+        """Attends like KvantCache.attend, but without a cache."""
         if self._visit is not None:
             self._visit(self._number, q[0].detach(), keys[0].detach(), values[0].detach(), softmax_scale)
         visitors = [None if visit is None else functools.partial(visit, self._number) for visit in (self._visit_back, self._visit_gradient)]
@@ -69,8 +72,8 @@ class _ReadingLayer(CacheLayerMixin):
 
 
 class _Attention(torch.autograd.Function):
-    """Causal attention of q [n_heads, n, d] to keys and values [n_kv_heads, n, d], one page of queries at a time. The
-    backward pass computes the weights again, which saves memory."""
+    """Computes causal attention of q [n_heads, n, d] to keys and values [n_kv_heads, n, d], one page of queries at a
+    time. The backward pass computes the weights again, which saves memory."""
 
     @staticmethod
     def forward(ctx, q, keys, values, scale, visit_back, visit_gradient=None):
@@ -85,11 +88,11 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient):
-        """Computes gradients with P the weights and O = P V: dV = P^T dO, dS = P (dO V^T - its mean under P), dQ = dS
+        """Computes gradients. With P the weights and O = P V: dV = P^T dO, dS = P (dO V^T - its mean under P), dQ = dS
         K, dK = dS^T Q.
 
-        A query counts by the norm of the derivative by its scores of tokens in quantized pages, without those of the
-        sink."""
+        The weight of a query is a norm: that of the derivative by the query's scores of tokens in quantized pages,
+        without tokens of the sink."""
         q, keys, values = ctx.saved_tensors
         if ctx.visit_gradient is not None:
             ctx.visit_gradient(q, keys, values, gradient)
@@ -128,7 +131,8 @@ def _weights(q: torch.Tensor, k: torch.Tensor, rows: slice, scale: float) -> tor
 
 @contextlib.contextmanager
 def reading(model: torch.nn.Module) -> Iterator[None]:
-    """Makes a model readable: it uses the attention `kvant`, no dropout and no gradients of its weights."""
+    """Makes a model readable inside the context: it uses the attention `kvant`, no dropout, and no gradients of its
+    weights."""
     config = model.config.get_text_config(decoder=True)
     before, was_training = config._attn_implementation, model.training
     had_gradients = [x for x in model.parameters() if x.requires_grad]
@@ -161,8 +165,8 @@ def _as_cache(model: torch.nn.Module, cache: Cache) -> dict[str, Cache]:
 
 
 def drawn_scores(logits: torch.Tensor, rng: torch.Generator) -> torch.Tensor:
-    """Draws a random vector u for each prediction [n, n_vocab], with mean 0 and E u u^T = diag(p) - p p^T for
-    probabilities p. The square of its product with a small change of the logits is, on average, what the change costs
+    """Draws a random vector u for each prediction [n, n_vocab]. For probabilities p, u has mean 0 and E u u^T = diag(p)
+    - p p^T. The squared product of u with a small change of the logits is, on average, the cost of the change
     (src/calibrate/score_gradient.h)."""
     signs = torch.empty(logits.shape, dtype=torch.int8).random_(0, 2, generator=rng).to(logits.device) * 2 - 1
     masses = logits.softmax(-1)
@@ -172,7 +176,8 @@ def drawn_scores(logits: torch.Tensor, rng: torch.Generator) -> torch.Tensor:
 
 def read_back(model: torch.nn.Module, tokens: torch.Tensor, first_scored: int, rng: torch.Generator, n_layers: int,
               visit: QueryVisitor, visit_gradient: GradientVisitor | None = None) -> None:
-    """Runs a text's tokens [n] and derives the drawn scores of the predictions from token first_scored on."""
+    """Runs a text's tokens [n], and computes derivatives of the drawn scores of the predictions from token first_scored
+    on."""
     embeddings = model.get_input_embeddings()
     device = embeddings.weight.device
     hook = embeddings.register_forward_hook(lambda module, inputs, output: output.requires_grad_())

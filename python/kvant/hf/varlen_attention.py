@@ -1,10 +1,10 @@
-"""Lets prompts' rows attend to pages by PyTorch's own FlashAttention, which knows sequences but no page tables, or on a
-CPU by products of matrices. It is the attention that kvant.paged.prefill asks for.
+"""Lets rows of prompts attend to pages with PyTorch's own FlashAttention, which knows sequences but no page tables. On
+a CPU, matrix products replace FlashAttention. kvant.paged.prefill takes this attention as an argument.
 
-A page's rows attend to their own page, causally, and to all pages of their step before it. The earlier pages are taken
-in turns. In turn L, pages are grouped by 2^(L+1), and the rows in the second half of each group attend to the first
-half, without a mask. Any two pages are in opposite halves of one group in exactly one turn: that of the highest bit in
-which their numbers differ."""
+The rows of a page attend causally to their own page, and to all earlier pages of their step. The earlier pages are
+handled in turns. In turn L, pages form groups of 2^(L+1), and the rows in the second half of each group attend to the
+first half, without a mask. Any two pages are in opposite halves of one group in exactly one turn: the highest bit in
+which their numbers differ gives this turn."""
 
 from __future__ import annotations
 
@@ -21,10 +21,12 @@ from kvant.paged.step_rules import PrefillPlan
 
 @dataclass(frozen=True)
 class Turn:
-    """Sequences of rows that each attend to a sequence of tokens."""
+    """Describes sequences of rows that each attend to a sequence of tokens."""
 
-    rows: torch.Tensor | None  # int64: rows of the step; None: all
-    tokens: torch.Tensor  # int64: tokens, counted through all pages
+    # int64, rows of the step; None means all rows.
+    rows: torch.Tensor | None
+    # int64, tokens counted through all pages.
+    tokens: torch.Tensor
     row_bounds: torch.Tensor  # int32 [n + 1]
     token_bounds: torch.Tensor
     most_rows: int
@@ -33,9 +35,9 @@ class Turn:
 
 def flash(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, row_bounds: torch.Tensor, token_bounds: torch.Tensor,
           most_rows: int, most_tokens: int, scale: float, causal: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """q: BF16 [n_rows, n_heads, head_dim]. keys, values: BF16 [n_tokens, n_kv_heads, head_dim]. A causal mask is
-    aligned to the last row and token. Returns the output, and F32 [n_heads, n_rows], the logarithms of the sums of
-    exponentials."""
+    """Attends with PyTorch's FlashAttention. q: BF16 [n_rows, n_heads, head_dim]. keys, values: BF16 [n_tokens,
+    n_kv_heads, head_dim]. A causal mask is aligned to the last row and token. Returns the output, and F32 [n_heads,
+    n_rows], the logarithms of the sums of exponentials."""
     if q.device.type == "cpu":
         return _by_products(q, keys, values, row_bounds.tolist(), token_bounds.tolist(), scale, causal)
     out, lse, *_ = torch.ops.aten._flash_attention_forward(q, keys, values, row_bounds, token_bounds, most_rows, most_tokens,
@@ -43,7 +45,8 @@ def flash(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, row_bounds:
     return out, lse
 
 
-ROWS_TOGETHER = 256  # whose scores are in memory at one time
+# The scores of this many rows are in memory at one time.
+ROWS_TOGETHER = 256
 
 
 def _by_products(q, keys, values, row_bounds: list[int], token_bounds: list[int], scale: float, causal: bool):
@@ -51,11 +54,12 @@ def _by_products(q, keys, values, row_bounds: list[int], token_bounds: list[int]
     out, lse = torch.empty_like(q), torch.empty(q.shape[1], len(q), dtype=torch.float32)
     group = q.shape[1] // keys.shape[1]
     for (first, end), (first_token, end_token) in zip(zip(row_bounds, row_bounds[1:]), zip(token_bounds, token_bounds[1:])):
-        k, v = (x[first_token:end_token].float().transpose(0, 1) for x in (keys, values))  # [KV heads, tokens, channels]
+        k, v = (x[first_token:end_token].float().transpose(0, 1) for x in (keys, values))  # [KV heads, tokens, d]
         n_tokens = end_token - first_token
         for begin in range(first, end, ROWS_TOGETHER):
             rows = slice(begin, min(begin + ROWS_TOGETHER, end))
-            of_heads = q[rows].float().transpose(0, 1).reshape(len(k), -1, q.shape[2])  # the query heads of a KV head, one behind another
+            # [n_kv_heads, rows of all query heads of the group, head_dim]
+            of_heads = q[rows].float().transpose(0, 1).reshape(len(k), -1, q.shape[2])
             scores = (of_heads @ k.transpose(1, 2) * scale).view(len(k), group, -1, n_tokens)
             if causal:
                 last = torch.arange(rows.start, rows.stop) - end + n_tokens
@@ -67,7 +71,7 @@ def _by_products(q, keys, values, row_bounds: list[int], token_bounds: list[int]
 
 
 class PieceAttention:
-    """The attention of one step's plan, called as prefill.VarlenAttention is."""
+    """The attention of one step's plan, with the signature of prefill.VarlenAttention."""
 
     def __init__(self, plan: PrefillPlan, device: torch.device, attention: Callable = flash):
         self._attention = attention
@@ -104,7 +108,7 @@ class PieceAttention:
                                turn.row_bounds, turn.token_bounds, turn.most_rows, turn.most_tokens, scale, causal)
 
 
-# Pairs of (rows of the step, tokens of its pages), one for each sequence of a turn.
+# Each pair holds rows of the step and tokens of the step's pages, for one sequence of a turn.
 _Pairs = list[tuple[np.ndarray, np.ndarray]]
 
 
@@ -120,7 +124,8 @@ def _earlier_pages(plan: PrefillPlan, size: int) -> _Pairs:
         pieces = np.flatnonzero(plan.request == request)
         for start in range(0, len(pieces) - size, 2 * size):
             rows = pieces[start + size:start + 2 * size]
-            seen = plan.visible[pieces[-1], start:start + size]  # the last piece sees all before it, in their order
+            # The last piece sees all pieces before it, in their order.
+            seen = plan.visible[pieces[-1], start:start + size]
             pairs.append((np.arange(first[rows[0]], first[rows[-1] + 1]),
                           (seen[:, None] * PAGE + np.arange(PAGE)).reshape(-1)))
     return pairs

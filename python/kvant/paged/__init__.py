@@ -1,2 +1,2 @@
-"""One paged cache on a GPU for whoever runs a model on PyTorch: what a step does with its requests' pages, sinks and tails.
-`kvant.vllm` and `kvant.hf` drive it."""
+"""A paged cache for programs that run a model on PyTorch. The package says what a step does with the pages, sinks and
+tails of its requests; `kvant.vllm` and `kvant.hf` build on it."""

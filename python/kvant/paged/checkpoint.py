@@ -1,8 +1,8 @@
-"""Identifies checkpoints, because constants of another checkpoint must be refused.
+"""Identifies checkpoints, because the cache must refuse constants of another checkpoint.
 
-A fingerprint has two parts, joined by a hyphen. The first is of the model's numbers. The second is of weights that are
-equal in a checkpoint's files and in memory, as bfloat16: the layers' norms and, where weights are not quantized, the
-first rows of each layer's key projection."""
+A fingerprint has two parts, joined by a hyphen. The first part is a hash of numbers in the model's configuration. The
+second is a hash of weights that are equal, as bfloat16, in a checkpoint's files and in memory. These weights are the
+layers' norms and, unless weights are quantized, the first rows of each layer's key projection."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ _ROWS = 4  # rows of a projection
 _FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 _NUMBERS = ("num_hidden_layers", "num_attention_heads", "num_key_value_heads", "hidden_size", "vocab_size")
 
-# Names of weights, each with a function that reads its first rows (None: all rows).
+# Each entry is the name of a weight and a function that reads its first rows (None: all rows).
 Weights = Iterable[tuple[str, Callable[[int | None], torch.Tensor]]]
 
 
 def of_config(config) -> str:
-    """Returns the part of a fingerprint that the configuration of a text model in transformers determines."""
+    """Returns the part of a fingerprint that the configuration of a text model of transformers determines."""
     text = ",".join(f"{name}={getattr(config, name, None)}" for name in _NUMBERS)
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 def fingerprint(config, weights: Weights) -> str:
-    """Returns the fingerprint. ValueError: the weights have no layer norm."""
+    """Returns the fingerprint of a checkpoint. Raises ValueError if the weights have no layer norm."""
     hashed = hashlib.sha256()
     is_quantized = getattr(config, "quantization_config", None) is not None
     patterns = {_NORM: None} if is_quantized else {_NORM: None, _KEYS: _ROWS}
@@ -47,7 +47,7 @@ def fingerprint(config, weights: Weights) -> str:
 
 
 def of_model(model: torch.nn.Module, config) -> str:
-    """Returns the fingerprint of a model in memory. config: the configuration of its text model."""
+    """Returns the fingerprint of a model in memory. `config` is the configuration of its text model."""
     return fingerprint(config, ((name, lambda n, x=x: x[:n]) for name, x in model.named_parameters()))
 
 
@@ -64,8 +64,8 @@ def of_files(folder: str | pathlib.Path, config) -> str:
 
 
 def check_fingerprint(ours: str, theirs: str, model: str, path) -> None:
-    """Compares fingerprints. ours: the model's, or the known part of it. theirs: that of the constants, with the name
-    of their model."""
+    """Raises ValueError if the fingerprints differ. `ours` is the model's fingerprint, or its known part. `theirs`
+    belongs to the constants, whose model is called `model`."""
     if not theirs.startswith(ours):
         raise ValueError(f"kvant: the constants '{path}' are of another checkpoint ({model}, fingerprint {theirs}, not {ours}): "
                          "kvant.hf.calibrate makes those of this one, in a file of their own")

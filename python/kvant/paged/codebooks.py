@@ -11,14 +11,16 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-ALIGNMENT = 128  # each head's codebook begins at a multiple of this many numbers
-LARGEST = 65504.0  # largest number in half precision
+# Each head's codebook begins at a multiple of this many numbers.
+ALIGNMENT = 128
+# The largest number in half precision.
+LARGEST = 65504.0
 
 
 @dataclass(frozen=True)
 class Codebooks:
-    """Codebooks of all layers in order: centroids, F16 [n_layers, n_kv_heads, numbers of a codebook]. Keys and values
-    may have codebooks of different sizes. None: the side's format has no codebook."""
+    """Holds the codebooks of all layers in order: centroids, F16 [n_layers, n_kv_heads, numbers of a codebook]. Keys
+    and values may have codebooks of different sizes. None means that the side's format has no codebook."""
 
     keys: torch.Tensor | None
     values: torch.Tensor | None
@@ -31,7 +33,7 @@ class Codebooks:
         return Codebooks(*(x if x is None else x.to(device) for x in (self.keys, self.values)))
 
     def of_heads(self, heads: slice) -> Codebooks:
-        """Returns the codebooks of some KV heads, for a rank of tensor parallelism."""
+        """Returns the codebooks of the KV heads of one rank of tensor parallelism."""
         return Codebooks(*(x if x is None else x[:, heads].contiguous() for x in (self.keys, self.values)))
 
     def of_layer(self, layer: int) -> dict[str, Any]:
@@ -44,8 +46,8 @@ class Codebooks:
 
 
 def stacked(books: Sequence[Sequence[npt.NDArray[np.float32]]]) -> torch.Tensor:
-    """Packs the centroids of each layer and KV head, which are all of one size. ValueError: some do not fit into half
-    precision."""
+    """Packs the centroids of each layer and KV head, which must have equal sizes. Raises ValueError if a centroid does
+    not fit into half precision."""
     all_books = torch.from_numpy(np.array(books, np.float32))
     if not bool((all_books.abs() <= LARGEST).all()):
         raise ValueError(f"kvant: a codebook has centroids beyond {LARGEST:.0f}, and kernels read them in half precision: the model's keys "

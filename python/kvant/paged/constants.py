@@ -1,4 +1,4 @@
-"""Reads what calibration found out about a model from a file of `kvant.hf.calibrate` or `kvant calibrate`."""
+"""Reads what calibration has learned about a model from a file of `kvant.hf.calibrate` or `kvant calibrate`."""
 
 from __future__ import annotations
 
@@ -16,16 +16,20 @@ from kvant.paged.key_scales import KeyScales, smoothing
 from kvant.paged.model_constants import ModelConstants
 from kvant.paged.recipes import Recipe, allocated, calibrated, has_codebook
 
-# Names of arrays.
-PAGE_METRIC = "page-metric"  # [head_dim][RANK] directions, then [head_dim][2] turns: src/format/page_metric.h
-CODEBOOK = "codebook/"  # followed by the format; the array holds the centroids one after another (src/format/vq.cc)
-SMOOTH = "smooth"  # [head_dim]: src/transform/smooth.cc
-KEY_FACTORS = "key-factors"  # [head_dim], where the engine balances norms of queries and keys (src/model/query_key_balance.h)
+# These are names of arrays in the file. The comment of each name describes its array.
+# [head_dim][RANK] directions, then [head_dim][2] turns; see src/format/page_metric.h.
+PAGE_METRIC = "page-metric"
+# The format's name follows; the array holds the centroids one after another (src/format/vq.cc).
+CODEBOOK = "codebook/"
+# [head_dim]; see src/transform/smooth.cc.
+SMOOTH = "smooth"
+# [head_dim], present if the engine balances the norms of queries and keys (src/model/query_key_balance.h).
+KEY_FACTORS = "key-factors"
 
 
 @dataclass(frozen=True)
 class ModelShape:
-    """The shape of a model whose layers are alike and see all tokens."""
+    """Describes a model whose layers all have one shape and full attention."""
 
     n_layers: int
     n_heads: int
@@ -34,10 +38,12 @@ class ModelShape:
     softmax_scale: float
     trained_context: int  # tokens
     n_vocab: int
-    turns_neighbours: bool = False  # RoPE turns channels 2 i and 2 i + 1 together, not i and i + half of what is turned
+    # True if RoPE rotates channels 2 i and 2 i + 1 together; otherwise it rotates i and i + half of the rotated
+    # channels.
+    turns_neighbours: bool = False
 
     def geometry(self):
-        """Returns the engine's description of the shape."""
+        """Returns the shape as the engine describes it."""
         from kvant.engine import _engine
 
         return _engine.Geometry(self.n_layers, self.n_heads, self.n_kv_heads, self.head_dim, self.softmax_scale,
@@ -46,21 +52,24 @@ class ModelShape:
 
 @dataclass(frozen=True)
 class Constants:
-    """The constants of one recipe. `recipe` is the recipe that has them."""
+    """Holds the constants of one recipe. `recipe` is the recipe with everything that the constants decide."""
 
     recipe: Recipe
-    fingerprint: str  # fingerprint of the checkpoint
-    model: str  # the model's name in messages
+    # The fingerprint of the checkpoint.
+    fingerprint: str
+    # The model's name in messages.
+    model: str
     of_model: ModelConstants
-    is_of_gguf: bool = False  # `kvant calibrate` made them for a GGUF file, whose fingerprint is of another kind
+    # True if `kvant calibrate` made the constants for a GGUF file, whose fingerprint has another form.
+    is_of_gguf: bool = False
 
 
 def read_constants(path: str | os.PathLike[str], recipe: Recipe, shape: ModelShape, serves_by_head: bool = False) -> Constants:
-    """Reads the constants. serves_by_head: whether the cache can have formats by layer and head. A recipe that was
-    asked for by such a name gets them if the file has their sensitivities.
+    """Reads the constants of a recipe from a file. serves_by_head says whether the cache supports formats by layer and
+    head. If so, and if the file has sensitivities, a recipe such as kvant-4bit gets such formats.
 
-    kvant.Error, ValueError: the file is no calibration, is damaged, or lacks constants for this recipe, number of
-    layers or number of heads."""
+    Raises kvant.Error or ValueError if the file is no calibration, is damaged, or lacks constants for this recipe,
+    number of layers or number of heads."""
     from kvant.engine import _engine
 
     recipe, geometry = calibrated(recipe), shape.geometry()
@@ -109,6 +118,6 @@ def _metrics(arrays: Sequence[Sequence[np.ndarray]], recipe: Recipe, d: int) -> 
 
 def heads_of_rank(n_kv_heads: int, rank: int, n_ranks: int) -> slice:
     """Returns the KV heads of a rank of tensor parallelism, as vLLM distributes them. If there are fewer heads than
-    ranks, several ranks have the same head."""
+    ranks, several ranks have one head in common."""
     first = rank * n_kv_heads // n_ranks
     return slice(first, first + max(1, n_kv_heads // n_ranks))

@@ -1,5 +1,5 @@
-"""Decodes requests with one new token, or with several (draft_rows). Everything that depends on lengths is computed on
-the device (kvant_plan_step), so a step can be captured into a CUDA graph and replayed while sequences grow."""
+"""Decodes requests with one new token, or with several (draft_rows). The device computes everything that depends on
+lengths (kvant_plan_step). A step can therefore be captured into a CUDA graph and replayed while sequences grow."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from kvant.paged.model_cache import ModelCache
 
 @dataclass(frozen=True)
 class DecodeStep:
-    """What all layers of a step share. A request is one sequence of the library, or several parts."""
+    """Holds what all layers of a step share. A request is one sequence of the library, or several parts of a sequence
+    each."""
 
     plan: StepPlan
     shape: Shape
@@ -27,8 +28,9 @@ class DecodeStep:
 
 def prepare(cache: ModelCache, seq_lens: torch.Tensor, block_table: torch.Tensor, tail_blocks: torch.Tensor,
             row_begins: torch.Tensor | None = None) -> DecodeStep:
-    """seq_lens: int32 [n_requests], new tokens included; 0: padding. block_table, tail_blocks: int32 [n_requests, ...].
-    row_begins: int32 [n_requests + 1], where each request's new tokens begin; None: each request has one."""
+    """Prepares a decode step for all layers. seq_lens: int32 [n_requests], including new tokens, with 0 for padding.
+    block_table, tail_blocks: int32 [n_requests, ...]. row_begins: int32 [n_requests + 1], the first new token of each
+    request; None means one new token per request."""
     n_requests, n_sink, n_pages = len(seq_lens), cache.layout.sink_tokens, SIDES * cache.layout.n_kv_heads
     plan = StepPlan(n_requests, cache.max_rows, cache.max_queries, sink=n_sink, device=cache.device)
 
@@ -51,7 +53,8 @@ def prepare(cache: ModelCache, seq_lens: torch.Tensor, block_table: torch.Tensor
 def append(cache: ModelCache, step: DecodeStep, blocks: torch.Tensor, keys: torch.Tensor, values: torch.Tensor,
            q: torch.Tensor | None = None) -> None:
     """Writes new tokens into the tails of their sequences. keys, values: BF16 or F16 [n_rows, n_kv_heads, head_dim]. q:
-    their queries, likewise [n_rows, n_heads, head_dim], which are transformed in place to match stored keys."""
+    the queries of these tokens, BF16 or F16 [n_rows, n_heads, head_dim], which are transformed in place to match stored
+    keys."""
     n_rows = len(keys)
     cache.library.append(step.shape, Layer(tail=cache.tail_pages(step.tail_ids, blocks)), step.plan.row_seq[:n_rows],
                          step.plan.row_tail_token[:n_rows], keys, values, cache.recipe.key_hadamard, cache.recipe.value_hadamard,
@@ -62,18 +65,19 @@ def attend(cache: ModelCache, step: DecodeStep, blocks: torch.Tensor, q: torch.T
            values: torch.Tensor, out: torch.Tensor, sink_logits: torch.Tensor | None = None) -> None:
     """Appends a token of each sequence to its tail, and attends to the sealed pages, the sink and the tail.
 
-    blocks: the layer's. q, out: BF16 or F16 [n_seqs, n_heads, head_dim]. keys, values: BF16 or F16 [n_seqs, n_kv_heads,
-    head_dim]. With rotated or smoothed keys, q is changed in place, which saves a launch. sink_logits: see
-    model_state.attend."""
+    blocks: the layer's blocks. q, out: BF16 or F16 [n_seqs, n_heads, head_dim]. keys, values: BF16 or F16 [n_seqs,
+    n_kv_heads, head_dim]. With rotated or smoothed keys, q is changed in place, which saves a launch.
+    model_state.attend explains sink_logits."""
     append(cache, step, blocks, keys, values, q)
     read(cache, step, blocks, q, out, sink_logits)
 
 
 def read(cache: ModelCache, step: DecodeStep, blocks: torch.Tensor, q: torch.Tensor, out: torch.Tensor,
          sink_logits: torch.Tensor | None = None) -> None:
-    """Attention of tokens that are already in their tails. q, out: BF16 or F16 [n_rows, n_heads, head_dim]; q already
-    matches stored keys."""
-    settled = cache.max_rows == 1  # with drafts, pages may have been sealed in this step
+    """Attends with tokens that are already in their tails. q, out: BF16 or F16 [n_rows, n_heads, head_dim]. q must
+    match stored keys already."""
+    # With drafts, this step may have sealed pages.
+    settled = cache.max_rows == 1
     layer = Layer(sealed=cache.sealed_pages(step.block_table, blocks), tail=cache.tail_pages(step.tail_ids, blocks), q=q,
                   q_seq_stride=q.stride(0), q_head_stride=q.stride(1), q_type=type_of(q), out=out, out_type=type_of(out),
                   out_seq_stride=out.stride(0), out_head_stride=out.stride(1), settled=settled,

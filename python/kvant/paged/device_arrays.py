@@ -1,4 +1,4 @@
-"""Collects what the host knows of a step and copies it to the device."""
+"""Collects arrays that the host computes for a step and copies them to the device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Seals the pages, of all layers, that decoded tokens have filled."""
+"""Seals the pages of all layers that decoded tokens have filled."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ class _Pending:
 
 class FilledPages:
     """Remembers pages that decoded tokens have filled and that are still unquantized. They are sealed before the next
-    step, with one launch for all layers if possible. Pages are known by their blocks, so they outlive their requests.
-    No other request can share them before the next step (KvantSealedManager)."""
+    step, with one launch for all layers if possible. The class remembers blocks and not requests, so a page is sealed
+    even if its request has ended. No other request can share these pages before the next step (KvantSealedManager)."""
 
     def __init__(self, cache: ModelCache):
         self._cache = cache
         self._pending: _Pending | None = None
         self._addresses: tuple[int, ...] = ()  # addresses of the layers' blocks
-        self._offsets: torch.Tensor | None = None  # int64 [n_layers]: bytes from the lowest address
+        self._offsets: torch.Tensor | None = None  # int64 [n_layers], bytes from the lowest address
 
     def add(self, sealed_blocks: torch.Tensor, tail_ids: torch.Tensor, page: torch.Tensor) -> None:
-        """sealed_blocks: int32 [n], where the pages go. tail_ids: int32 [n, 2 * n_kv_heads], where they are. page:
-        int32 [n], the number of each page in its sequence."""
+        """Adds pages to seal. sealed_blocks: int32 [n], their destinations. tail_ids: int32 [n, 2 * n_kv_heads], their
+        places in the tail. page: int32 [n], the number of each page in its sequence."""
         self._pending = _Pending(sealed_blocks, tail_ids, page)
 
     def seal(self, layers: Sequence[torch.Tensor]) -> None:
-        """Seals the pages. layers: the blocks of each layer."""
+        """Seals the pages. `layers` holds the blocks of each layer."""
         if self._pending is None:
             return
         pending, self._pending, cache = self._pending, None, self._cache
@@ -47,7 +47,8 @@ class FilledPages:
                 self._seal(pending, blocks, metrics=cache.metrics(blocks, pending.page))
 
     def _seal(self, pending: _Pending, blocks: torch.Tensor, **how) -> None:
-        """Seals pages. blocks: the layer's, or those of the lowest layer if several are sealed at once."""
+        """Seals the pages of one layer, whose blocks are `blocks`, or of all layers. For all layers, `blocks` belongs
+        to the layer with the lowest address."""
         cache, place = self._cache, pending.page.clip(max=1)
         cache.library.seal_pages(
             cache.shape(len(place), blocks=blocks), Layer(

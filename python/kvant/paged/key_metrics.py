@@ -1,4 +1,4 @@
-"""Holds the costs of K's errors by calibration, which the library uses when it seals pages (kvant_page_metrics)."""
+"""Holds the calibrated costs of K's errors, which the library uses when it seals pages (kvant_page_metrics)."""
 
 from __future__ import annotations
 
@@ -14,14 +14,16 @@ RANK = 8  # directions per head
 
 @dataclass(frozen=True)
 class KeyMetrics:
-    """The metrics of all layers in order. All tensors are float32 and on one device."""
+    """Holds the metrics of all layers in order. All tensors are float32 and on one device."""
 
     directions: torch.Tensor  # [n_layers, n_kv_heads, head_dim, RANK]
-    turns: torch.Tensor  # [n_layers, head_dim, 2]: each channel's partner, and the angle by which RoPE turns it per token
-    basis: torch.Tensor | None  # [head_dim, head_dim]: matrix that makes queries match stored keys; None: there is none
+    # [n_layers, head_dim, 2]: each channel's partner, and the angle by which RoPE rotates the channel per token.
+    turns: torch.Tensor
+    # [head_dim, head_dim], the matrix that makes queries match stored keys; None means that there is none.
+    basis: torch.Tensor | None
 
     def __post_init__(self):
-        """Checks the tensors, because the library reads them in place as float32."""
+        """Checks the types, because the library reads the tensors in place as float32."""
         for x in (self.directions, self.turns, self.basis):
             if x is not None and x.dtype != torch.float32:
                 raise TypeError(f"kvant: metrics of keys are float32, not {x.dtype}")
@@ -34,18 +36,18 @@ class KeyMetrics:
         return KeyMetrics(self.directions.to(device), self.turns.to(device), None if self.basis is None else self.basis.to(device))
 
     def of_heads(self, heads: slice) -> KeyMetrics:
-        """Returns the metrics of some KV heads, for a rank of tensor parallelism."""
+        """Returns the metrics of the KV heads of one rank of tensor parallelism."""
         return KeyMetrics(self.directions[:, heads].contiguous(), self.turns, self.basis)
 
     def in_order(self, orders: Sequence[torch.Tensor]) -> KeyMetrics:
-        """Returns the metrics for the same model with its channels in another order; see channel_orders."""
+        """Returns the metrics for the model with its channels in another order, as channel_orders() returns it."""
         turns = torch.stack([torch.cat([_places(order)[x[order, :1].long()].float(), x[order, 1:]], 1)
                              for x, order in zip(self.turns, orders)])
         return KeyMetrics(torch.stack([x[:, order] for x, order in zip(self.directions, orders)]), turns, self.basis)
 
     def of_layer(self, layer: int, first_pages: torch.Tensor | None = None) -> PageMetrics:
-        """Returns a layer's metrics. first_pages: int32 [n_seqs], the number of the page to seal in each sequence;
-        None: the call's own numbers."""
+        """Returns a layer's metrics. first_pages: int32 [n_seqs], the number of the page to seal in each sequence; None
+        uses the numbers of the call."""
         return PageMetrics(directions=self.directions[layer], turns=self.turns[layer], basis=self.basis, first_pages=first_pages)
 
     def of_layers(self, first_pages: torch.Tensor) -> PageMetrics:
@@ -55,16 +57,17 @@ class KeyMetrics:
 
 
 def channel_orders(metrics: KeyMetrics, neighbours: bool) -> list[torch.Tensor]:
-    """For each layer, returns int64 [head_dim]: the channel of the metrics that each wanted channel is. In the wanted
-    order, RoPE turns neighbouring channels together (as in GGUF files of Llama's kind), or channel i with channel i +
-    half of the turned ones (as in checkpoints). ValueError: a layer's channels turn in another way."""
+    """Returns for each layer int64 [head_dim], the channel of the metrics at each wanted place. In the wanted order,
+    RoPE rotates neighbouring channels together (as in GGUF files of Llama's kind), or channel i with channel i + half
+    of the rotated channels (as in checkpoints). Raises ValueError if the channels of a layer rotate in another way."""
     return [_order(turns[:, 0].round().long(), neighbours) for turns in metrics.turns]
 
 
 def _order(partners: torch.Tensor, neighbours: bool) -> torch.Tensor:
-    """partners: int64 [head_dim], the channel that each channel turns with, or itself."""
+    """partners: int64 [head_dim], the channel with which each channel rotates, or the channel itself."""
     channels = torch.arange(len(partners))
-    n = int((partners != channels).sum())  # number of turned channels, which come first
+    # The number of rotated channels, which come first.
+    n = int((partners != channels).sum())
     half = torch.where(channels < n // 2, channels + n // 2, channels - n // 2)
     in_halves, in_pairs = (torch.equal(partners[:n], x[:n]) for x in (half, channels ^ 1))
     if not torch.equal(partners[n:], channels[n:]) or not (in_halves or in_pairs):
@@ -78,15 +81,15 @@ def _order(partners: torch.Tensor, neighbours: bool) -> torch.Tensor:
 
 
 def _places(order: torch.Tensor) -> torch.Tensor:
-    """Returns the place to which each present channel goes."""
+    """Returns the new place of each channel."""
     places = torch.empty_like(order)
     places[order] = torch.arange(len(order))
     return places
 
 
 def hadamard_matrix(head_dim: int) -> torch.Tensor:
-    """Returns the orthonormal Walsh-Hadamard matrix, F32 [head_dim, head_dim], in host memory. head_dim is a power of
-    two. PyTorch's defaults do not matter: vLLM sets them to its model's type and device while it makes layers."""
+    """Returns the orthonormal Walsh-Hadamard matrix, F32 [head_dim, head_dim], in host memory. head_dim must be a power
+    of two. The type and the device are explicit, because vLLM changes PyTorch's defaults while it makes layers."""
     h = torch.ones(1, 1, dtype=torch.float32, device="cpu")
     while len(h) < head_dim:
         h = torch.cat([torch.cat([h, h], 1), torch.cat([h, -h], 1)])

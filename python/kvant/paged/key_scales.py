@@ -1,5 +1,5 @@
-"""Smooths keys (VecInfer, section 3.2): it divides channels of keys by the square root of their largest value, which
-calibration found, and multiplies those of queries by it. Scores stay the same."""
+"""Smooths keys (VecInfer, section 3.2). Each channel of the keys is divided by the square root of its largest
+calibrated value, and the channel of the queries is multiplied by it. Scores do not change."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-SMALLEST_SHARE = 1e-3  # of a head's largest scale; otherwise a dead channel would be blown up. The engine does the same.
+# No scale is below this share of the head's largest scale, because a dead channel would otherwise be blown up. The
+# engine has the same rule.
+SMALLEST_SHARE = 1e-3
 
 
 @dataclass(frozen=True)
 class KeyScales:
-    """Scales of all layers in order, F32 [n_layers, n_kv_heads, head_dim]. Keys are multiplied by the first, queries by
-    the second, before they are rotated."""
+    """Holds scales of all layers in order, F32 [n_layers, n_kv_heads, head_dim]. Before rotation, keys are multiplied
+    by of_keys and queries by of_queries."""
 
     of_keys: torch.Tensor
     of_queries: torch.Tensor
@@ -29,12 +31,13 @@ class KeyScales:
         return KeyScales(self.of_keys.to(device), self.of_queries.to(device))
 
     def of_heads(self, heads: slice) -> KeyScales:
-        """Returns the scales of some KV heads, for a rank of tensor parallelism."""
+        """Returns the scales of the KV heads of one rank of tensor parallelism."""
         return KeyScales(self.of_keys[:, heads].contiguous(), self.of_queries[:, heads].contiguous())
 
 
 def smoothing(roots: Sequence[Sequence[npt.NDArray[np.float32]]]) -> KeyScales:
-    """roots: [n_layers][n_kv_heads] of [head_dim], calibration's `smooth`. A head of only zeros stays as it is."""
+    """Returns scales for roots [n_layers][n_kv_heads] of [head_dim], which calibration calls `smooth`. A head of only
+    zeros is left unscaled."""
     scales = torch.from_numpy(np.array(roots, np.float32))
     largest = scales.amax(-1, keepdim=True)
     scales = torch.where(largest > 0, torch.maximum(scales, SMALLEST_SHARE * largest), torch.ones_like(scales))

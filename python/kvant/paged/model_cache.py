@@ -1,4 +1,4 @@
-"""Holds what the layers of a model share on a GPU: the library, shapes, a workspace, and where pages lie."""
+"""Holds what the layers of a model share on a device: the library, shapes, a workspace, and the places of pages."""
 
 from __future__ import annotations
 
@@ -16,26 +16,28 @@ from kvant.paged.sequence_layout import SequenceLayout
 from kvant.paged.sink_layout import UNIT_BYTES
 
 MAX_TABLE_ENTRY = 2**31 - 1
-MAX_QUERIES = 8  # most queries of a sequence in one call
+# The largest number of queries of a sequence in one call.
+MAX_QUERIES = 8
 
 
 class ModelCache:
-    """One model's KV cache. A layer's blocks are uint8 [n_blocks, block_bytes] or, with a SequenceLayout, the layer's memory."""
+    """Describes one model's KV cache. A layer's blocks are uint8 [n_blocks, block_bytes] or, with a SequenceLayout, the
+    layer's whole memory."""
 
     def __init__(self, library: TorchLibrary, recipe: Recipe, layout: BlockLayout | SequenceLayout, n_heads: int, softmax_scale: float,
                  max_requests: int, device: torch.device, max_rows: int = 1, constants: ModelConstants | None = None,
                  softcap: float = 0.0):
-        """n_heads: query heads. max_requests: the most requests that a step decodes, each with at most max_rows new
-        tokens. constants: what calibration knows of the model. softcap: c, where scores become c * tanh(score / c); 0:
-        no cap."""
+        """Makes the cache of a model. n_heads: query heads. max_requests: the largest number of requests that a step
+        decodes, each with at most max_rows new tokens. constants: what calibration has learned about the model.
+        softcap: the c in c * tanh(score / c), which replaces scores; 0 means no cap."""
         self.library, self.recipe, self.layout, self.device = library, recipe, layout, device
         self.n_heads, self.softmax_scale, self.softcap = n_heads, softmax_scale, softcap
         constants = ModelConstants() if constants is None else constants.to(device)
         self._metrics, self._codebooks, self._key_scales = constants.metrics, constants.codebooks, constants.key_scales
-        # Stored keys may need queries to be scaled, by scales that differ by layer.
+        # With key scales, queries must be scaled to match stored keys, and the scales differ by layer.
         self.has_key_scales = self._key_scales is not None
-        # Pages of prompts may be made of rows in place if stored rows equal the model's, since sealing reads them only
-        # once.
+        # Sealing may read prompts' rows where the model left them if stored rows equal the model's rows. It reads them
+        # only once.
         self.seals_rows = self._metrics is None and not (
             recipe.key_hadamard or recipe.value_hadamard or self.has_key_scales) and all(
             library.can_seal_rows(name) for name in recipe.formats)
@@ -45,7 +47,8 @@ class ModelCache:
         self.max_rows, self.max_queries = max_rows, self._queries_together(max_rows)
         n_seqs = StepPlan(max_requests, max_rows, self.max_queries, device=device).n_seqs
         shapes = [self._shape(n_seqs, self.max_queries, formats) for formats in set(self._formats)]
-        self.workspace = library.new_workspace(max(shapes, key=library.workspace_bytes), device)  # layers share it
+        # All layers share the workspace.
+        self.workspace = library.new_workspace(max(shapes, key=library.workspace_bytes), device)
         pages = [(head, side) for head in range(layout.n_kv_heads) for side in range(SIDES)]
         places = [[layout.tail_place(*page, turn) for page in pages] for turn in range(layout.tail_pages)]
         self._tail_block = torch.tensor([[block for block, _ in turn] for turn in places], device=device)
@@ -58,8 +61,8 @@ class ModelCache:
                                            dtype=torch.int32, device=device)
 
     def shape(self, n_seqs: int, max_queries: int = 1, blocks: torch.Tensor | None = None) -> Shape:
-        """max_queries: queries of a sequence. blocks: those of the layer whose sealed pages are read or written; None:
-        none are."""
+        """Returns the shape of n_seqs sequences with max_queries queries each. `blocks` belongs to the layer whose
+        sealed pages are read or written; None means that there are none."""
         return self._shape(n_seqs, max_queries, self._formats[0] if blocks is None else self._formats_of(blocks))
 
     def _shape(self, n_seqs: int, max_queries: int, formats: PageFormats) -> Shape:
@@ -70,7 +73,7 @@ class ModelCache:
         return self._shapes[n_seqs, max_queries, formats]
 
     def _formats_of(self, blocks: torch.Tensor) -> PageFormats:
-        """Returns the formats of the layer that has these blocks."""
+        """Returns the formats of the layer with these blocks."""
         return self._formats[self._layer_of(blocks)] if len(self._formats) > 1 else self._formats[0]
 
     def _queries_together(self, max_rows: int) -> int:
@@ -80,14 +83,14 @@ class ModelCache:
 
     @property
     def kernel(self) -> str | None:
-        """Names of the decode kernels of all layers; None if a layer has none."""
+        """Returns the names of the decode kernels of all layers, or None if a layer has none."""
         names = [self.library.decode_kernel(self._shape(1, 1, formats)) for formats in self._formats]
         return None if None in names else ", ".join(dict.fromkeys(names))
 
     def tail_ids(self, tail_blocks: torch.Tensor, page: torch.Tensor | None = None) -> torch.Tensor:
-        """Returns int32 [n_seqs, 2 * n_kv_heads]: where the tail pages of each head, K then V, lie in a layer's blocks,
+        """Returns int32 [n_seqs, 2 * n_kv_heads], the places of each head's tail pages in a layer's blocks, K then V,
         in units. tail_blocks: int32 [n_seqs, at least layout.tail_blocks]. page: int32 [n_seqs], the number of each
-        sequence's page, where the tail has room for several."""
+        sequence's page, needed if the tail has room for several pages."""
         if self.layout.tail_pages == 1:
             blocks, unit = tail_blocks.index_select(1, self._tail_block[0]), self._tail_unit[0]
         else:
@@ -96,22 +99,22 @@ class ModelCache:
         return blocks * (self.layout.tail_block_bytes // self.layout.unit_bytes) + unit
 
     def tail_table(self, table: torch.Tensor, tail_blocks: torch.Tensor) -> StepTable:
-        """Describes to kvant_plan_step how to make tail_ids: table, int32 [n_seqs, 2 * n_kv_heads], from tail_blocks,
-        int32 [n_requests, ...]."""
+        """Tells kvant_plan_step how to make tail_ids. It writes table, int32 [n_seqs, 2 * n_kv_heads], from
+        tail_blocks, int32 [n_requests, ...]."""
         return step_table(table[:, :, None], tail_blocks, self._tail_places,
                           self.layout.tail_block_bytes // self.layout.unit_bytes)
 
     def sink_table(self, table: torch.Tensor, block_table: torch.Tensor) -> StepTable:
-        """Describes in the same way how to make sink_ids."""
+        """Tells kvant_plan_step how to make sink_ids."""
         return step_table(table[:, :, None], block_table, self._sink_places, self.layout.sink_block_bytes // UNIT_BYTES)
 
     def tail_pages(self, tail_ids: torch.Tensor, blocks: torch.Tensor) -> Pages:
-        """Returns a layer's tails, one page per sequence."""
+        """Describes a layer's tails, one page per sequence."""
         return Pages(table=tail_ids, seq_stride=tail_ids.stride(0), head_stride=SIDES, side_stride=1,
                      pool=blocks.data_ptr() + self.layout.tail_begin, page_stride=self.layout.unit_bytes)
 
     def sealed_pages(self, block_table: torch.Tensor, blocks: torch.Tensor) -> Pages:
-        """Returns a layer's sealed pages, which a Layer takes together with of_sealed. block_table: int32 [n_seqs,
+        """Describes a layer's sealed pages. A Layer needs them together with of_sealed(). block_table: int32 [n_seqs,
         n_pages]."""
         formats = self._formats_of(blocks)
         stride = formats.block_bytes if isinstance(self.layout, SequenceLayout) else self.layout.block_bytes
@@ -119,13 +122,13 @@ class ModelCache:
                      page_stride=stride, **formats.offsets)
 
     def of_sealed(self, blocks: torch.Tensor) -> dict[str, Any]:
-        """Returns the other members of a Layer with sealed pages, for the layer that has these blocks: where pages lie
-        in a block if formats differ by head, and codebooks."""
+        """Returns the other members of a Layer with sealed pages, for the layer with these blocks: codebooks, and the
+        places of pages in a block if formats differ by head."""
         codebooks = {} if self._codebooks is None else self._codebooks.of_layer(self._layer_of(blocks))
         return self._formats_of(blocks).of_sealed | codebooks
 
     def place_layers(self, layers: Sequence[torch.Tensor]) -> None:
-        """Tells the cache the blocks of each layer. It must be called before a step that uses them."""
+        """Tells the cache the blocks of each layer. Must be called before a step that uses these blocks."""
         if len(self._formats) > 1 or any(x is not None for x in (self._metrics, self._codebooks, self._key_scales)):
             self._layer_at = {blocks.data_ptr(): layer for layer, blocks in enumerate(layers)}
 
@@ -133,8 +136,8 @@ class ModelCache:
         return self._layer_at[blocks.data_ptr()]
 
     def metrics(self, blocks: torch.Tensor, first_pages: torch.Tensor | None = None) -> PageMetrics | None:
-        """Returns the metrics for sealing keys of the layer that has these blocks. first_pages: see
-        KeyMetrics.of_layer."""
+        """Returns the metrics for sealing keys of the layer with these blocks. KeyMetrics.of_layer explains
+        first_pages."""
         return None if self._metrics is None else self._metrics.of_layer(self._layer_of(blocks), first_pages)
 
     def metrics_of_layers(self, first_pages: torch.Tensor) -> PageMetrics | None:
@@ -142,39 +145,39 @@ class ModelCache:
 
     @property
     def seals_layers_together(self) -> bool:
-        """Whether one call can seal pages of all layers. Codebooks and formats by head differ by layer, so they prevent
-        it."""
+        """Returns whether one call can seal pages of all layers. Codebooks and formats by head differ between layers,
+        so they prevent it."""
         return self._codebooks is None and len(self._formats) == 1
 
     def key_factors(self, blocks: torch.Tensor) -> torch.Tensor | None:
-        """Returns F32 [n_kv_heads, head_dim], the factors for the layer's keys before rotation."""
+        """Returns F32 [n_kv_heads, head_dim], the factors of the layer's keys before rotation, or None."""
         return None if self._key_scales is None else self._key_scales.of_keys[self._layer_of(blocks)]
 
     def query_factors(self, blocks: torch.Tensor) -> torch.Tensor | None:
-        """Returns the factors for queries, which also undo the factors of stored keys."""
+        """Returns the factors of queries, which also undo the factors of stored keys, or None."""
         return None if self._key_scales is None else self._key_scales.of_queries[self._layer_of(blocks)]
 
     @property
     def changes_queries(self) -> bool:
-        """Whether queries must be transformed to match stored keys."""
+        """Returns whether queries must be transformed to match stored keys."""
         return self.recipe.key_hadamard or self.has_key_scales
 
     @staticmethod
     def either_place(block: torch.Tensor) -> torch.Tensor:
-        """Returns block tables of one page each, int32 [n, 2]. The first column serves a sequence's first page (page
-        0), the second any other (page 1)."""
+        """Returns block tables of one page each, int32 [n, 2]. Both columns hold the block. The first column serves a
+        sequence's first page (page 0), the second any other page (page 1)."""
         return block[:, None].expand(-1, 2).contiguous()
 
     def sink_ids(self, first_blocks: torch.Tensor) -> torch.Tensor | None:
-        """Returns int32 [n_seqs, 2 * n_kv_heads]: where the sink's pages of each head, K then V, lie in a layer's
-        blocks, in units of UNIT_BYTES. None: there is no sink. first_blocks: int32 [n_seqs], the block of each
-        sequence's first page."""
+        """Returns int32 [n_seqs, 2 * n_kv_heads], the places of each head's sink pages in a layer's blocks, K then V,
+        in units of UNIT_BYTES. Returns None without a sink. first_blocks: int32 [n_seqs], the block of each sequence's
+        first page."""
         if self.layout.sink_tokens == 0:
             return None
         return first_blocks[:, None] * (self.layout.sink_block_bytes // UNIT_BYTES) + self._sink_unit
 
     def sink_pages(self, sink_ids: torch.Tensor, blocks: torch.Tensor) -> Pages:
-        """Returns a layer's sinks, one page per sequence. sink_ids: int32 [n_seqs, 2 * n_kv_heads], in units of
+        """Describes a layer's sinks, one page per sequence. sink_ids: int32 [n_seqs, 2 * n_kv_heads], in units of
         UNIT_BYTES."""
         if blocks.numel() // UNIT_BYTES > MAX_TABLE_ENTRY:
             raise RuntimeError("kvant: recipes with a sink need layers of less than 32 GiB; --kv-cache-memory-bytes limits them")
@@ -182,7 +185,7 @@ class ModelCache:
                      page_stride=UNIT_BYTES)
 
     def sinks(self, sink_ids: torch.Tensor | None, blocks: torch.Tensor) -> dict[str, Any]:
-        """Returns the members of a Layer whose sequences have a sink. sink_ids None: there is none."""
+        """Returns the members of a Layer that describe sinks, or none if sink_ids is None."""
         return {} if sink_ids is None else dict(sink=self.layout.sink_tokens, protected_pages=self.sink_pages(sink_ids, blocks))
 
     def queries(self, q: torch.Tensor, blocks: torch.Tensor) -> torch.Tensor:
@@ -194,18 +197,19 @@ class ModelCache:
         return changed
 
     def keys_back(self, rows: torch.Tensor, blocks: torch.Tensor) -> None:
-        """Turns stored keys [n, n_kv_heads, head_dim] of the layer back into the model's, in place."""
+        """Transforms stored keys [n, n_kv_heads, head_dim] of the layer back to the model's keys, in place."""
         if self.changes_queries:
             self.library.transform(rows, hadamard=self.recipe.key_hadamard, factors_after=self.query_factors(blocks))
 
     def rotate_back(self, out: torch.Tensor) -> None:
-        """Turns outputs [n, n_heads, head_dim], or values, back into the model's, in place."""
+        """Rotates outputs [n, n_heads, head_dim], or values, back to the model's, in place."""
         if self.recipe.value_hadamard:
             self.library.rotate(out)
 
 
 def formats_of_layers(recipe: Recipe, n_kv_heads: int, page_bytes: Callable[[str], int]) -> list[PageFormats]:
-    """Returns the formats of each layer, or a single one if all layers have the same. Equal layers share one object."""
+    """Returns the formats of each layer, or a single entry if all layers have equal formats. Layers with equal formats
+    share one object."""
     found: dict[tuple, PageFormats] = {}
     layers = recipe.by_head or (((recipe.key_format, recipe.value_format),) * n_kv_heads,)
     return [found.setdefault(heads, PageFormats(heads, page_bytes)) for heads in layers]

@@ -1,4 +1,4 @@
-"""Holds all that calibration tells the cache about a model."""
+"""Holds everything that calibration tells the cache about a model."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ from kvant.paged.key_scales import KeyScales
 
 @dataclass(frozen=True)
 class ModelConstants:
-    """The constants of all layers. A member is None if the recipe does not use it."""
+    """Holds the constants of all layers. A member is None if the recipe does not use it."""
 
-    metrics: KeyMetrics | None = None  # what errors of keys cost, for trellis formats
-    codebooks: Codebooks | None = None  # for vector formats
-    key_scales: KeyScales | None = None  # for smoothed keys
+    # The costs of errors of keys, for trellis formats.
+    metrics: KeyMetrics | None = None
+    # For vector formats.
+    codebooks: Codebooks | None = None
+    # For smoothed keys.
+    key_scales: KeyScales | None = None
 
     @property
     def n_layers(self) -> int:
@@ -27,5 +30,5 @@ class ModelConstants:
         return ModelConstants(*(x if x is None else x.to(device) for x in (self.metrics, self.codebooks, self.key_scales)))
 
     def of_heads(self, heads: slice) -> ModelConstants:
-        """Returns the constants of some KV heads, for a rank of tensor parallelism."""
+        """Returns the constants of the KV heads of one rank of tensor parallelism."""
         return ModelConstants(*(x if x is None else x.of_heads(heads) for x in (self.metrics, self.codebooks, self.key_scales)))

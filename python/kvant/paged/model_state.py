@@ -1,4 +1,4 @@
-"""Holds what the layers of a model and the steps of its requests share."""
+"""Holds what the layers of a model share, from step to step and within a step."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from kvant.paged.sequence_layout import SequenceLayout
 
 @dataclass
 class Step:
-    """One step, for all layers. `sealed` and `tail` are vLLM's CommonAttentionMetadata for the two kinds of blocks.
-    Decoded requests come first."""
+    """Describes one step for all layers. `sealed` and `tail` are vLLM's CommonAttentionMetadata for the two kinds of
+    blocks. Decoded requests precede prefilled ones."""
 
     cache: ModelCache
     sealed: Any = None
@@ -32,16 +32,19 @@ class Step:
     n_decodes: int = 0
     n_decode_rows: int = 0
     n_rows: int = 0
-    has_drafts: bool = False  # decoded requests may have several rows
+    # True if decoded requests may have several rows.
+    has_drafts: bool = False
     prefill: prefill.PrefillStep | None = None
-    check: Check | None = None  # the quality guard's check in this step
-    checked: int = 0  # address of the blocks of the layer to check
-    # The first layer makes it, so a captured step makes it anew in each replay.
+    # The quality guard's check in this step.
+    check: Check | None = None
+    # The address of the blocks of the layer to check.
+    checked: int = 0
+    # The first layer makes this object, so a captured step makes it again in each replay.
     _decode: decode.DecodeStep | None = field(default=None, repr=False)
 
     @property
     def decoding(self):
-        """The module that handles decoded requests."""
+        """Returns the module that handles decoded requests."""
         return draft_rows if self.has_drafts else decode
 
     def decode(self) -> decode.DecodeStep:
@@ -55,19 +58,23 @@ class Step:
 
 
 class ModelState:
-    """Collects the metadata of a step. vLLM describes a step twice, for sealed pages and for tails, in no certain
-    order; the step is complete with the second description."""
+    """Collects the metadata of a step. vLLM describes a step twice, for sealed pages and for tails, in either order;
+    the step is complete with the second description."""
 
     def __init__(self, recipe: Recipe, layout: BlockLayout | SequenceLayout, n_heads: int, softmax_scale: float, max_drafts: int = 0,
                  constants: ModelConstants | None = None, softcap: float = 0.0):
-        """max_drafts: draft tokens after a request's newest token; with drafts, tails need room for two pages.
-        constants: of as many layers as the model will have. softcap: see ModelCache."""
+        """Makes the state before the model's layers exist. max_drafts: draft tokens after a request's newest token;
+        with drafts, tails need room for two pages. constants: those of all layers that the model will have. ModelCache
+        explains softcap."""
         self.recipe, self.layout, self.n_heads, self.softmax_scale = recipe, layout, n_heads, softmax_scale
         self.max_drafts, self.constants, self.softcap = max_drafts, constants, softcap
-        self.layers: list = []  # vLLM's attention layers, whose `kv_cache` are their blocks
-        self.is_all = True  # False if other layers use blocks of the pool, too
+        # vLLM's attention layers, whose `kv_cache` are their blocks.
+        self.layers: list = []
+        # False if other layers use blocks of the pool too.
+        self.is_all = True
         self.cache: ModelCache | None = None
-        self.watcher: Callable[[GuardReport], None] | None = None  # receives the quality guard's reports; None: no guard
+        # Receives the quality guard's reports; None means no guard.
+        self.watcher: Callable[[GuardReport], None] | None = None
         self._guard: QualityGuard | None = None
         self._filled: FilledPages | None = None
         self._step: Step | None = None
@@ -76,7 +83,7 @@ class ModelState:
         self._has_checked_blocks = False
 
     def start(self, library: TorchLibrary, max_seqs: int, max_model_len: int, device: torch.device) -> None:
-        """Prepares the cache before the first step, and again whenever vLLM lays it out anew."""
+        """Prepares the cache before the first step, and again whenever vLLM allocates the cache anew."""
         if self.constants is not None and self.constants.n_layers != len(self.layers):
             raise ValueError(f"kvant: the constants are of {self.constants.n_layers} layers, and the model has {len(self.layers)} "
                              "with kvant's cache")
@@ -90,7 +97,7 @@ class ModelState:
         self._has_checked_blocks = False
 
     def add(self, kind: str, common) -> Step:
-        """Takes the metadata of one kind of blocks. kind: "sealed" or "tail"; common: vLLM's
+        """Takes the metadata of one kind of blocks. `kind` is "sealed" or "tail"; `common` is vLLM's
         CommonAttentionMetadata."""
         if self._step is None or getattr(self._step, kind) is not None:
             self._step = Step(self.cache)
@@ -102,7 +109,7 @@ class ModelState:
         return step
 
     def start_up_line(self) -> str | None:
-        """Announces the cache once, when its blocks exist."""
+        """Returns a line that announces the cache to users, once after its blocks exist, and None otherwise."""
         if self._is_announced or self._step is not None:
             return None
         self._is_announced = True
@@ -122,7 +129,7 @@ class ModelState:
         step.n_rows = common.num_actual_tokens
         starts = common.query_start_loc_cpu.numpy()
         query_lens = (starts[1:] - starts[:-1])[:common.num_reqs]
-        # The upper bound is exact except for requests with drafts.
+        # The upper bounds are exact, except for requests with drafts.
         seq_lens = common.seq_lens_cpu_upper_bound.numpy()[:common.num_reqs]
         longer = np.flatnonzero(query_lens > 1 + self.max_drafts)
         n = step.n_decodes = step.n_decode_rows = int(longer[0]) if len(longer) else common.num_reqs
@@ -139,8 +146,8 @@ class ModelState:
                 step.checked = self.layers[step.check.layer].kv_cache.data_ptr() if step.check else 0
 
     def _check_blocks(self, layers: list[torch.Tensor]) -> None:
-        """Checks the layers' blocks. Kernels compute addresses from block_bytes alone, so another stride would reach
-        into other layers' blocks."""
+        """Checks the layers' blocks. Kernels compute addresses from block_bytes alone, so blocks with another stride
+        would reach into other layers' blocks."""
         for number, blocks in enumerate(layers):
             block_bytes, stride = blocks[:1].nbytes, blocks.stride(0) * blocks.element_size()
             if block_bytes != self.layout.block_bytes or stride != block_bytes or not blocks[:1].is_contiguous():
@@ -152,12 +159,13 @@ class ModelState:
     def _add_drafts(self, step: Step, query_lens: np.ndarray) -> None:
         n = step.n_decodes
         behind = query_lens[n:]
-        if ((behind > 0) & (behind <= 1 + self.max_drafts)).any():  # only the device knows their lengths
+        # Only the device knows the lengths of such requests.
+        if ((behind > 0) & (behind <= 1 + self.max_drafts)).any():
             raise RuntimeError("kvant: requests with drafts must come before those with longer steps")
         step.has_drafts, step.n_decode_rows = True, int(query_lens[:n].sum())
 
     def _add_filled(self, seq_lens: np.ndarray, table: torch.Tensor, tail_table: torch.Tensor) -> None:
-        """Notes the pages that requests with one new token fill. seq_lens: the lengths of these requests."""
+        """Notes the pages that requests with one new token fill. `seq_lens` holds the lengths of these requests."""
         seqs, pages = step_rules.filled_pages(seq_lens)
         if len(seqs):
             where = DeviceArrays({"seqs": seqs, "pages": pages}, self.cache.device)
@@ -166,7 +174,7 @@ class ModelState:
 
 
 def append(step: Step, blocks: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> None:
-    """Runs a layer of a step without its attention; see `attend`."""
+    """Stores the new tokens of a layer without attention; `attend` explains the arguments."""
     n, end = step.n_decode_rows, step.n_rows
     if step.prefill is not None:
         prefill.append_and_seal(step.cache, step.prefill, blocks, keys[n:end], values[n:end])
@@ -178,12 +186,14 @@ def attend(step: Step, blocks: torch.Tensor, q: torch.Tensor, keys: torch.Tensor
            attention: prefill.VarlenAttention | None, sink_logits: torch.Tensor | None = None) -> None:
     """Runs a layer of a step.
 
-    blocks: uint8 [n_blocks, block_bytes], the layer's. q, out: BF16 or F16 [at least n_rows, n_heads, head_dim]. keys,
-    values: likewise [at least n_rows, n_kv_heads, head_dim]. attention: the attention of prompts, the same in all
-    layers of a step; None: the library's, which scores with a cap and sink logits need. sink_logits: F32 [n_heads], the
-    layer's attention sinks, logits that join the denominator of a query's softmax; None: there are none."""
+    blocks: uint8 [n_blocks, block_bytes], the layer's blocks. q, out: BF16 or F16 [at least n_rows, n_heads, head_dim].
+    keys, values: BF16 or F16 [at least n_rows, n_kv_heads, head_dim]. attention: the attention of prompts, which must
+    be the same in all layers of a step; None selects the library's attention, which capped scores and sink logits need.
+    sink_logits: F32 [n_heads], the layer's attention sinks, which are logits that join the denominator of a query's
+    softmax; None means that there are none."""
     n, end = step.n_decode_rows, step.n_rows
-    if step.prefill is not None:  # prefill comes first, because what it seals may be another request's prefix
+    # Prefill runs first, because the pages that it seals may be the prefix of a decoded request.
+    if step.prefill is not None:
         check = step.check if step.check is not None and step.checked == blocks.data_ptr() else None
         prefill.attend(step.cache, step.prefill, blocks, q[n:end], keys[n:end], values[n:end], out[n:end], attention, check,
                        sink_logits)

@@ -1,4 +1,4 @@
-"""Describes the formats of a layer's sealed pages by KV head to the library."""
+"""Describes the formats of a layer's sealed pages to the library, by KV head."""
 
 from __future__ import annotations
 
@@ -9,20 +9,22 @@ from typing import Any
 from kvant.c_api import Shape
 from kvant.paged.block_layout import SIDES
 
-Pair = tuple[str, str]  # formats of K and of V
+# The formats of K and of V.
+Pair = tuple[str, str]
 
 
 class PageFormats:
-    """The formats of one layer, or of all layers with the same ones."""
+    """Holds the formats of one layer, or of all layers with equal formats."""
 
     def __init__(self, heads: Sequence[Pair], page_bytes: Callable[[str], int]):
-        """heads: the formats of each KV head. page_bytes: gives a format's page size at the model's head size."""
+        """`heads` holds the formats of each KV head. page_bytes() returns the size of a format's page at the model's
+        head size."""
         self._heads, self._are_mixed = heads, len(set(heads)) > 1
         sizes = [page_bytes(format) for pair in heads for format in pair]
         self.block_bytes = sum(sizes)  # bytes of 128 tokens of all heads
-        # These are the distances between pages of heads and sides, where they are constant.
+        # If all heads have equal formats, the distances between pages of heads and sides are constant.
         self.offsets = {} if self._are_mixed else dict(head_offset=sum(sizes[:SIDES]), side_offset=sizes[0])
-        # Structures point to these arrays, which therefore live as long as this object.
+        # Structures of the library point to these arrays, so the arrays must live as long as this object.
         self._begins = (ctypes.c_int64 * len(sizes))(*(sum(sizes[:i]) for i in range(len(sizes))))
         self._names = [(ctypes.c_char_p * len(heads))(*(pair[side].encode() for pair in heads)) for side in range(SIDES)]
 
@@ -36,5 +38,5 @@ class PageFormats:
 
     @property
     def of_sealed(self) -> dict[str, int]:
-        """Returns the members of a Layer with sealed pages that say where pages lie in a block."""
+        """Returns the members of a Layer that give the places of sealed pages in a block."""
         return dict(sealed_offsets=ctypes.addressof(self._begins)) if self._are_mixed else {}

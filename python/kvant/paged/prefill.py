@@ -1,5 +1,6 @@
-"""Serves requests with several new tokens. Their rows go into pages (scratch_pages) and are then attended to: by the
-library, on pages and rows as they are (prompt_pages), or by a kernel that reads rows (prompt_rows)."""
+"""Serves requests with several new tokens. The rows of these tokens go into pages (scratch_pages). Then the rows attend
+to the pages by the library, which reads pages and rows in place (prompt_pages), or by a kernel that reads rows
+(prompt_rows)."""
 
 from __future__ import annotations
 
@@ -16,16 +17,17 @@ __all__ = ["PrefillStep", "VarlenAttention", "append_and_seal", "attend", "prepa
 
 
 def scratch_bytes(layout: BlockLayout, n_heads: int, n_rows: int) -> int:
-    """Returns about the most memory that `attend` takes for n_rows, in addition to its arguments."""
+    """Returns roughly the most memory, in bytes, that `attend` takes for n_rows rows in addition to its arguments."""
     return max(part.scratch_bytes(layout, n_heads, n_rows) for part in (prompt_pages, prompt_rows))
 
 
 def attend(cache: ModelCache, step: PrefillStep, blocks: torch.Tensor, q: torch.Tensor, keys: torch.Tensor,
            values: torch.Tensor, out: torch.Tensor, attention: VarlenAttention | None, check: Check | None = None,
            sink_logits: torch.Tensor | None = None) -> None:
-    """q, out: BF16 or F16 [n_rows, n_heads, head_dim]. keys, values: likewise [n_rows, n_kv_heads, head_dim]. blocks:
-    the layer's. attention: the attention on rows, unless the recipe has integer prompts; None: the library's, on pages.
-    check: the quality guard's, if it checks this layer. sink_logits: see model_state.attend."""
+    """Attends with the rows of prompts. q, out: BF16 or F16 [n_rows, n_heads, head_dim]. keys, values: BF16 or F16
+    [n_rows, n_kv_heads, head_dim]. blocks: the layer's blocks. attention: the attention on rows, unless the recipe has
+    integer prompts; None selects the library's attention on pages. check: the quality guard's check, if it checks this
+    layer. model_state.attend explains sink_logits."""
     on_pages = attention is None or cache.recipe.has_integer_prompts
     rows = append_and_seal(cache, step, blocks, keys, values, in_pages=check is not None or not on_pages)
     if check is not None:

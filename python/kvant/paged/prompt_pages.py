@@ -1,7 +1,7 @@
-"""Attention of prompts by the library (kvant_prompt_attention). It reads sealed pages and new rows in place, in scratch
-pages or where the model left them. Each row sees what the visibility rule says, whatever else is in the call. Products
-are in half precision or, with prompt=flashq in the recipe, in 8-bit integers whose scales depend on the tokens that a
-call reads."""
+"""Attends with prompts by the library (kvant_prompt_attention). The library reads sealed pages and new rows in place:
+in scratch pages, or where the model left them. Each row sees what the visibility rule says, whatever else is in the
+call. Products are in half precision or, with prompt=flashq in the recipe, in 8-bit integers. The scales of the integers
+depend on the tokens that a call reads."""
 
 from __future__ import annotations
 
@@ -18,27 +18,32 @@ from kvant.paged.device_arrays import DeviceArrays
 from kvant.paged.model_cache import ModelCache
 from kvant.paged.scratch_pages import ModelRows, PrefillStep, ScratchPages
 
-# Limits the pages of earlier steps in a call. The library unpacks them into tiles as large as BF16 rows, or half as
-# large for integers.
+# A call reads at most this many pages of earlier steps. The library unpacks these pages into tiles as large as BF16
+# rows, or half as large for integers.
 MOST_PAGES = 512
-WORKSPACE_BYTES = 32 << 20  # in addition to tiles
+# The workspace needs this many bytes in addition to tiles.
+WORKSPACE_BYTES = 32 << 20
 
 
 @dataclass(frozen=True)
 class Call:
-    """What all layers share. Arrays are int32 and on the device."""
+    """Holds what all layers share in one call. Arrays are int32 and on the device."""
 
-    rows: slice  # of the step's prefilled rows
+    # Selects among the step's prefilled rows.
+    rows: slice
     shape: PromptShape
-    table: torch.Tensor  # [n_seqs, pages]: blocks of the sealed pages
-    scratch: torch.Tensor  # [n_seqs, pieces]: numbers of scratch pages
+    table: torch.Tensor  # [n_seqs, pages], blocks of the sealed pages
+    scratch: torch.Tensor  # [n_seqs, pieces], numbers of scratch pages
     query_begins: torch.Tensor  # [n_seqs + 1]
     token_begins: torch.Tensor
     sealed_begins: torch.Tensor
-    query_pages: torch.Tensor | None  # [rows]: number of sealed pages that each row sees; None: all
-    first_tokens: torch.Tensor | None  # [n_seqs]: first unquantized token; None: there are no unquantized rows
+    # [rows], the number of sealed pages that each row sees; None means all.
+    query_pages: torch.Tensor | None
+    # [n_seqs], the first unquantized token; None means that there are no unquantized rows.
+    first_tokens: torch.Tensor | None
     sink_ids: torch.Tensor | None  # [n_seqs, 2 * n_kv_heads]
-    is_first: bool  # first of the calls for its rows
+    # True for the first of the calls for these rows.
+    is_first: bool
     is_last: bool
 
 
@@ -87,8 +92,8 @@ def _host_arrays(plan: step_rules.PrefillPlan, call: step_rules.PromptCall) -> d
 
 
 def scratch_bytes(layout: BlockLayout, n_heads: int, n_rows: int) -> int:
-    """Returns about the most memory that the attention of so many rows takes, with scratch pages but without its
-    arguments. It assumes half precision, which takes at least as much as integers."""
+    """Returns roughly the most memory, in bytes, that attention with n_rows rows takes, including scratch pages but not
+    its arguments. The estimate assumes half precision, which takes at least as much as integers."""
     row = SIDES * layout.n_kv_heads * layout.head_dim * 2
     queries = n_rows * n_heads * layout.head_dim
     return row * (3 * (n_rows + 2 * PAGE) + MOST_PAGES * PAGE) + queries * (2 + 4 + 4) + WORKSPACE_BYTES
@@ -96,13 +101,16 @@ def scratch_bytes(layout: BlockLayout, n_heads: int, n_rows: int) -> int:
 
 def attend(cache: ModelCache, step: PrefillStep, rows: ScratchPages | ModelRows, blocks: torch.Tensor, q: torch.Tensor,
            out: torch.Tensor, sink_logits: torch.Tensor | None = None) -> None:
-    """q, out: BF16 or F16 [n_rows, n_heads, head_dim]. sink_logits: see model_state.attend; half precision only."""
+    """Attends with the rows of a step. q, out: BF16 or F16 [n_rows, n_heads, head_dim]. model_state.attend explains
+    sink_logits, which only half precision supports."""
     if step.attention is None:
         step.attention = prepare(cache, step)
     in_integers = cache.recipe.has_integer_prompts
-    if in_integers:  # integer attention takes and returns BF16
+    # Integer attention takes and returns BF16.
+    if in_integers:
         q = q.bfloat16()
-    if cache.has_key_scales:  # the kernel only rotates
+    # The kernel can rotate queries but not scale them.
+    if cache.has_key_scales:
         q = cache.queries(q, blocks)
     part_type, given = (torch.bfloat16, torch.bfloat16) if in_integers else (torch.float32, out.dtype)
     for call in step.attention:
@@ -112,7 +120,8 @@ def attend(cache: ModelCache, step: PrefillStep, rows: ScratchPages | ModelRows,
             continue
         part = torch.empty(mine.shape, dtype=part_type, device=out.device)
         lse = torch.empty(mine.shape[:2], dtype=torch.float32, device=out.device)
-        _attend(cache, call, rows, blocks, q, part, lse, sink_logits if call.is_first else None)  # they count once
+        # Sink logits count only once.
+        _attend(cache, call, rows, blocks, q, part, lse, sink_logits if call.is_first else None)
         if call.is_first:
             total, total_lse = part.float(), lse
         else:
@@ -123,7 +132,7 @@ def attend(cache: ModelCache, step: PrefillStep, rows: ScratchPages | ModelRows,
 
 def _attend(cache: ModelCache, call: Call, rows: ScratchPages | ModelRows, blocks: torch.Tensor, q: torch.Tensor,
             out: torch.Tensor, lse: torch.Tensor | None = None, sink_logits: torch.Tensor | None = None) -> None:
-    """out: of q's type or F32 [rows of the call, n_heads, head_dim]. lse: F32 [rows, n_heads]."""
+    """Runs one call. out: of q's type or F32 [rows of the call, n_heads, head_dim]. lse: F32 [rows, n_heads]."""
     q, sealed = q[call.rows], {}
     if call.shape.n_sealed_pages:
         sealed = dict(sealed_begins=call.sealed_begins, query_sealed_pages=call.query_pages)

@@ -1,10 +1,10 @@
-"""Attention of prompts by another library's kernel (FlashAttention as vLLM has it), on rows that pages are dequantized
-into:
+"""Attends with prompts by another library's kernel, such as vLLM's FlashAttention, on rows into which pages are
+dequantized:
 
-1. One causal attention covers all pieces. Each attends to its own page, unquantized, and to the pages of its request
-that the step sealed before it.
-2. For requests with pages from earlier steps, these pages are dequantized some at a time, attended to without a mask,
-and merged."""
+1. One causal attention covers all pieces. Each piece attends to its own page, unquantized, and to earlier pages of its
+request that this step sealed.
+2. For requests with pages from earlier steps, some of these pages at a time are dequantized, attended to without a
+mask, and merged into the result."""
 
 from __future__ import annotations
 
@@ -21,40 +21,47 @@ from kvant.paged.device_arrays import DeviceArrays
 from kvant.paged.model_cache import ModelCache
 from kvant.paged.scratch_pages import PrefillStep, ScratchPages
 
-STRETCH = 256  # pages to dequantize at a time
+# This many pages are dequantized at a time.
+STRETCH = 256
 
-# The signature of vLLM's flash_attn_varlen_func, which returns (out [n_rows, n_heads, head_dim], log-sum-exp F32
-# [n_heads, n_rows]).
+# The signature is that of vLLM's flash_attn_varlen_func, which returns (out [n_rows, n_heads, head_dim], log-sum-exp
+# F32 [n_heads, n_rows]).
 VarlenAttention = Callable[..., tuple[torch.Tensor, torch.Tensor]]
 
 
 @dataclass(frozen=True)
 class Stretch:
-    """Some pages of a request's prefix, and the rows of the step that attend to them."""
+    """Describes some pages of a request's prefix, and the rows of the step that attend to them."""
 
     first_row: int
     end_row: int
     first_page: int
     n_pages: int
-    pages: torch.Tensor  # int32 [1]: pages of the whole prefix
+    # int32 [1], the number of pages of the whole prefix.
+    pages: torch.Tensor
     table: torch.Tensor  # int32 [n_pages of the request]
     row_bounds: torch.Tensor  # int32 [2]: 0, rows
     token_bounds: torch.Tensor  # int32 [2]: 0, tokens
-    sink_ids: torch.Tensor | None  # int32 [1, 2 * n_kv_heads], for the stretch that begins with a sink
+    # int32 [1, 2 * n_kv_heads], set for the stretch that begins with a sink.
+    sink_ids: torch.Tensor | None
 
 
 @dataclass(frozen=True)
 class VisibleRows:
-    """What all layers share. Arrays are on the device, as PrefillPlan describes them."""
+    """Holds what all layers share. Arrays are on the device; PrefillPlan explains them."""
 
     first_rows: torch.Tensor
     n_tokens: torch.Tensor
     visible: torch.Tensor
     n_visible_tokens: torch.Tensor
-    seen_blocks: torch.Tensor  # int32: blocks of the full pieces that later pieces see
-    ones: torch.Tensor  # int32, as many as seen_blocks
-    first: torch.Tensor  # int64: pieces with sinks that later pieces see, unquantized,
-    first_seen: torch.Tensor  # int64: and quantized
+    # int32, the blocks of the full pieces that later pieces see.
+    seen_blocks: torch.Tensor
+    # int32, as many ones as seen_blocks has entries.
+    ones: torch.Tensor
+    # int64, unquantized copies of the pieces with sinks that later pieces see.
+    first: torch.Tensor
+    # int64, quantized copies of the pieces in `first`.
+    first_seen: torch.Tensor
     stretches: tuple[Stretch, ...]
 
 
@@ -84,8 +91,8 @@ def prepare(cache: ModelCache, step: PrefillStep) -> VisibleRows:
 
 
 def scratch_bytes(layout: BlockLayout, n_heads: int, n_rows: int) -> int:
-    """Returns about the most memory that the attention of so many rows takes, with scratch pages but without its
-    arguments."""
+    """Returns roughly the most memory, in bytes, that attention with n_rows rows takes, including scratch pages but not
+    its arguments."""
     row = SIDES * layout.n_kv_heads * layout.head_dim * 2
     queries = n_rows * n_heads * layout.head_dim
     return row * (3 * (n_rows + 2 * PAGE) + STRETCH * PAGE) + queries * (2 + 4 + 2)
@@ -93,7 +100,7 @@ def scratch_bytes(layout: BlockLayout, n_heads: int, n_rows: int) -> int:
 
 def attend(cache: ModelCache, step: PrefillStep, scratch: ScratchPages, blocks: torch.Tensor, q: torch.Tensor,
            out: torch.Tensor, attention: VarlenAttention) -> None:
-    """q, out: BF16 or F16 [n_rows, n_heads, head_dim]."""
+    """Attends with the rows of a step. q, out: BF16 or F16 [n_rows, n_heads, head_dim]."""
     q = cache.queries(q, blocks)
     if step.attention is None:
         step.attention = prepare(cache, step)
@@ -113,7 +120,8 @@ def _visible_rows(cache: ModelCache, step: PrefillStep, scratch: ScratchPages, b
     n_seen = len(plan.seen)
     rows = torch.empty((SIDES, n_seen + plan.n_pieces, PAGE, layout.n_kv_heads, layout.head_dim), dtype=dtype,
                        device=blocks.device)
-    if len(plan.leaving):  # tokens after the last one of a page have no weight, but must be finite
+    # Tokens after the last token of a page have weight 0, but must be finite.
+    if len(plan.leaving):
         rows.index_fill_(1, step.leaving + n_seen, 0)
     if n_seen:
         library.dequantize(cache.shape(n_seen, blocks=blocks), Lengths(sealed_pages=mine.ones),
@@ -127,7 +135,7 @@ def _visible_rows(cache: ModelCache, step: PrefillStep, scratch: ScratchPages, b
 
 
 def _merge_prefixes(cache, stretches, blocks, q, out, lse, attention) -> None:
-    """lse: F32 [n_rows, n_heads]."""
+    """Merges attention to pages of earlier steps into `out`. lse: F32 [n_rows, n_heads]."""
     layout, library = cache.layout, cache.library
     for i, stretch in enumerate(stretches):
         of_request = slice(stretch.first_row, stretch.end_row)

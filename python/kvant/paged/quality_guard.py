@@ -1,9 +1,9 @@
-"""Measures what quantization does to attention while a server runs, as `kvant run --guard` does.
+"""Measures how much quantization changes attention while a server runs, as `kvant run --guard` does.
 
-In some steps that begin prompts, each time in another layer, the last token of a prompt attends twice to its sink, to
-the newest two sealed pages and to the unquantized tokens. It attends once to the original keys and values, which the
-step still has, and once to the cache's. Nothing waits for it: sums stay on the device until they are asked for, and are
-read one step later."""
+In some steps that begin prompts, the last token of a prompt attends twice in one layer, each time in another one. It
+attends to its sink, the two newest sealed pages and the unquantized tokens. The first time it reads the original keys
+and values, which the step still has, and the second time it reads the cache's. The check never waits for the device:
+sums stay on the device until they are requested, and are read one step later."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ from kvant.paged.step_rules import PrefillPlan
 from kvant.torch import Layer, Lengths
 
 WATCHED_PAGES = 2
-FIRST_CHECKS = 4  # per layer, in every step that can check one; later in one of RARELY
+# The first checks of each layer run in every step that can check the layer, later ones in one of RARELY steps.
+FIRST_CHECKS = 4
 RARELY = 16
 REPORT_SECONDS = 15.0
-# The engine's guard warns at the same values (docs/guide/tune.md).
+# The engine's guard warns at these values too (docs/guide/tune.md).
 BROKEN_ERROR, BROKEN_RATIO = 0.7, 4.0
 NATS_PER_SQUARED_ERROR, MANY_NATS = 2.2, 1.0
 CHECKS_TO_WARN = 3  # checks of each layer
@@ -34,14 +35,16 @@ CHECKS_TO_WARN = 3  # checks of each layer
 
 @dataclass(frozen=True)
 class GuardReport:
-    """The findings for the layers that have been checked."""
+    """Holds the findings for the layers that have been checked."""
 
-    errors: dict[int, float]  # relative error of attention outputs by layer
-    checks: int  # the fewest checks of a layer; 0: some layers have not been checked
+    # The relative error of attention outputs by layer.
+    errors: dict[int, float]
+    # The fewest checks of a layer; 0 means that some layer has not been checked.
+    checks: int
 
     @property
     def error(self) -> float:
-        """Root mean square of the errors over layers."""
+        """Returns the root mean square of the errors over layers."""
         return float(np.sqrt(np.mean(np.square(list(self.errors.values())))))
 
     @property
@@ -50,7 +53,7 @@ class GuardReport:
 
     @property
     def nats(self) -> float:
-        """The recipe's approximate cost in KL divergence, accurate to an order of magnitude."""
+        """Returns the recipe's approximate cost in KL divergence, accurate to an order of magnitude."""
         return NATS_PER_SQUARED_ERROR * self.error ** 2
 
     @property
@@ -68,32 +71,38 @@ class GuardReport:
 
 @dataclass(frozen=True)
 class Check:
-    """The check of one layer in one step."""
+    """Describes the check of one layer in one step."""
 
     guard: QualityGuard
     layer: int
-    row: int  # the prompt's last row among the step's prefilled rows
-    plain_pages: torch.Tensor  # int32 [1, pages]: scratch pages of the watched pages, of the page that is not full, and of the sink
+    # The prompt's last row among the step's prefilled rows.
+    row: int
+    # int32 [1, pages], scratch pages of the watched pages, of the incomplete page, and of the sink.
+    plain_pages: torch.Tensor
     sealed_blocks: torch.Tensor  # int32 [1, watched]
     plain_tokens: torch.Tensor  # int32 [1]
     sealed_pages: torch.Tensor  # int32 [1]
-    first: int  # first watched token; those before it are the sink's
-    end: int  # end of the unquantized tokens after the watched pages
+    # The first watched token; earlier tokens of the check belong to the sink.
+    first: int
+    # The end of the unquantized tokens after the watched pages.
+    end: int
 
     def measure(self, scratch: ScratchPages, blocks: torch.Tensor, q: torch.Tensor, sink_logits: torch.Tensor | None) -> None:
-        """Runs the check. blocks: the layer's. q: BF16 or F16 [n_rows, n_heads, head_dim]. sink_logits: see
-        model_state.attend."""
+        """Runs the check. blocks: the layer's blocks. q: BF16 or F16 [n_rows, n_heads, head_dim]. model_state.attend
+        explains sink_logits."""
         self.guard.measure(self, scratch, blocks, q, sink_logits)
 
 
 class QualityGuard:
     def __init__(self, cache: ModelCache, n_layers: int, report: Callable[[GuardReport], None]):
-        """report: is called every 15 seconds if there is news."""
+        """Calls report() every 15 seconds if there are new checks."""
         self._cache, self._n_layers, self._report = cache, n_layers, report
-        self._sums = torch.zeros(n_layers, 3, dtype=torch.float32, device=cache.device)  # squared differences, squares, checks
+        # Squared differences, squares and number of checks of each layer.
+        self._sums = torch.zeros(n_layers, 3, dtype=torch.float32, device=cache.device)
         self._n_steps = self._n_checks = self._n_reported = 0
         self._last = time.monotonic()
-        self._copy: torch.Tensor | None = None  # on its way to the host
+        # The sums on their way to the host.
+        self._copy: torch.Tensor | None = None
         self._arrived: torch.cuda.Event | None = None
 
     def choose(self, plan: PrefillPlan, block_table: torch.Tensor) -> Check | None:
@@ -141,11 +150,11 @@ class QualityGuard:
             outputs.append(scores.softmax(-1)[..., :values.shape[1]] @ values)
         was, found = outputs
         sums = torch.stack([(found - was).square().sum(), was.square().sum(), was.new_ones(())])
-        # Steps with which vLLM warms up may contain any numbers.
+        # vLLM warms up with steps that may contain any numbers, so sums that are not finite are left out.
         self._sums[check.layer] += sums.where(sums.isfinite().all(), 0)
 
     def tell(self) -> None:
-        """Reports, if it is time to. It is called before every step."""
+        """Reports if it is time to report. Must be called before every step."""
         if self._copy is None:
             now = time.monotonic()
             if self._n_checks == self._n_reported or now < self._last + REPORT_SECONDS:

@@ -1,5 +1,6 @@
-"""Says what the cache keeps: recipes of kvant's registry (kvant/recipes.json, which scripts/reference.py writes), as
-far as all layers and heads have the same formats. Some recipes need constants of the model, others can use them."""
+"""Reads recipes for the paged cache. The names come from kvant's registry (kvant/recipes.json, which
+scripts/reference.py writes). The cache supports recipes whose layers and heads all have equal formats, and bits by
+layer and head from calibration. Some recipes need constants of the model, and others can use them."""
 
 from __future__ import annotations
 
@@ -15,12 +16,13 @@ from dataclasses import dataclass, field, replace
 from kvant.paged.sink_layout import MAX_SINK
 
 EXACT, FLASHQ = "exact", "flashq"
-CODEBOOK_FORMATS = ("vq", "pq", "nvq")  # first letters of formats with codebooks
-# Recipes with these keys differ by layer or head.
+# Formats with codebooks begin with these letters.
+CODEBOOK_FORMATS = ("vq", "pq", "nvq")
+# Recipes with these keys have formats that differ by layer or head.
 BY_LAYER = re.compile(r"(?:budget|ladder|mix|mix_[kv]|mix_metric|[kv]@.*)")
 _SIDE = re.compile(r"(?:([a-z0-9+]+):)?([a-z][a-z0-9_-]*)")
 _STEPS = {"k": ([], ["hadamard"], ["smooth"], ["smooth", "hadamard"]), "v": ([], ["hadamard"])}
-# Maps names from before the common registry to recipes.
+# These names predate the common registry.
 OTHER_NAMES = {
     "kvant-fast4": "k=ch4g128,v=tok4g128,sink=1",
     "kvant-kivi-4bit": "kivi-4bit,window=0",
@@ -37,18 +39,23 @@ OTHER_NAMES = {
 
 @dataclass(frozen=True)
 class Recipe:
-    name: str  # the recipe's name in messages: the registry's, with what differs, or the text
+    # The recipe's name in messages: the registry's name with the differing items, or the text.
+    name: str
     key_format: str
     value_format: str
     key_hadamard: bool = False
     value_hadamard: bool = False
     sink: int = 0  # tokens
-    is_shaped: bool = False  # calibration moves errors of K to where queries read least
-    prompt: str = EXACT  # prompts attend exactly, or by FlashQ with q, K, V and weights in INT8
-    key_smooth: bool = False  # channels of K are divided by calibrated factors before they are rotated
-    asked: str = field(default="", compare=False)  # the text that asked for the recipe
-    # Formats (K, V) of each layer and KV head, if calibration measured their sensitivities; empty: key_format and
-    # value_format.
+    # True if calibration moves errors of K to directions that queries read least.
+    is_shaped: bool = False
+    # Prompts attend exactly, or by FlashQ with q, K, V and weights in INT8.
+    prompt: str = EXACT
+    # True if channels of K are divided by calibrated factors before rotation.
+    key_smooth: bool = False
+    # The text that asked for the recipe.
+    asked: str = field(default="", compare=False)
+    # The formats (K, V) of each layer and KV head, if calibration measured their sensitivities. If empty, key_format
+    # and value_format apply.
     by_head: tuple[tuple[tuple[str, str], ...], ...] = ()
 
     @property
@@ -57,42 +64,42 @@ class Recipe:
 
     @property
     def formats(self) -> set[str]:
-        """All formats of layers, heads and sides."""
+        """Returns all formats of layers, heads and sides."""
         if not self.by_head:
             return {self.key_format, self.value_format}
         return {format for layer in self.by_head for pair in layer for format in pair}
 
     @property
     def asked_name(self) -> str:
-        """The recipe as the user asked for it, in a form that the engine takes."""
+        """Returns the recipe as the user asked for it, in a form that the engine accepts."""
         first, comma, others = self.asked.partition(",")
         return first.replace("_", "-") + comma + others
 
     @property
     def may_be_allocated(self) -> bool:
-        """Whether the user named a recipe with bits by layer and head."""
+        """Returns whether the user named a recipe with bits by layer and head."""
         _, recipes = _registry()
         return "uncalibrated" in recipes.get(self.asked_name.split(",")[0], {})
 
     @property
     def can_be_shaped(self) -> bool:
-        """Whether calibration can weigh errors in the search for K's codes. That needs a trellis format and one basis
-        for all layers."""
+        """Returns whether calibration can weigh errors in the search for K's codes. The search needs a trellis format
+        and one basis for all layers."""
         return self.key_format.startswith("tcq") and not self.key_smooth
 
     @property
     def needs_constants(self) -> bool:
-        """Whether the recipe cannot work without calibration."""
+        """Returns whether the recipe cannot work without calibration."""
         return self.key_smooth or has_codebook(self.key_format) or has_codebook(self.value_format)
 
     @property
     def takes_constants(self) -> bool:
-        """Whether calibration has something for the recipe."""
+        """Returns whether calibration can measure something for the recipe."""
         return self.can_be_shaped or self.needs_constants
 
     @property
     def text(self) -> str:
-        """The recipe as `kvant eval --kv` takes it, for the same cache in the engine."""
+        """Returns the text that makes `kvant eval --kv` use an equal cache in the engine."""
         if self.by_head:
             return self.name
         steps = "+".join(name for name, is_there in (("smooth", self.key_smooth), ("hadamard", self.key_hadamard)) if is_there)
@@ -108,8 +115,8 @@ def has_codebook(format: str) -> bool:
 
 
 def without_constants(recipe: Recipe, how: str) -> Recipe:
-    """Returns a recipe that works without constants. how: says how to name a file of constants. ValueError: the recipe
-    needs them."""
+    """Returns the recipe for a model without constants. `how` tells users how to name a file of constants. Raises
+    ValueError if the recipe needs constants."""
     if recipe.needs_constants:
         raise ValueError(f"kvant: the recipe {recipe.name} ({recipe.text}) needs constants of the model, which kvant.hf.calibrate makes: "
                          f"{how}")
@@ -117,7 +124,7 @@ def without_constants(recipe: Recipe, how: str) -> Recipe:
 
 
 def calibrated(recipe: Recipe) -> Recipe:
-    """Returns a recipe with constants. ValueError: it takes none."""
+    """Returns the recipe for a model with constants. Raises ValueError if the recipe takes none."""
     if not recipe.takes_constants:
         raise ValueError(f"kvant: the recipe {recipe.name} ({recipe.text}) takes no constants: those there are are of recipes "
                          "whose keys are in a trellis format (tcq...), such as uniform-4bit, or that have codebooks or smoothed keys, such "
@@ -134,18 +141,19 @@ def _registry() -> tuple[dict[str, str], dict[str, dict]]:
 
 @dataclass(frozen=True)
 class _Written:
-    """A recipe, before it is known whether the cache can serve it."""
+    """Holds a recipe as it was written, before it is known whether the cache supports it."""
 
-    name: str  # empty: the recipe has no name
-    values: Mapping[str, str]  # only those that differ from the defaults
+    # Empty if the recipe has no name.
+    name: str
+    # Only the values that differ from the defaults.
+    values: Mapping[str, str]
 
 
 def parse_recipe(text: str) -> Recipe:
-    """Reads a recipe, given by its name and what differs, or by its keys, as `kvant run --kv` takes it. If the name is
-    that of a recipe with bits by layer and head, the registry's recipe for uncalibrated models is served, under its own
-    name.
+    """Reads a recipe as `kvant run --kv` takes it: a name with the differing items, or keys. If the name belongs to a
+    recipe with bits by layer and head, the registry's recipe for uncalibrated models is served under its own name.
 
-    ValueError: a sentence for users. Only the library knows whether it has kernels for the formats."""
+    Raises ValueError with a sentence for users. Only the library knows whether it has kernels for the formats."""
     if not isinstance(text, str):
         raise TypeError(f"kvant: a recipe is a text such as \"uniform-4bit\", not {text!r}")
     written = _read(text)
@@ -197,7 +205,7 @@ def _named(name: str) -> _Written:
 
 
 def _refuse_others(text: str, values: Mapping[str, str]) -> None:
-    """Refuses values of keys that the cache does not implement."""
+    """Raises ValueError for values of keys that the cache does not implement."""
     refused = [key for key in values if key not in ("k", "v", "sink", "prompt") and (key, values[key]) != ("tail", "bf16")]
     if values.get("prompt", EXACT) not in (EXACT, FLASHQ):
         refused.append("prompt")
@@ -208,7 +216,8 @@ def _refuse_others(text: str, values: Mapping[str, str]) -> None:
         why = ": all layers and heads have the same formats, as blocks of all layers are equally large; `kvant run` has bits by layer"
     else:
         defaults, _ = _registry()
-        without = ",".join((text, *(f"{x}={defaults[x] or 'bf16'}" for x in refused if x in defaults)))  # only the tail has a default
+        # An empty default means bf16, which only the tail has.
+        without = ",".join((text, *(f"{x}={defaults[x] or 'bf16'}" for x in refused if x in defaults)))
         with contextlib.suppress(ValueError):
             parse_recipe(without)
             why = f": \"{without}\" is"
@@ -233,8 +242,8 @@ def _sink(text: str, values: Mapping[str, str]) -> int:
 
 
 def allocated(recipe: Recipe, heads: Sequence[Sequence[tuple[Sequence[str], str, Sequence[str], str]]]) -> Recipe:
-    """Gives a recipe the transforms and formats of K and V that the engine planned for each layer and KV head.
-    ValueError: the transforms differ from those of the uncalibrated recipe."""
+    """Gives a recipe the transforms and formats of K and V that the engine planned for each layer and KV head. Raises
+    ValueError if the transforms differ from those of the uncalibrated recipe."""
     steps = ([name for name, is_there in (("smooth", recipe.key_smooth), ("hadamard", recipe.key_hadamard)) if is_there],
              ["hadamard"] if recipe.value_hadamard else [])
     if any((list(of_key), list(of_value)) != steps for layer in heads for of_key, _, of_value, _ in layer):
@@ -244,8 +253,8 @@ def allocated(recipe: Recipe, heads: Sequence[Sequence[tuple[Sequence[str], str,
 
 
 def resolved_line(recipe: Recipe, serves_by_head: bool = False) -> str | None:
-    """Tells users that their recipe is served under another name; None: it is not. serves_by_head: whether the cache
-    can have formats by layer and head."""
+    """Returns a line that tells users under which other name their recipe is served, or None if the name is unchanged.
+    serves_by_head says whether the cache supports formats by layer and head."""
     first = recipe.asked.split(",")[0]
     if not first or "=" in first or recipe.by_head or recipe.asked == recipe.name:
         return None

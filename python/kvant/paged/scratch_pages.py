@@ -1,6 +1,6 @@
 """Moves new rows of prompts into pages. The tokens are cut at page borders into pieces (step_rules.PrefillPlan). A
-layer's keys and values go into scratch pages, one per piece; full ones are sealed and others go on to tails. If rows
-need no change before that, full pieces are sealed and attended to where the model left them."""
+layer's keys and values go into scratch pages, one per piece. Full scratch pages are sealed, and the others go on to
+tails. If rows need no change before sealing, full pieces are sealed and read where the model left them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kvant.paged.step_rules import PrefillPlan
 
 @dataclass
 class PrefillStep:
-    """What all layers share. Arrays are on the device, as PrefillPlan describes them."""
+    """Holds what all layers share. Arrays are on the device; PrefillPlan explains them."""
 
     plan: PrefillPlan
     block_table: torch.Tensor  # int32 [prefilled requests, pages]
@@ -27,32 +27,43 @@ class PrefillStep:
     row_piece: torch.Tensor
     row_token: torch.Tensor
     full: torch.Tensor
-    full_table: torch.Tensor  # int32 [n, 2]: the blocks of full pieces,
-    full_place: torch.Tensor  # int32 [n]: their column: 0 for the first page of a request, else 1
-    full_page: torch.Tensor  # int32 [n]: their page numbers in the request
-    full_sinks: torch.Tensor | None  # int32 [n, 2 * n_kv_heads]: where their sinks go if they are a first page
-    zeros: torch.Tensor  # int32, as many as there are full pieces
+    # int32 [n, 2], the blocks of full pieces.
+    full_table: torch.Tensor
+    # int32 [n], the column in full_table: 0 for the first page of a request, else 1.
+    full_place: torch.Tensor
+    # int32 [n], the numbers of full pieces' pages in their requests.
+    full_page: torch.Tensor
+    # int32 [n, 2 * n_kv_heads], the places of the sinks of full pieces that are first pages.
+    full_sinks: torch.Tensor | None
+    # int32, one zero per full piece.
+    zeros: torch.Tensor
     entering: torch.Tensor  # int64
-    entering_units: torch.Tensor  # int64 [n * 2 * n_kv_heads * units of a page]: their places in the layer's blocks
+    # int64 [n * 2 * n_kv_heads * units of a page], the places of entering pieces in the layer's blocks.
+    entering_units: torch.Tensor
     leaving: torch.Tensor
     leaving_units: torch.Tensor
-    in_place: InPlace | None  # None: a request starts within a page, or rows must be changed or read several times
-    attention: Any = field(default=None, repr=False)  # kept by the first layer's attention for the other layers
+    # None if a request starts within a page, or if rows must be changed or read several times.
+    in_place: InPlace | None
+    # The first layer's attention stores this object for the other layers.
+    attention: Any = field(default=None, repr=False)
 
 
 @dataclass(frozen=True)
 class InPlace:
     """Describes how rows go into pages from where the model left them."""
 
-    full_rows: torch.Tensor  # int32 [n]: the first rows of full pieces
+    full_rows: torch.Tensor  # int32 [n], the first rows of full pieces
     leaving_rows: torch.Tensor  # int64 [rows of leaving pieces]
-    leaving_row_piece: torch.Tensor  # int32, one per row: the leaving piece that it is in,
-    leaving_row_token: torch.Tensor  # and its place in the page
-    leaving_ids: torch.Tensor  # int32 [n leaving, 2 * n_kv_heads]: their tail pages
+    # int32, for each row the leaving piece that contains it.
+    leaving_row_piece: torch.Tensor
+    # int32, for each row its place in the page.
+    leaving_row_token: torch.Tensor
+    # int32 [n leaving, 2 * n_kv_heads], the tail pages of leaving pieces.
+    leaving_ids: torch.Tensor
 
 
 def prepare(cache: ModelCache, plan: PrefillPlan, block_table: torch.Tensor, tail_blocks: torch.Tensor) -> PrefillStep:
-    """block_table, tail_blocks: int32 [prefilled requests, ...]."""
+    """Prepares the moves for all layers. block_table, tail_blocks: int32 [prefilled requests, ...]."""
     arrays = DeviceArrays({
         "piece_numbers": np.arange(plan.n_pieces), "row_piece": plan.row_piece, "row_token": plan.row_token,
         "full": plan.full, "full_request": plan.request[plan.full], "full_page": plan.page[plan.full],
@@ -86,7 +97,7 @@ def prepare(cache: ModelCache, plan: PrefillPlan, block_table: torch.Tensor, tai
 
 
 def _rows_in_place(cache: ModelCache, plan: PrefillPlan) -> dict[str, np.ndarray]:
-    """Returns the arrays of InPlace, or none if rows have to go into scratch pages."""
+    """Returns the arrays of InPlace, or an empty dictionary if rows must go through scratch pages."""
     if not cache.seals_rows or len(plan.entering):
         return {}
     which = np.full(plan.n_pieces, -1)
@@ -98,20 +109,20 @@ def _rows_in_place(cache: ModelCache, plan: PrefillPlan) -> dict[str, np.ndarray
 
 @dataclass(frozen=True)
 class ScratchPages:
-    """The scratch pages of a layer."""
+    """Holds the scratch pages of a layer."""
 
     pool: torch.Tensor  # uint8 [n_pieces, 2 * n_kv_heads, units of a page, bytes of a unit]
     page_bytes: int
 
     def pages(self, table: torch.Tensor) -> Pages:
-        """table: int32 [n_seqs] or [n_seqs, n_pages], the numbers of pieces."""
+        """Describes pages to the library. table: int32 [n_seqs] or [n_seqs, n_pages], the numbers of pieces."""
         return Pages(table=table, seq_stride=table.stride(0), pool=self.pool, page_stride=self.pool.stride(0),
                      head_offset=SIDES * self.page_bytes, side_offset=self.page_bytes)
 
 
 @dataclass(frozen=True)
 class ModelRows:
-    """The rows of a layer as they are stored: BF16 [n_rows, n_kv_heads, head_dim]."""
+    """Holds the rows of a layer as the model made them: BF16 [n_rows, n_kv_heads, head_dim]."""
 
     keys: torch.Tensor
     values: torch.Tensor
@@ -119,8 +130,8 @@ class ModelRows:
 
 def append_and_seal(cache: ModelCache, step: PrefillStep, blocks: torch.Tensor, keys: torch.Tensor, values: torch.Tensor,
                     in_pages: bool = False) -> ScratchPages | ModelRows:
-    """Stores new rows, BF16 or F16 [n_rows, n_kv_heads, head_dim], in sealed pages, sinks and tails. Returns all of the
-    rows; with in_pages as scratch pages."""
+    """Stores new rows, BF16 or F16 [n_rows, n_kv_heads, head_dim], in sealed pages, sinks and tails. Returns all rows
+    in a form for attention; with in_pages, the form is scratch pages."""
     if step.in_place is not None and not in_pages and all(map(_can_be_read_in_place, (keys, values))):
         _seal_in_place(cache, step, step.in_place, blocks, keys, values)
         return ModelRows(keys, values)
@@ -128,7 +139,7 @@ def append_and_seal(cache: ModelCache, step: PrefillStep, blocks: torch.Tensor, 
 
 
 def _can_be_read_in_place(rows: torch.Tensor) -> bool:
-    """Whether kvant_prompt_attention can read the rows: BF16, in pieces of 16 bytes."""
+    """Returns whether kvant_prompt_attention can read the rows: BF16 numbers in pieces of 16 bytes."""
     return (rows.dtype == torch.bfloat16 and rows.stride(2) == 1 and rows.stride(0) % 8 == rows.stride(1) % 8 == 0
             and rows.data_ptr() % 16 == 0)
 

@@ -1,9 +1,10 @@
-"""Where pages lie in the memory of a layer that a batch of sequences has for itself:
+"""Says where pages lie in the memory of a layer that belongs to one batch of sequences:
 
     sinks (SinkLayout) of all sequences, their tails (128 tokens of each head and side, BF16), then blocks of sealed pages
 
-A block is 128 tokens of a sequence: K page and V page of KV head 0, of head 1, ..., each in as many bytes as its format takes. So blocks
-of layers with other formats have another size, while numbers of tails, sinks and blocks are the same in all layers."""
+A block is 128 tokens of a sequence: K page and V page of KV head 0, of head 1, and so on, each with the bytes of its
+format. Layers with other formats therefore have blocks of another size. The numbers of tails, sinks and blocks are
+equal in all layers."""
 
 from __future__ import annotations
 
@@ -22,8 +23,10 @@ class SequenceLayout:
     sink_tokens: int = 0
     n_sequences: int = 1
     tail_pages: int = 1  # pages per head and side
-    tail_blocks: int = 1  # tail blocks per sequence; the block has the sequence's number
-    has_rows: bool = False  # as SinkLayout has it
+    # Tail blocks per sequence; the block has the sequence's number.
+    tail_blocks: int = 1
+    # Has the meaning of SinkLayout.has_rows.
+    has_rows: bool = False
 
     def of_sequences(self, n: int) -> SequenceLayout:
         return replace(self, n_sequences=n)
@@ -34,17 +37,17 @@ class SequenceLayout:
 
     @property
     def tail_page_bytes(self) -> int:
-        """Bytes of 128 unquantized tokens of one head and side."""
+        """Returns the bytes of 128 unquantized tokens of one head and side."""
         return PAGE * self.head_dim * BF16_BYTES
 
     @property
     def unit_bytes(self) -> int:
-        """Bytes in which tables of tail pages count."""
+        """Returns the unit, in bytes, in which tables of tail pages count."""
         return self.tail_page_bytes
 
     @property
     def sink_block_bytes(self) -> int:
-        """Bytes from a sequence's sink to the next one's."""
+        """Returns the bytes from one sequence's sink to the next."""
         return self.sink.bytes
 
     @property
@@ -60,7 +63,7 @@ class SequenceLayout:
         return self.tail_begin + self.n_sequences * self.tail_block_bytes
 
     def tail_place(self, head: int, side: int, turn: int = 0) -> tuple[int, int]:
-        """Returns the block and the place in it, as BlockLayout does."""
+        """Returns the tail block and the place in it, as BlockLayout.tail_place does."""
         return 0, SIDES * head + side
 
     def tail_units(self, memory):

@@ -2,9 +2,9 @@
 
 The library reads unquantized pages in tiles of 16 tokens of one head and side, ordered for tensor cores. A tile has
 head_dim / 16 pieces of 512 bytes. In each piece, a token's keys take 64 contiguous bytes, and the values of two tokens
-take 16 of every 64. The rest of a tile with few tokens is read but has no weight. So pages of several heads overlap:
-with a sink of one token, eight key pages or four value pages share a tile. On a CPU an unquantized page is rows, one
-behind another, and these pages follow one another in the same place."""
+take 16 of every 64 bytes. The rest of a tile with few tokens is read but has weight 0. Pages of several heads can
+therefore overlap: with a sink of one token, eight key pages or four value pages share a tile. On a CPU, unquantized
+pages are plain rows, and the pages of all heads follow each other without overlap."""
 
 from __future__ import annotations
 
@@ -17,17 +17,20 @@ MAX_SINK = 4  # tokens
 TILE_TOKENS = 16
 PIECE_BYTES = 512
 KEY_BYTES = 64  # bytes of a token in a piece
-VALUE_BYTES = 16  # bytes of a pair of tokens in each VALUE_PERIOD
+VALUE_BYTES = 16  # bytes of two tokens in each VALUE_PERIOD
 VALUE_PERIOD = 64
-UNIT_BYTES = 16  # pages begin at multiples of this
+# Pages begin at multiples of this many bytes.
+UNIT_BYTES = 16
 
 
 @dataclass(frozen=True)
 class SinkLayout:
     n_kv_heads: int
     head_dim: int
-    n_tokens: int  # 0 (no sink) to MAX_SINK
-    has_rows: bool = False  # unquantized pages are rows, as on a CPU
+    # 0 (no sink) to MAX_SINK.
+    n_tokens: int
+    # True if unquantized pages are rows, as on a CPU.
+    has_rows: bool = False
 
     def __post_init__(self):
         if not 0 <= self.n_tokens <= MAX_SINK:
@@ -39,8 +42,8 @@ class SinkLayout:
 
     @cached_property
     def bytes(self) -> int:
-        """Bytes of keys, then values, of all heads. The last page's tile ends after them, in bytes that have no
-        weight."""
+        """Returns the bytes of keys and then values of all heads. The last page's tile includes bytes after the last
+        sink token, which have weight 0."""
         return (self._tiles(0) + self._tiles(1)) * self.tile_bytes if self.n_tokens else 0
 
     def place(self, head: int, side: int) -> int:

@@ -1,10 +1,10 @@
-"""Decides what a step has to do, from the lengths of its requests alone. n: tokens computed before the step. q: its new
-tokens.
+"""Decides what a step must do, from the lengths of its requests alone. In this file, n is the number of tokens computed
+before the step, and q the number of new tokens.
 
-A token sees the pages before its own quantized, except for the sink, and its own page unquantized, however a prompt is
-cut into steps. Requests with one new token are decoded: the token goes into the tail and is attended to there, and a
-page that it fills is sealed before the next step. Requests with more new tokens are prefilled: their full pages are
-sealed first, and the new tokens after them attend to the sealed pages."""
+A token sees earlier pages quantized, except for the sink, and its own page unquantized, however a prompt is cut into
+steps. Requests with one new token are decoded: the token goes into the tail and attends there. If the token fills a
+page, the page is sealed before the next step. Requests with more new tokens are prefilled: their full pages are sealed
+first, and the new tokens after these pages attend to the sealed pages."""
 
 from __future__ import annotations
 
@@ -17,47 +17,58 @@ from kvant import PAGE
 
 
 def filled_pages(seq_lens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the sequences with one new token whose page it fills, and the number of that page."""
+    """Returns the sequences whose one new token fills a page, and the number of that page."""
     seqs = np.flatnonzero((seq_lens > 0) & (seq_lens % PAGE == 0))
     return seqs, seq_lens[seqs] // PAGE - 1
 
 
 def bounds(counts: np.ndarray) -> np.ndarray:
-    """Returns int32 [n + 1]: where each of n ranges begins, and the end."""
+    """Returns int32 [n + 1], the first index of each of n ranges, and the end."""
     return np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
 
 
 @dataclass(frozen=True)
 class Prefix:
-    """The part of a request that was sealed before the step, and the new tokens that see it."""
+    """Describes the part of a request that was sealed before the step, and the new tokens that see this part."""
 
-    request: int  # number among the prefilled requests
-    first_row: int  # among the step's prefilled rows
+    # The number among the prefilled requests.
+    request: int
+    # The index among the step's prefilled rows.
+    first_row: int
     end_row: int
     n_pages: int
 
 
 @dataclass(frozen=True)
 class PrefillPlan:
-    """The new tokens of all prefilled requests, cut at page borders. A *piece* is the part in one page. Arrays are
-    int32 with one number per piece, unless their comment says otherwise. Each piece has a scratch page with the piece's
-    number."""
+    """Describes the new tokens of all prefilled requests, cut at page borders. A piece is the part of a request's new
+    tokens in one page. Arrays are int32 with one number per piece, unless their comment says otherwise. Each piece has
+    a scratch page with the piece's number."""
 
     computed: np.ndarray  # [requests]: n
     query_lens: np.ndarray  # [requests]: q
     request: np.ndarray
-    page: np.ndarray  # number of the page in its request
+    # The number of the page in its request.
+    page: np.ndarray
     n_rows: np.ndarray
-    n_tokens: np.ndarray  # tokens of the page after the step
-    row_piece: np.ndarray  # [n_rows]: the piece of each row
-    row_token: np.ndarray  # [n_rows]: the place of each row in its page
-    full: np.ndarray  # pieces that fill their page
-    seen: np.ndarray  # those of `full` that later tokens of the step see sealed
-    first: np.ndarray  # those of `full` that fill the first page of their request
-    first_seen: np.ndarray  # [n first]: their numbers in `seen`; -1: no later token of the step sees them
-    entering: np.ndarray  # pieces whose page has tokens in the tail
-    leaving: np.ndarray  # pieces whose page stays unquantized and goes to the tail
-    n_visible_tokens: np.ndarray  # tokens in the pages that a piece attends to, its own included
+    # The tokens of the page after the step.
+    n_tokens: np.ndarray
+    row_piece: np.ndarray  # [n_rows], the piece of each row
+    row_token: np.ndarray  # [n_rows], the place of each row in its page
+    # Pieces that fill their page.
+    full: np.ndarray
+    # Pieces of `full` that later tokens of the step see sealed.
+    seen: np.ndarray
+    # Pieces of `full` that fill the first page of their request.
+    first: np.ndarray
+    # The index in `seen` of each piece of `first`, or -1 if no later token of the step sees the piece.
+    first_seen: np.ndarray
+    # Pieces whose page already has tokens in the tail.
+    entering: np.ndarray
+    # Pieces whose page stays unquantized and goes to the tail.
+    leaving: np.ndarray
+    # The number of tokens in the pages to which a piece attends, including its own page.
+    n_visible_tokens: np.ndarray
     prefixes: tuple[Prefix, ...]
 
     @property
@@ -66,12 +77,13 @@ class PrefillPlan:
 
     @cached_property
     def visible(self) -> np.ndarray:
-        """Returns [n_pieces, most], the pages that a piece attends to: `seen` ones by number, then its own as n_seen +
-        piece."""
+        """Returns [n_pieces, most], the pages to which a piece attends: pages of `seen` by their index, then the
+        piece's own page as n_seen + piece."""
         first_page = self.computed // PAGE
         place = np.full(self.n_pieces, -1)
         place[self.seen] = np.arange(len(self.seen))
-        earlier = self.page - first_page[self.request]  # number of earlier pieces of the request
+        # The number of earlier pieces of the request.
+        earlier = self.page - first_page[self.request]
         visible = np.zeros((self.n_pieces, int(earlier.max(initial=-1)) + 1), np.int32)
         for piece, n in enumerate(earlier):
             visible[piece, :n] = place[piece - n:piece]
@@ -80,29 +92,31 @@ class PrefillPlan:
 
     @property
     def first_rows(self) -> np.ndarray:
-        """[n_pieces + 1]: where the rows of each piece begin."""
+        """Returns [n_pieces + 1], the first row of each piece, and the end."""
         return bounds(self.n_rows)
 
     @property
     def first_pieces(self) -> np.ndarray:
-        """[requests + 1]: where the pieces of each request begin."""
+        """Returns [requests + 1], the first piece of each request, and the end."""
         return bounds(np.bincount(self.request, minlength=len(self.computed)))
 
     @property
     def seen_pages(self) -> np.ndarray:
-        """[requests]: number of pages that a request's last token sees sealed."""
+        """Returns [requests], the number of pages that a request's last token sees sealed."""
         return (self.computed + self.query_lens - 1) // PAGE
 
 
 def plan_prefill(computed: np.ndarray, query_lens: np.ndarray) -> PrefillPlan:
-    """computed, query_lens: n and q of each prefilled request, q >= 1. Rows are in the requests' order."""
+    """Plans the prefill of requests with n computed tokens and q >= 1 new tokens each. Rows are in the requests' order.
+    """
     computed, query_lens = np.asarray(computed, np.int64), np.asarray(query_lens, np.int64)
     ends = computed + query_lens
     first_page, last_page = computed // PAGE, (ends - 1) // PAGE
     n_pieces = last_page - first_page + 1
     request = np.repeat(np.arange(len(computed)), n_pieces)
     first_piece = np.cumsum(n_pieces) - n_pieces
-    within = np.arange(len(request)) - first_piece[request]  # number of the piece in its request
+    # The number of the piece in its request.
+    within = np.arange(len(request)) - first_piece[request]
     page = first_page[request] + within
     begin = np.maximum(computed[request], page * PAGE)
     end = np.minimum(ends[request], (page + 1) * PAGE)
@@ -127,9 +141,9 @@ def plan_prefill(computed: np.ndarray, query_lens: np.ndarray) -> PrefillPlan:
 
 @dataclass(frozen=True)
 class PromptCall:
-    """New tokens of requests [first_request, end_request) and the sealed pages that they attend to in one call: from
-    `first_page` to `end_page`. If `end_page` is None, they attend to all pages from there on and the unquantized rows
-    after them."""
+    """Describes one call of attention: new tokens of requests [first_request, end_request) and the sealed pages from
+    `first_page` to `end_page` to which they attend. If `end_page` is None, the tokens attend to all later pages and to
+    the unquantized rows after them."""
 
     first_request: int
     end_request: int
@@ -138,7 +152,7 @@ class PromptCall:
 
 
 def prompt_calls(plan: PrefillPlan, most_pages: int) -> list[PromptCall]:
-    """Divides a step into calls with at most so many sealed pages of earlier steps. Requests with more pages take
+    """Divides a step into calls with at most most_pages sealed pages of earlier steps. A request with more pages takes
     several calls, one after another."""
     calls, first, n_pages = [], 0, 0
     seen, before = plan.seen_pages, plan.computed // PAGE

@@ -1,4 +1,4 @@
-"""Writes what users read when the server starts."""
+"""Writes the lines about the cache that users read when the server starts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from kvant.paged.model_cache import ModelCache
 
 
 def start_up_line(cache: ModelCache, n_layers: int, n_blocks: int, max_model_len: int) -> str:
-    """n_blocks: the pool's blocks, for all layers."""
+    """Returns the line for a model whose layers all use the cache. n_blocks is the number of the pool's blocks for all
+    layers."""
     layout = cache.layout
     tokens, bf16 = layout.tokens_that_fit(n_blocks, max_model_len), layout.bf16_tokens_that_fit(n_blocks)
     return (f"{_line(cache, f'all {n_layers} layers', n_layers)}; {tokens:,} tokens fit in requests of {max_model_len:,}, "
@@ -15,7 +16,7 @@ def start_up_line(cache: ModelCache, n_layers: int, n_blocks: int, max_model_len
 
 
 def line_beside_others(cache: ModelCache, n_layers: int) -> str:
-    """n_layers: the number of layers with kvant's cache."""
+    """Returns the line for a model in which n_layers layers use kvant's cache and other layers do not."""
     return f"{_line(cache, f'{n_layers} layers', n_layers)}; layers with a sliding window stay unquantized"
 
 
