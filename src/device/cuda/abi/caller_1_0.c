@@ -1,6 +1,6 @@
-/* A program that was compiled against version 1.0 of kvant.h, on whatever the library is today: its
- * structures lie in memory that goes on with other things, as on a stack. Exits with the number of
- * expectations that did not hold. */
+/* A program that was compiled against version 1.0 of kvant.h and runs with today's library. Other data follows
+ * its structures in memory, as on a stack, so the library must not read beyond version 1.0 of a structure. The
+ * exit status is the number of expectations that did not hold. */
 #include <stdio.h>
 #include <string.h>
 

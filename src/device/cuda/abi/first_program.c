@@ -1,12 +1,13 @@
-/* What a program asks the library before it lays out a cache: is there a GPU for it, which kernel serves the
- * shape, how large pages and the workspace are. C99 and C++; it needs kvant.h and libkvant_cuda alone. */
+/* The questions that a program asks the library before it lays out a cache: which kernel serves the shape,
+ * whether there is a GPU for this kernel, and how large pages and the workspace are. The program is C99 and C++
+ * and needs only kvant.h and libkvant_cuda. */
 #include <kvant/kvant.h>
 #include <stdio.h>
 #include <string.h>
 
 int main(void) {
   kvant_decode_shape shape;
-  memset(&shape, 0, sizeof shape); /* members that aren't set are zero */
+  memset(&shape, 0, sizeof shape); /* Members that are not set must be zero. */
   shape.struct_size = sizeof shape;
   shape.n_seqs = 8;
   shape.n_kv_heads = 8;

@@ -1,7 +1,7 @@
-// What a kernel may use on the GPUs for which it is compiled: sm_90a (Hopper), or what all GPUs from sm_80 on
-// have in common, which run it from PTX for compute_80. Device code asks Architecture; the host asks the
-// Capabilities of the code that the current device runs (gpu.h). Another generation is another structure and
-// its name in Architectures.
+// What a kernel may use on the GPUs for which it is compiled. Sm90a is Hopper, and Sm80 is what all GPUs from
+// sm_80 on have in common, which run the code from PTX for compute_80. Device code asks Architecture. The
+// host asks the Capabilities of the code that the current device runs (gpu.h). Another generation is another
+// structure and its name in Architectures.
 #pragma once
 
 #include <type_traits>
@@ -11,16 +11,17 @@ namespace kvant::cuda {
 struct Sm80 {
   static constexpr const char* kName = "sm80";
   static constexpr int kPtxVersion = 80;
-  static constexpr bool kBulkCopies = false;         // cp.async.bulk; else 16 bytes of each lane, cp.async
+  static constexpr bool kBulkCopies = false;         // cp.async.bulk; else cp.async of 16 bytes by each lane
   static constexpr bool kBarriersSuspend = false;    // mbarrier.try_wait; else a warp polls
   static constexpr bool kOverlapsLaunches = false;   // griddepcontrol; else one kernel after another
   static constexpr bool kWarpgroupProducts = false;  // wgmma; else mma.sync
   static constexpr bool kPackedMaxima = false;       // max.u16x2
   static constexpr bool kConvertsE4m3 = false;       // cvt.f16x2.e4m3x2
-  static constexpr bool kLargeSharedMemory = false;  // 227 KB of a CTA; else 99 to 227
-  static constexpr bool kPacksBytes = false;  // one instruction rounds two numbers to bytes and packs them
-  static constexpr bool kClusters = false;    // of CTAs that read each other's shared memory
-  static constexpr bool kSharesFewPages = false;  // it is faster that warps share pages where CTAs have few
+  static constexpr bool kLargeSharedMemory = false;  // 227 KB for a CTA; else 99 to 227 KB
+  static constexpr bool kPacksBytes = false;  // One instruction rounds two numbers to bytes and packs them.
+  static constexpr bool kClusters = false;    // clusters of CTAs that read each other's shared memory
+  // Whether sharing pages is faster for warps whose CTA has few pages.
+  static constexpr bool kSharesFewPages = false;
 };
 
 struct Sm90a {
@@ -38,7 +39,7 @@ struct Sm90a {
   static constexpr bool kSharesFewPages = true;
 };
 
-// What the host asks of an architecture.
+// What the host asks of an architecture; the members have the names of the architecture's constants.
 struct Capabilities {
   const char* name;
   int ptx_version;

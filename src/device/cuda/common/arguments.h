@@ -1,4 +1,5 @@
-// What the arguments of all kernels are made of: pages as kernels find them, and rows of numbers.
+// The parts from which the arguments of all kernels are made: pages as kernels find them, and rows of
+// numbers.
 #pragma once
 
 #include <cstdint>
@@ -21,14 +22,14 @@ struct HeadList {
   std::uint8_t at[kMaxKvHeads];
 };
 
-// Pages of one layer: kvant_pages with the layer's offset applied.
+// The pages of one layer: kvant_pages with the layer's offset applied.
 struct PageSource {
   const std::int32_t* table;
   std::int64_t seq_stride, head_stride, side_stride;
   const unsigned char* pool;
   std::int64_t page_stride, head_offset, side_offset;
 
-  // Returns the page with this id in the table.
+  // Returns the page with the number `id`, as the table holds numbers.
   KVANT_HOST_DEVICE const unsigned char* at(std::int64_t id, int head, int side) const {
     return pool + id * page_stride + head * head_offset + side * side_offset;
   }
@@ -41,7 +42,7 @@ struct PageSource {
   }
 };
 
-// Quantized pages: each head and side may have a different offset within a page's storage.
+// Quantized pages. Each head and side may have a different offset within a page's storage.
 struct SealedSource {
   static constexpr int kOffsetUnit = 16;  // bytes
   PageSource pages;
@@ -58,13 +59,14 @@ struct SealedSource {
   }
 };
 
-// Rows of keys, values or queries: head h of row i lies at i * row_stride + h * head_stride. Channels, padded
-// with zeros, are multiplied by the factors of the head's KV head (unless null), then rotated if `hadamard`.
+// Rows of keys, values or queries: head h of row i lies at i * row_stride + h * head_stride. Channels are
+// padded with zeros and multiplied by the factors of the head's KV head, unless `factors` is null. If
+// `hadamard` is not 0, the row is then rotated.
 struct AppendedRows {
   void* rows;
   std::int64_t row_stride, head_stride;
-  int channels;  // channels that rows have: a multiple of 8
-  int is_wide;   // see RowType
+  int channels;  // channels that rows have, a multiple of 8
+  int is_wide;   // RowType::is_wide
   const float* factors;
   int hadamard;
 };

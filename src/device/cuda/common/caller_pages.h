@@ -1,4 +1,4 @@
-// The pages and heads that a caller names, in the form that kernels address.
+// Converts the pages and heads that a caller names into the form in which kernels address them.
 #pragma once
 
 #include <array>
@@ -10,7 +10,7 @@
 
 namespace kvant::cuda {
 
-// Whether pages exist and are aligned for bulk copies.
+// Returns whether pages exist and are aligned for bulk copies.
 inline bool has_pages(const kvant_pages& pages) {
   return pages.table != nullptr && pages.pool != nullptr && pages.page_stride % 16 == 0 &&
          pages.layer_offset % 16 == 0 && pages.head_offset % 16 == 0 && pages.side_offset % 16 == 0 &&
@@ -38,7 +38,8 @@ inline PageSource source_of(const kvant_pages& pages, int layer) {
           pages.side_offset};
 }
 
-// Returns why a layer's offsets are invalid. n_kv_heads: at most kMaxKvHeads.
+// Reads a layer's sealed pages and offsets. Returns why the offsets are invalid, or null. n_kv_heads: at most
+// kMaxKvHeads.
 inline Reason read_sealed(const kvant_decode_layer& layer, int n_kv_heads, SealedSource* source) {
   *source = {source_of(layer.sealed, layer.layer), {}};
   if (layer.sealed_offsets == nullptr) return nullptr;
@@ -52,7 +53,7 @@ inline Reason read_sealed(const kvant_decode_layer& layer, int n_kv_heads, Seale
   return nullptr;
 }
 
-// Groups KV heads by their formats; one launch handles all heads with the same pair.
+// KV heads with one pair of formats, which one launch handles.
 struct HeadGroup {
   const char *key_format, *value_format;
   HeadList heads;
@@ -63,7 +64,8 @@ struct HeadGroups {
   std::array<HeadGroup, kMaxHeadGroups> of{};
 };
 
-// Returns what is wrong with the heads of the shape or their formats.
+// Groups the heads of a shape by their formats. Returns what is wrong with the heads or their formats, or
+// null.
 inline Reason group_heads(const kvant_decode_shape& shape, HeadGroups* groups) {
   if (shape.n_kv_heads <= 0 || shape.n_kv_heads > kMaxKvHeads) return "shape.n_kv_heads must be 1 to 64";
   *groups = {};

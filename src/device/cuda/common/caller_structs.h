@@ -1,4 +1,4 @@
-// Reads structures of kvant.h from callers of any version.
+// Reads structures of kvant.h from callers that were compiled against any version of it.
 #pragma once
 
 #include <algorithm>
@@ -17,8 +17,8 @@ using device::is_aligned;
 using device::is_number_type;
 using device::kNoStruct;
 
-// The size of the first version of each structure. When a structure gets another member, its size here stays
-// the offset of that member.
+// The size of the first version of each structure. When a structure gets another member, its size here
+// becomes the offset of that member.
 template <class T>
 inline constexpr std::size_t kFirstSize = sizeof(T);
 template <>
@@ -45,8 +45,8 @@ inline constexpr std::size_t kFirstSize<kvant_dequantization> = offsetof(kvant_d
 template <>
 inline constexpr std::size_t kFirstSize<kvant_step_table> = offsetof(kvant_step_table, pages_of_block);
 
-// Copies a structure and zeroes the members that the caller's version lacks. Returns a reason if that is
-// impossible.
+// Copies a structure and zeroes the members that the caller's version lacks. Returns a reason if the
+// structure is null or smaller than its first version.
 template <class T>
 Reason read_struct(const T* from, T* to) {
   static_assert(kNoStruct<T> != nullptr);
@@ -64,7 +64,7 @@ constexpr NumberType number_type(kvant_type type) {
   return static_cast<NumberType>(type);
 }
 
-// Whether rows may have this number of a head's channels; 0: all.
+// Returns whether rows may have `channels` of a head's channels; 0 stands for all.
 constexpr bool is_channel_count(int channels, int head_dim) {
   return channels >= 0 && channels <= head_dim && channels % (head_dim > 256 ? 16 : 8) == 0;
 }

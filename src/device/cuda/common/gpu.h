@@ -1,4 +1,4 @@
-// The properties of the current device that the library uses.
+// Gpu: the properties of the current device that the library uses.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -12,22 +12,22 @@ struct Gpu {
   int multiprocessors;
   int shared_bytes;                 // maximum per CTA
   int multiprocessor_shared_bytes;  // for all CTAs of an SM, each of which takes kReservedBytes more
-  Capabilities has;                 // of the code that it runs
+  Capabilities has;                 // capabilities of the code that the device runs
 
   static constexpr int kReservedBytes = 1024;
-  static constexpr int kLeastSharedBytes = 99 * 1024;  // minimum per CTA on all of these GPUs
+  static constexpr int kLeastSharedBytes = 99 * 1024;  // minimum per CTA on all supported GPUs
 
-  // Returns the number of launch attributes for kernels that may begin while the previous one ends.
+  // Returns the number of launch attributes of a kernel that may begin while the previous kernel ends.
   unsigned overlap_attributes() const { return has.overlaps_launches ? 1 : 0; }
 };
 
-// The device to assume if there is none, because names of kernels are available without one.
+// The device that is assumed where there is none, because names of kernels are available without a device.
 inline constexpr Gpu kH100{132, 227 * 1024, 228 * 1024, kCapabilities<Sm90a>};
 
-// Returns KVANT_OK, or a refusal if the current device does not run these kernels.
+// Finds the current device. Returns KVANT_OK, or a refusal if the device does not run these kernels.
 kvant_status find_gpu(Gpu* gpu);
 
-// Returns the current device, or kH100 if there is none that runs these kernels. It never refuses.
+// Returns the current device, or kH100 if there is none that runs these kernels. Never refuses.
 Gpu gpu_or_h100();
 
 }  // namespace kvant::cuda

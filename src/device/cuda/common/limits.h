@@ -1,4 +1,4 @@
-// What kernels are compiled for: head sizes, and how many heads and queries there may be.
+// The limits for which kernels are compiled: head sizes, and numbers of heads and queries.
 #pragma once
 
 #include <type_traits>
@@ -7,9 +7,10 @@ namespace kvant::cuda {
 
 inline constexpr int kMaxKvHeads = 64;
 inline constexpr int kMaxHeadGroups = 8;
-inline constexpr int kMaxGroup = 16;    // query heads per KV head
-inline constexpr int kPaddedGroup = 8;  // query heads per KV head and launch: the columns of a product
-inline constexpr int kMaxQueries = 8;   // per sequence
+inline constexpr int kMaxGroup = 16;  // query heads per KV head
+// Query heads per KV head and launch, which are the columns of a product.
+inline constexpr int kPaddedGroup = 8;
+inline constexpr int kMaxQueries = 8;  // queries per sequence
 
 inline constexpr int kHeadDims[] = {64, 128, 256, 512};
 
@@ -37,8 +38,8 @@ auto with_head_dim(int d, const Body& body) {
   }
 }
 
-// Does the same where heads of 512 have been refused or are handled elsewhere; they get the code for heads of
-// 256.
+// Calls body as with_head_dim does, where heads of 512 channels have been refused or are handled elsewhere.
+// No code is compiled for these heads: they would get the code for heads of 256.
 template <class Body>
 auto with_head_dim_up_to_256(int d, const Body& body) {
   switch (d) {

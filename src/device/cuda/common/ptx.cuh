@@ -1,5 +1,5 @@
-// Instructions for which C++ has no name. Some of those that sm_80 lacks are emulated there or have nothing
-// to do; the others are called on sm_90a only.
+// Instructions for which C++ has no name. Some instructions that sm_80 lacks are emulated there or have
+// nothing to do. Kernels call the others on sm_90a only.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -28,7 +28,8 @@ __device__ __forceinline__ void mma_bf16(float (&c)[4], std::uint32_t a0, std::u
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
-// Computes c[16 x 8] += a[16 x 32] b[32 x 8] for bytes: both signed, or b unsigned.
+// mma_s8() and mma_s8_u8() compute c[16 x 8] += a[16 x 32] b[32 x 8] for bytes. a is signed; b is signed or
+// unsigned.
 __device__ __forceinline__ void mma_s8(int (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
                                        std::uint32_t b1) {
   asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
@@ -43,7 +44,7 @@ __device__ __forceinline__ void mma_s8_u8(int (&c)[4], const std::uint32_t (&a)[
 }
 
 // Loads four 8 x 8 matrices of 16-bit numbers from shared memory. Lane l has the address of row l % 8 of
-// matrix l / 8, 16-byte aligned; lane g * 4 + t gets numbers 2t and 2t + 1 of row g of each.
+// matrix l / 8, which is 16-byte aligned. Lane g * 4 + t gets numbers 2t and 2t + 1 of row g of each matrix.
 __device__ __forceinline__ void load_matrices(std::uint32_t (&x)[4], std::uint32_t address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
@@ -51,7 +52,8 @@ __device__ __forceinline__ void load_matrices(std::uint32_t (&x)[4], std::uint32
                : "memory");
 }
 
-// Loads the transposed matrices: lane g * 4 + t gets number g of rows 2t and 2t + 1.
+// Loads the transposes of four matrices as load_matrices does: lane g * 4 + t gets number g of rows 2t and 2t
+// + 1.
 __device__ __forceinline__ void load_transposed_matrices(std::uint32_t (&x)[4], std::uint32_t address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
@@ -59,7 +61,7 @@ __device__ __forceinline__ void load_transposed_matrices(std::uint32_t (&x)[4], 
                : "memory");
 }
 
-// Transposes an 8 x 8 matrix of 16-bit numbers; lane g * 4 + t holds (g, 2t) and (g, 2t + 1).
+// Transposes an 8 x 8 matrix of 16-bit numbers. Lane g * 4 + t holds (g, 2t) and (g, 2t + 1).
 __device__ __forceinline__ std::uint32_t transpose_8x8(std::uint32_t x) {
   std::uint32_t y;
   asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
@@ -92,7 +94,7 @@ __device__ __forceinline__ std::uint32_t multiply_half2(std::uint32_t a, std::ui
   return c;
 }
 
-// Computes a b + c.
+// Computes a b + c in both halves.
 __device__ __forceinline__ std::uint32_t fma_half2(std::uint32_t a, std::uint32_t b, std::uint32_t c) {
   std::uint32_t d;
   asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
@@ -105,7 +107,7 @@ __device__ __forceinline__ std::uint32_t subtract_half2(std::uint32_t a, std::ui
   return c;
 }
 
-// Returns the larger of each half.
+// Returns the larger number of each half.
 __device__ __forceinline__ std::uint32_t max_u16x2(std::uint32_t a, std::uint32_t b) {
   if constexpr (Architecture::kPackedMaxima) {
     std::uint32_t c;
@@ -116,8 +118,9 @@ __device__ __forceinline__ std::uint32_t max_u16x2(std::uint32_t a, std::uint32_
   }
 }
 
-// Packs two numbers, rounded and saturated to 0 .. 255, or -128 .. 127, as the upper two bytes above the two
-// low bytes of `behind`. It takes one instruction if the GPU has it (Architecture::kPacksBytes).
+// These two functions round two numbers and saturate them to 0 .. 255, or to -128 .. 127. The results become
+// the upper two bytes of the result, above the two low bytes of `behind`. This takes one instruction if the
+// GPU has it (Architecture::kPacksBytes).
 __device__ __forceinline__ std::uint32_t pack_unsigned_bytes(float x, float y, std::uint32_t behind) {
   std::uint32_t bytes;
   asm("cvt.pack.sat.u8.s32.b32 %0, %1, %2, %3;"
@@ -209,7 +212,7 @@ __device__ __forceinline__ bool barrier_test(std::uint32_t barrier, std::uint32_
   return done != 0;
 }
 
-// Makes initialized barriers visible to asynchronous copies; threads still have to synchronize.
+// Makes initialized barriers visible to asynchronous copies. Threads still have to synchronize.
 __device__ __forceinline__ void publish_barriers() {
   if constexpr (Architecture::kBulkCopies) asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
@@ -229,13 +232,13 @@ __device__ __forceinline__ void barrier_wait(std::uint32_t barrier, std::uint32_
   }
 }
 
-// Ends the barrier's phase once this many bytes have been copied.
+// Arrives at the barrier, whose phase then ends only after `bytes` more bytes have been copied.
 __device__ __forceinline__ void expect_bytes(std::uint32_t barrier, std::uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
 
 // Copies `bytes` (a multiple of 16) from global to shared memory and counts them at `barrier`. The L2 cache
-// may evict them first, because only page tables and partial results are read twice.
+// may evict the bytes first, because only page tables and partial results are read twice.
 __device__ __forceinline__ void bulk_copy(std::uint32_t to, const void* from, std::uint32_t bytes,
                                           std::uint32_t barrier) {
   asm volatile(
@@ -246,8 +249,8 @@ __device__ __forceinline__ void bulk_copy(std::uint32_t to, const void* from, st
       : "memory");
 }
 
-// Copies 16 bytes from global to shared memory, for this thread. It has no L2 policy: with one, assemblers
-// (CUDA 13.0 and 13.4, a driver's) emit an illegal instruction whose descriptor is never set.
+// Copies 16 bytes from global to shared memory, for this thread. The copy has no L2 policy. With a policy,
+// assemblers (CUDA 13.0 and 13.4, a driver's) emit an illegal instruction whose descriptor is never set.
 __device__ __forceinline__ void copy_16(std::uint32_t to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
@@ -262,13 +265,13 @@ __device__ __forceinline__ void wait_for_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
 }
 
-// Arrives for this thread once all its copies so far have finished. It is one of the arrivals with which the
-// barrier was initialized.
+// Arrives for this thread once all its copies so far have finished. The arrival is one of those with which
+// the barrier was initialized.
 __device__ __forceinline__ void arrive_after_copies(std::uint32_t barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(barrier) : "memory");
 }
 
-// Reads threadIdx.x here and not earlier, so values derived from it take no registers of an earlier loop.
+// Reads threadIdx.x here and not earlier, so values that depend on it take no registers of an earlier loop.
 __device__ __forceinline__ int thread_here() {
   int thread;
   asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
@@ -279,8 +282,9 @@ __device__ __forceinline__ void prefetch_to_l2(const void* address) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
 }
 
-// Sets the number of registers of this warp from now on, like all of its warpgroup (sm_90a). It may take
-// registers that the CTA's other warpgroups have given up.
+// take_registers() and give_up_registers() set the number of registers of this warp from now on, and all
+// warps of its warpgroup must do so (sm_90a). A warpgroup may take registers that the CTA's other warpgroups
+// have given up.
 template <int N>
 __device__ __forceinline__ void take_registers() {
   if constexpr (Architecture::kWarpgroupProducts)
@@ -297,12 +301,12 @@ __device__ __forceinline__ void wait_for_predecessors() {
   if constexpr (Architecture::kOverlapsLaunches) asm volatile("griddepcontrol.wait;" ::: "memory");
 }
 
-// Lets the next kernel be set up on SMs that this one has left.
+// Lets the next kernel be set up on SMs that this kernel has left.
 __device__ __forceinline__ void admit_successors() {
   if constexpr (Architecture::kOverlapsLaunches) asm volatile("griddepcontrol.launch_dependents;");
 }
 
-// Waits for all threads of the cluster; their writes to shared memory are then visible to each.
+// Waits for all threads of the cluster. Their writes to shared memory are then visible to every thread of it.
 __device__ __forceinline__ void cluster_sync() {
   if constexpr (Architecture::kClusters) {
     asm volatile("barrier.cluster.arrive.aligned;" ::: "memory");
@@ -310,8 +314,8 @@ __device__ __forceinline__ void cluster_sync() {
   }
 }
 
-// Loads from the shared memory of CTA `rank` of the cluster, at the address of `here` in this CTA (8-byte
-// aligned).
+// Loads from the shared memory of CTA `rank` of the cluster. The address is that of `here` in this CTA,
+// 8-byte aligned.
 __device__ __forceinline__ float2 load_of_cluster(const float2& here, int rank) {
   float2 there{};
   if constexpr (Architecture::kClusters) {
@@ -327,14 +331,14 @@ __device__ __forceinline__ float2 load_of_cluster(const float2& here, int rank) 
   return there;
 }
 
-// Returns the same pointer, hidden from the compiler.
+// Returns `pointer`, about which the compiler then knows nothing.
 template <class T>
 __device__ __forceinline__ T* opaque(T* pointer) {
   asm volatile("" : "+l"(pointer));
   return pointer;
 }
 
-// Access numbers that other CTAs write or read concurrently.
+// load_relaxed() and store_relaxed() access numbers that other CTAs write or read concurrently.
 __device__ __forceinline__ float2 load_relaxed(const float2* from) {
   float2 x;
   asm volatile("ld.relaxed.gpu.global.v2.f32 {%0, %1}, [%2];" : "=f"(x.x), "=f"(x.y) : "l"(from) : "memory");
@@ -355,7 +359,7 @@ __device__ __forceinline__ std::int32_t add_relaxed(std::int32_t* counter, std::
 }
 
 // Adds to a counter of all CTAs and returns the previous value. Earlier writes of this warp are visible to
-// every reader of the sum, and those of earlier adders to this warp.
+// every reader of the sum. Earlier writes of warps that added before are visible to this warp.
 __device__ __forceinline__ std::int32_t add_acquire_release(std::int32_t* counter, std::int32_t x) {
   std::int32_t before;
   asm volatile("atom.add.acq_rel.gpu.global.s32 %0, [%1], %2;"
@@ -368,7 +372,7 @@ __device__ __forceinline__ std::int32_t add_acquire_release(std::int32_t* counte
 __device__ __forceinline__ void named_barrier(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
-// Does the same and returns whether x is true for any of the threads.
+// Waits as named_barrier does and returns whether x is true for any of the threads.
 __device__ __forceinline__ bool named_barrier_any(int id, int threads, bool x) {
   std::uint32_t any;
   asm volatile(

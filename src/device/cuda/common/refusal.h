@@ -1,4 +1,4 @@
-// Why a call of kvant.h was refused: the text of kvant_last_error.
+// Refuses calls of kvant.h: keeps the reason, which is the text of kvant_last_error, and returns the status.
 #pragma once
 
 #include <cuda_runtime.h>

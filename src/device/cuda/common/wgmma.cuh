@@ -1,4 +1,4 @@
-// Products with a matrix in shared memory, by warpgroups of 128 threads (sm_90a), or by warps on sm_80.
+// Products with a matrix in shared memory, by warpgroups of 128 threads on sm_90a, or by warps on sm_80.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace kvant::cuda {
 
-// Makes data in shared memory visible to wgmma; threads still have to synchronize.
+// Makes data in shared memory visible to wgmma. Threads still have to synchronize.
 __device__ __forceinline__ void publish_to_wgmma() {
   if constexpr (Architecture::kWarpgroupProducts) asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
@@ -20,8 +20,9 @@ __device__ __forceinline__ std::uint64_t wgmma_matrix(const void* begin, int alo
          static_cast<std::uint64_t>(across >> 4) << 32;
 }
 
-// Computes the product by warps, each for its 16 rows. b: 16-bit words as wgmma_matrix describes them;
-// `Along` numbers of the contraction, 8 or 16, are not 0.
+// Computes the product of multiply_64_by_256() on sm_80: each warp multiplies its own 16 rows. b: 16-bit
+// numbers as wgmma_matrix describes them. The first `Along` numbers of the contraction, 8 or 16, may differ
+// from 0.
 template <int Along>
 __device__ __forceinline__ void multiply_16_by_256(std::uint32_t (&d)[64], const std::uint32_t (&a)[4],
                                                    const void* b, int along, int across) {
@@ -44,7 +45,7 @@ __device__ __forceinline__ void multiply_16_by_256(std::uint32_t (&d)[64], const
 }
 
 // Computes d[64 x 256] = a[64 x 16] b[16 x 256] in half precision. Each warp holds 16 rows in the layout of
-// mma.m16n8k16: for columns 8j + 2t and the next, d[2j] is row g and d[2j + 1] row g + 8.
+// mma.m16n8k16. For columns 8j + 2t and 8j + 2t + 1, d[2j] holds row g and d[2j + 1] holds row g + 8.
 __device__ __forceinline__ void multiply_64_by_256(std::uint32_t (&d)[64], const std::uint32_t (&a)[4],
                                                    std::uint64_t b) {
   asm volatile(

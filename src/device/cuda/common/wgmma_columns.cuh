@@ -1,12 +1,13 @@
-// Products of warpgroups with 32 columns in shared memory (sm_90a), and how to store these.
+// Products of warpgroups with 32 columns in shared memory (sm_90a), and functions that store such columns.
 #pragma once
 
 #include <cstdint>
 
 namespace kvant::cuda {
 
-// Registers that products read or write must not be touched between begin_columns and await_columns. The
-// compiler may move other memory accesses across these calls; barriers publish and await what products read.
+// Code must not touch registers that products read or write between begin_columns and await_columns. The
+// compiler may move other memory accesses across these calls. So barriers must publish what products read,
+// and await their end.
 __device__ __forceinline__ void begin_columns() {
   asm volatile("wgmma.fence.sync.aligned;");
 }
@@ -27,8 +28,8 @@ __device__ __forceinline__ void hold_columns(float (&d)[4][4]) {
   }
 }
 
-// Computes d[64 x 32] (+)= a[64 x 16] b[16 x 32] with half-precision factors and F32 sums. Each warp holds 16
-// rows of a and d in the layout of mma.m16n8k16; d[set] has columns 8 set to 8 set + 7.
+// Computes d[64 x 32] = or += a[64 x 16] b[16 x 32] with half-precision factors and F32 sums. Each warp holds
+// 16 rows of a and d in the layout of mma.m16n8k16. d[set] has columns 8 set to 8 set + 7.
 template <bool Accumulate>
 __device__ __forceinline__ void multiply_columns(float (&d)[4][4], std::uint32_t a0, std::uint32_t a1,
                                                  std::uint32_t a2, std::uint32_t a3, std::uint64_t b) {
@@ -69,8 +70,9 @@ struct TwoTiles {
   }
 };
 
-// Stores four 8 x 8 matrices of 16-bit numbers, or their transposes. Lane g * 4 + t has numbers 2t and 2t + 1
-// of row g of each; lane l has the address of row l % 8 of matrix l / 8, 16-byte aligned.
+// store_matrices() stores four 8 x 8 matrices of 16-bit numbers, and store_transposed_matrices() their
+// transposes. Lane g * 4 + t has numbers 2t and 2t + 1 of row g of each matrix. Lane l has the address of row
+// l % 8 of matrix l / 8, which is 16-byte aligned.
 __device__ __forceinline__ void store_matrices(std::uint32_t address, std::uint32_t x0, std::uint32_t x1,
                                                std::uint32_t x2, std::uint32_t x3) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(x0),

@@ -4,9 +4,9 @@
 
 namespace kvant::cuda {
 
-inline constexpr int kWorkspaceAlignment = 256;  // of a workspace and its parts
+inline constexpr int kWorkspaceAlignment = 256;  // alignment of a workspace and of its parts in bytes
 
-// Divides the workspace into parts; with a null base it only measures.
+// Divides the workspace into parts. With a null base, the cursor only measures.
 class WorkspaceCursor {
  public:
   explicit WorkspaceCursor(void* base) : base_(static_cast<unsigned char*>(base)) {}

@@ -7,7 +7,7 @@
 namespace kvant::cuda {
 namespace {
 
-// Launches like the decode kernels: a kernel's setup overlaps the end of the previous one.
+// Launches a kernel like the decode kernels: its setup overlaps the end of the previous kernel.
 template <class Args>
 cudaError_t launch_overlapping(void (*kernel)(Args), dim3 grid, int threads, const Args& args, const Gpu& gpu,
                                cudaStream_t stream) {

@@ -1,4 +1,5 @@
-// An entry of the registry.
+// Makes the entries of the registry of decode kernels, which describe a kernel's formats, limits and
+// variants.
 #pragma once
 
 #include <algorithm>
@@ -13,8 +14,8 @@
 
 namespace kvant::cuda {
 
-// Whether the pair has a kernel for short sequences, which never get calls that request SAS or skipping of
-// values.
+// Whether the pair has a kernel for short sequences. Calls that request SAS or skipping of values never use
+// that kernel.
 template <class Pair>
 inline constexpr bool kHasShortKernel = Pair::kSealed&& kSasUse<Pair> != SasUse::always && !requires {
   Pair::kValueIdsAt;
@@ -31,8 +32,9 @@ ShortSealedKernel short_sealed_entry() {
   }
 }
 
-// Makes the entry with the pair whose warps share pages as for short sequences. It exists for what was timed:
-// heads of 128, and kernels of up to four query heads if those of eight are others.
+// Makes the entry for launches with few pages, in which warps share pages as for short sequences. The entry
+// exists only where it was timed: for heads of 128 channels. Pairs that have separate kernels for four and
+// eight query heads have the entry for four only.
 template <class Pair, int D>
 FewPagesKernel few_pages_entry() {
   constexpr bool kHasTwoSets = requires {
@@ -48,7 +50,7 @@ FewPagesKernel few_pages_entry() {
   return {};
 }
 
-// Returns the size of the merge buffer, in whose memory warps that share pages by channels add scores.
+// Returns the size of the merge buffer. Warps that share pages by channels add scores in the same memory.
 template <int D>
 constexpr int merge_bytes() {
   constexpr int kMerged = static_cast<int>(sizeof(MergeBuffer<D>));
@@ -68,9 +70,9 @@ struct NotForHopper : Shared {
   static constexpr bool kForHopper = false;
 };
 
-// Makes the entry for warps that share the decoding of pages, if the pair supports it. It requires heads of
-// 128, with which each of four warps has as many tiles of channels as of tokens. It excludes SAS, which is
-// relative to the largest score.
+// Makes the entry for warps that share the decoding of pages, if the pair supports sharing. The entry
+// requires heads of 128 channels, with which each of four warps has as many tiles of channels as of tokens.
+// The entry excludes SAS, which is relative to the largest score.
 template <class Pair, int D, int Sets>
 ManyColumnsKernel many_columns_entry() {
   constexpr bool kHasFewerColumns = requires {
@@ -86,7 +88,7 @@ ManyColumnsKernel many_columns_entry() {
   }
   return {};
 }
-// Makes the entry for warpgroups on Hopper, if the pair supports them.
+// Makes the entry for warpgroups on Hopper, if the pair supports warpgroups.
 template <class Pair, int D>
 ManyColumnsKernel warpgroup_entry() {
   if constexpr (D == 128 && kPageWarps<Pair> == 1 && requires { typename Pair::Groups; })
@@ -130,7 +132,7 @@ DecodeKernel decode_entry(const char* name, const char* key, const char* value) 
 
 }  // namespace kvant::cuda
 
-// These macros make the entries of a pair of formats by head size.
+// These macros make the entry of a pair of formats for one head size.
 #define KVANT_PAIR_64(key, value, ...) \
   decode_entry<__VA_ARGS__, 64>(KVANT_KERNEL_NAME(key, value), key, value)
 #define KVANT_PAIR_128(key, value, ...) \

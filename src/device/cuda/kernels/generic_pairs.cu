@@ -1,5 +1,5 @@
 // Pairs of formats without a kernel of their own. Entries of the registry are made when they are first
-// requested, and kept because callers hold their names.
+// requested. They are kept, because callers hold their names.
 #include <cstring>
 #include <memory>
 #include <string>
@@ -25,7 +25,7 @@ struct GenericEntry {
   DecodeKernel kernel{};
 };
 
-// Describes one side.
+// Describes one side's pages for the generic kernel.
 AnyPage describe(const char* name, const PageFormat& format, int d) {
   AnyPage page{};
   page.format = format;
@@ -45,8 +45,8 @@ AnyPage describe(const char* name, const PageFormat& format, int d) {
   }
   page.unit = 1;
   if (page.format.grid == GridAxis::of_tokens) {
-    // The page is decoded to halves of values, because 128 scales of an 8-bit number, or twice a 1-bit
-    // number's, may exceed half precision where the values do not.
+    // The page is decoded to halves of values. 128 scales of an 8-bit number, or twice a 1-bit number's
+    // scale, may exceed half precision where the values do not.
     page.unit = 2;
     page.stretch /= page.unit;
     page.zero_factor /= page.unit;
@@ -80,7 +80,7 @@ std::unique_ptr<const GenericEntry> make_entry(const char* key_format, const Pag
   return entry;
 }
 
-// There are thousands of pairs, which some callers request one by one.
+// Entries lie in buckets, because there are thousands of pairs, which some callers request one by one.
 constexpr unsigned kBuckets = 256;
 unsigned bucket_of(const char* key_format, const char* value_format) {
   unsigned hash = 0;

@@ -5,7 +5,7 @@
 
 namespace kvant::cuda {
 
-// Skipping pays where memory bandwidth is the bottleneck; other pairs lose more than they gain
+// Skipping pays where memory bandwidth is the bottleneck. Other pairs lose more than they gain
 // (docs/lab/decode.md).
 std::span<const DecodeKernel> skipping_kernels() {
   static const DecodeKernel kernels[] = {decode_entry<SkippingPair<LinearPair<4, 4, 128>, 128>, 128>(

@@ -1,4 +1,4 @@
-// All pairs of tcq1 to tcq6: one kernel for each head size, which takes the bits as arguments.
+// Makes the entries of all pairs of tcq1 to tcq6. One kernel for each head size takes the bits as arguments.
 #pragma once
 
 #include <array>

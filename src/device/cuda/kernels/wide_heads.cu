@@ -1,4 +1,4 @@
-// Heads of 256.
+// The pairs for heads of 256 channels.
 #include "device/cuda/kernels/entry.cuh"
 #include "device/cuda/pairs/linear_halves.cuh"
 #include "device/cuda/pairs/progressive_halves.cuh"

@@ -1,5 +1,5 @@
-// A list to which threads add, and in which they search, without a lock. Elements never move during the
-// list's life.
+// GrowingList: a list to which threads add, and in which they search, without a lock. Elements never move
+// during the list's life.
 #pragma once
 
 #include <atomic>
@@ -7,7 +7,7 @@
 
 namespace kvant::cuda {
 
-// It suits lists that live as long as the program: elements are never freed.
+// The list suits lists that live as long as the program, because elements are never freed.
 template <class T>
 class GrowingList {
  public:
@@ -20,7 +20,7 @@ class GrowingList {
       if (is_it(node->value)) return &node->value;
     return nullptr;
   }
-  // Two threads may both add what neither has found.
+  // Adds a value and returns its place in the list. If two threads find nothing, both may add equal values.
   const T* add(T value) {
     auto* node = new Node{std::move(value), newest_.load(std::memory_order_relaxed)};
     while (!newest_.compare_exchange_weak(node->next, node, std::memory_order_release,

@@ -1,5 +1,5 @@
-// Finds formats by name for the library's calls, without a lock, and without allocating once a name has been
-// looked up.
+// Finds formats by name for the library's calls, without a lock, and without allocating memory once a name
+// has been looked up.
 #pragma once
 
 #include <optional>
@@ -10,11 +10,11 @@ namespace kvant::cuda {
 
 struct KnownFormat {
   const Format* format;
-  std::optional<FormatDescription> description;  // none: no kernel reads its pages
-  bool has_constants;                            // whether it has codebooks
+  std::optional<FormatDescription> description;  // Nothing means that no kernel reads the format's pages.
+  bool has_constants;                            // whether the format has codebooks
 };
 
-// Returns null if there is no format of this name. The result lives as long as the program.
+// Returns the format called `name`, or null if there is none. The result lives as long as the program.
 const KnownFormat* find_known_format(const char* name);
 
 }  // namespace kvant::cuda

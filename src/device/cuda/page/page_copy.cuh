@@ -1,5 +1,5 @@
-// Copies pages into shared memory and signals a barrier, where there are no bulk copies: a warp copies 16
-// bytes per lane.
+// Copies pages into shared memory and signals a barrier, on GPUs without bulk copies. A warp copies 16 bytes
+// per lane.
 #pragma once
 
 #include "device/cuda/common/ptx.cuh"
@@ -7,23 +7,24 @@
 
 namespace kvant::cuda {
 
-// The number of arrivals that end a copy: one with the bytes to wait for, or one for each copying lane.
+// The number of arrivals that end a copy: one arrival with the bytes to wait for, or one of each copying
+// lane.
 inline constexpr int kCopyArrivals = Architecture::kBulkCopies ? 1 : kLanes;
 
 struct PageCopy {
-  std::uint32_t to, full;  // addresses in shared memory; full: the barrier
+  std::uint32_t to, full;  // addresses in shared memory; `full` is that of the barrier
   int bytes;               // a multiple of 16
   const unsigned char* from;
 };
 
-// Returns the copy that one lane has.
+// Returns the copy that lane `lane` has as `own`.
 __device__ __forceinline__ PageCopy of_lane(const PageCopy& own, int lane) {
   return {__shfl_sync(~0U, own.to, lane), __shfl_sync(~0U, own.full, lane), __shfl_sync(~0U, own.bytes, lane),
           reinterpret_cast<const unsigned char*>(
               __shfl_sync(~0U, reinterpret_cast<unsigned long long>(own.from), lane))};
 }
 
-// All lanes of a warp call this with the same copy.
+// Copies `copy` with all lanes of a warp, which must call this function with the same copy.
 __device__ __forceinline__ void copy_together(const PageCopy& copy) {
 #pragma unroll 4
   for (int at = static_cast<int>(threadIdx.x) % kLanes * 16; at < copy.bytes; at += kLanes * 16)

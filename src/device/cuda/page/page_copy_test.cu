@@ -1,5 +1,5 @@
-// Tests copies by lanes that signal a barrier, with which kernels for sm_80 fill their rings. They run on
-// every GPU, including Hopper.
+// Tests copies by lanes that signal a barrier, with which kernels for sm_80 fill their rings. The copies run
+// on every GPU, including Hopper.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kSlots = 3;
 
-// Warp 0 copies pages into a ring and warp 1 writes them out, so `to` becomes equal to `from`.
+// Warp 0 copies pages into a ring and warp 1 writes the pages out, so `to` becomes equal to `from`.
 __global__ void pass_through_ring(const unsigned char* from, unsigned char* to, int n_pages, int bytes) {
   extern __shared__ __align__(128) unsigned char shared[];
   __shared__ std::uint64_t full[kSlots], empty[kSlots];

@@ -21,8 +21,9 @@ CodeOrder order_of(const PageDescription& page) {
   }
 }
 
-// Whether kernels can read the format. Streams of codes are interleaved in whole pieces, and a lane's
-// channels must share a group of scales (up to 32 of them, in larger heads).
+// Returns whether kernels can read the format. Streams of codes are interleaved in whole pieces, so the codes
+// of a block must fill whole pieces. A lane's channels (up to 32 of them, in larger heads) must share a group
+// of scales.
 bool can_be_read(const PageFormat& format, int d) {
   if (format.plain()) return true;
   if (code_bytes(format.layout, block_dim(d)) % (16 * kLanes) != 0) return false;
@@ -40,7 +41,7 @@ void set_unit_levels(const char* format, int d, float* levels) {
 bool find_page_format(const char* name, int d, PageFormat& format) {
   const KnownFormat* known = find_known_format(name);
   if (known == nullptr || !known->description || known->description->page.clips)
-    return false;  // no kernel clips what it seals
+    return false;  // No kernel clips what it seals.
   format = {known->description->page, {}};
   if (!format.plain()) format.layout = {order_of(format), format.bits, format.channels};
   return can_be_read(format, d);

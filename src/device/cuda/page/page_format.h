@@ -1,4 +1,4 @@
-// The pages of a format in GPU memory: their contents and their layout.
+// PageFormat: the contents and the layout of a format's pages in GPU memory.
 #pragma once
 
 #include "device/cuda/page/page_layout.h"
@@ -7,13 +7,13 @@
 namespace kvant::cuda {
 
 struct PageFormat : PageDescription {
-  CodeLayout layout{};  // of codes, if there are any
+  CodeLayout layout{};  // layout of the codes, if the format has codes
 };
 
-// Sets the levels of codes for values [d]; does nothing if the format has no levels. `format` must be known.
+// Sets the levels of codes for values [d]. Does nothing if the format has no levels. `format` must be known.
 void set_unit_levels(const char* format, int d, float* levels);
 
-// Finds the format called `name`, if kernels can read its pages at heads of `d` channels.
+// Finds the format called `name`. Returns false if kernels cannot read its pages for heads of `d` channels.
 bool find_page_format(const char* name, int d, PageFormat& format);
 
 }  // namespace kvant::cuda

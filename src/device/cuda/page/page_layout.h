@@ -1,22 +1,23 @@
-// How a page lies in GPU memory: the canonical bytes of its format, with the codes permuted into the order in
-// which the lanes of a warp hold the A operand of mma.m16n8k16. Parameters (scales, zeros, gains, means) keep
-// their canonical place behind the codes; the page is padded to 16 bytes.
+// How a page lies in GPU memory. The bytes are the canonical ones of the page's format, except that the codes
+// are permuted. Codes lie in the order in which the lanes of a warp hold the A operand of mma.m16n8k16, so
+// kernels load operands without rearranging codes. Parameters (scales, zeros, gains, means) follow the codes
+// in canonical order, and the page is padded to 16 bytes.
 //
-// A fragment is 16 rows by 16 contraction indices. Keys: rows are tokens, contracted over channels. Values:
-// rows are channels, contracted over tokens. Lane g * 4 + t holds rows g and g + 8 and the contraction
-// indices 2t, 2t + 1 (j = 0, 1) and 2t + 8, 2t + 9 (j = 2, 3). We may choose which token or channel a row or
-// an index stands for. The choices keep neighbouring channels in one lane, for vector and trellis codes, and
-// tokens that share a scale in one fragment:
+// A fragment is 16 rows by 16 contraction indices. Rows of keys are tokens, contracted over channels. Rows of
+// values are channels, contracted over tokens. Lane g * 4 + t holds rows g and g + 8 and the contraction
+// indices 2t, 2t + 1 (j = 0, 1) and 2t + 8, 2t + 9 (j = 2, 3). The layout may choose which token or channel a
+// row or an index stands for. The choices keep neighbouring channels in one lane, for vector and trellis
+// codes, and tokens that share a scale in one fragment:
 //   keys    channel = t * d/4 + 4 * k_tile + j            values  channel = g * d/8 + 2 * m_tile + row
 //   tokens  (sealed pages)  (tile / 2) * 32 + g * 4 + (tile % 2) * 2 + row, of the key tile; the values'
 //           contraction index j of lane t is row j / 2 of g = 2t + j % 2 (a transposed 8 x 8 matrix).
-// The codes of a lane form one bit stream, in the order in which the kernels consume them. Streams are
+// The codes of a lane form one bit stream, in the order in which the kernels consume the codes. Streams are
 // interleaved in pieces of 16 bytes: word w of lane l is word (w / 4 * 32 + l) * 4 + w % 4 of the page.
 //
 // Trellis codes have another order, for mma.m16n8k32 on bytes (trellis_place).
 //
-// With heads of 512, codes lie in four consecutive blocks, each of 128 channels and in the order of a page of
-// such heads. Four warps can therefore share a page (block_channel).
+// With heads of 512 channels, codes lie in four consecutive blocks of 128 channels. Each block has the order
+// of a page of such heads, so four warps can share a page (block_channel).
 #pragma once
 
 #include <cstddef>
@@ -28,12 +29,13 @@
 namespace kvant::cuda {
 
 using kvant::kPageTokens;
-inline constexpr int kLanes = 32;  // of a warp
+inline constexpr int kLanes = 32;  // lanes of a warp
 inline constexpr int kTokenTiles = kPageTokens / 16;
 
 enum class PageSide : std::uint8_t { key, value };
 
-// Return the number of channels whose codes lie together, and the number of such blocks.
+// block_dim() returns the number of channels whose codes lie together, and code_blocks() the number of such
+// blocks.
 KVANT_HOST_DEVICE constexpr int block_dim(int d) {
   return d > 256 ? 128 : d;
 }
@@ -41,7 +43,8 @@ KVANT_HOST_DEVICE constexpr int code_blocks(int d) {
   return d / block_dim(d);
 }
 
-// A channel's block, and its number there. Each lane has equally many channels of every block.
+// A channel's block, and the channel's number in the block. Each lane has equally many channels of every
+// block.
 struct BlockChannel {
   int block, channel;
 };
@@ -52,7 +55,7 @@ KVANT_HOST_DEVICE constexpr BlockChannel block_channel(PageSide side, int d, int
   const int within = channel % of_lane;
   return {within / of_block, channel / of_lane * of_block + within % of_block};
 }
-// Converts back from a block's channel.
+// Returns the channel of a block's channel, the inverse of block_channel().
 KVANT_HOST_DEVICE constexpr int channel_of_block(PageSide side, int d, const BlockChannel& at) {
   if (code_blocks(d) == 1) return at.channel;
   const int lanes = side == PageSide::key ? 4 : 8;
@@ -71,14 +74,14 @@ enum class CodeOrder : std::uint8_t {
 
 struct CodeLayout {
   CodeOrder order;
-  int bits;      // per code
+  int bits;      // bits per code
   int channels;  // channels per code: 1, or more for vectors
 };
 
 // The position of an element in the fragments of a page.
 struct Place {
   int lane, k_tile, m_tile, row, j;
-  // index among the four A registers
+  // Returns the index of the element's register among the four of the A operand.
   KVANT_HOST_DEVICE constexpr int reg() const { return row + 2 * (j >> 1); }
 };
 
@@ -94,9 +97,9 @@ KVANT_HOST_DEVICE constexpr Place sealed_place(PageSide side, int d, int token, 
   return {channel / (d / 8) * 4 + g / 2, tile, within / 2, within % 2, g % 2 + 2 * row};
 }
 
-// Returns the index of a vector code among those of its lane. Keys: 2 channels are a register of a fragment,
-// 4 a row of a fragment, 8 a row of two. Values: codes of neighbouring channels, for each of the lane's four
-// tokens.
+// Returns the index of a vector code among the codes of its lane. For keys, 2 channels are a register of a
+// fragment, 4 a row of a fragment, and 8 a row of two fragments. For values, codes of neighbouring channels
+// follow each other, for each of the lane's four tokens.
 KVANT_HOST_DEVICE constexpr int vector_index(int channels, PageSide side, int m_tiles, const Place& p) {
   if (side == PageSide::value) {
     const int span = channels / 2;  // m tiles per code
@@ -106,13 +109,14 @@ KVANT_HOST_DEVICE constexpr int vector_index(int channels, PageSide side, int m_
   return (p.k_tile / (channels / 4) * m_tiles + p.m_tile) * 2 + p.row;
 }
 
-// The number of consecutive fragments in a run; their codes of `bits` bits fill 2 * bits whole words.
+// The number of consecutive fragments in a run. Codes of `bits` bits in a run fill 2 * bits whole words of a
+// lane.
 inline constexpr int kRun = 8;
 
-// Returns the bit at which bit `bit` of a number lies. The bits of a number are split into planes of 4, 2 and
-// 1 bits, with the lowest bits in the widest plane. In each run the planes are consecutive; a word of a plane
-// has the codes of 1, 2 or 4 neighbouring fragments. The bits of j and j + 1 are 16 bits apart, so one mask
-// makes both the low bits of half-precision numbers.
+// Returns the bit of a lane's stream at which bit `bit` of a number lies. The bits of a number are split into
+// planes of 4, 2 and 1 bits, with the lowest bits in the widest plane. In each run the planes are
+// consecutive. A word of a plane has the codes of 1, 2 or 4 neighbouring fragments. The bits of j and j + 1
+// are 16 bits apart, so one mask makes both the low bits of half-precision numbers.
 KVANT_HOST_DEVICE constexpr int plane_bit(int bits, int m_tiles, const Place& p, int bit) {
   const int fragment = p.k_tile * m_tiles + p.m_tile;
   int at = fragment / kRun * (8 * kRun * bits);
@@ -129,8 +133,8 @@ KVANT_HOST_DEVICE constexpr int plane_bit(int bits, int m_tiles, const Place& p,
   return 0;
 }
 
-// Returns the first bit of a code in its lane's stream; `place` is that of its first channel. Further bits
-// follow, except for planes.
+// Returns the first bit of a code in its lane's stream, given the place of the code's first channel. The
+// other bits follow, except in planes.
 KVANT_HOST_DEVICE constexpr int stream_bit(const CodeLayout& layout, PageSide side, int d, const Place& p) {
   const int m_tiles = side == PageSide::key ? kTokenTiles : d / 16;
   const int fragment = p.k_tile * m_tiles + p.m_tile;
@@ -149,7 +153,7 @@ KVANT_HOST_DEVICE constexpr int stream_bit(const CodeLayout& layout, PageSide si
   return 0;
 }
 
-// Returns bit `bit` of the stream of `lane` in the page.
+// Returns the bit of the page at which bit `bit` of the stream of `lane` lies.
 KVANT_HOST_DEVICE constexpr int page_bit(int lane, int bit) {
   const int word = bit / 32;
   return ((word / 4 * kLanes + lane) * 4 + word % 4) * 32 + bit % 32;
@@ -163,7 +167,7 @@ KVANT_HOST_DEVICE constexpr int page_bit(int lane, int bit) {
 //   values  columns of d/8 values; lane g * 4 + t has channels [g * d/8, (g + 1) * d/8) of the tokens 4t ..
 //           4t + 3, a column each, then 4t + 16 .. 4t + 19 of each 32
 struct TrellisPlace {
-  int lane, group, column, value;  // group: of four columns
+  int lane, group, column, value;  // group: index of four columns
 };
 KVANT_HOST_DEVICE constexpr int trellis_column_values(PageSide side, int d) {
   return side == PageSide::key ? 8 : d / 8;
@@ -178,7 +182,8 @@ KVANT_HOST_DEVICE constexpr TrellisPlace trellis_place(PageSide side, int d, int
   return {channel / (d / 8) * 4 + four % 4, part * 2 + four / 4, token % 4, channel % (d / 8)};
 }
 
-// Returns bit `bit` of the code of (token, channel) in a block of the page; channel: the code's first.
+// Returns the bit of a block at which bit `bit` of the code of (token, channel) lies. channel: the code's
+// first channel.
 KVANT_HOST_DEVICE constexpr int bit_of_block(const CodeLayout& layout, PageSide side, int d, int token,
                                              int channel, int bit) {
   if (layout.order == CodeOrder::trellis) {
@@ -199,7 +204,7 @@ KVANT_HOST_DEVICE constexpr int code_bytes(const CodeLayout& layout, int d) {
   return kPageTokens * (d / layout.channels) * layout.bits / 8;
 }
 
-// Returns bit `bit` of the code of (token, channel) in the page.
+// Returns the bit of the page at which bit `bit` of the code of (token, channel) lies.
 KVANT_HOST_DEVICE constexpr int code_bit(const CodeLayout& layout, PageSide side, int d, int token,
                                          int channel, int bit) {
   const BlockChannel at = block_channel(side, d, channel);
@@ -207,8 +212,8 @@ KVANT_HOST_DEVICE constexpr int code_bit(const CodeLayout& layout, PageSide side
          bit_of_block(layout, side, block_dim(d), token, at.channel, bit);
 }
 
-// Returns how many bits of a code, starting at `bit`, are adjacent, given that bit `bit` is at `at` of the
-// page.
+// Returns how many bits of a code are adjacent from bit `bit` on, given that bit `bit` lies at bit `at` of
+// the page.
 KVANT_HOST_DEVICE constexpr int bits_side_by_side(const CodeLayout& layout, int bit, int at) {
   const int left = layout.bits - bit;
   if (layout.order == CodeOrder::planes) {
@@ -218,7 +223,7 @@ KVANT_HOST_DEVICE constexpr int bits_side_by_side(const CodeLayout& layout, int 
       bit -= width;
     }
   }
-  const int unit = layout.order == CodeOrder::trellis ? 8 : 32;  // words hold a lane's stream
+  const int unit = layout.order == CodeOrder::trellis ? 8 : 32;  // A lane's stream consists of words.
   return left < unit - at % unit ? left : unit - at % unit;
 }
 

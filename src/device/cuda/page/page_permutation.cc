@@ -16,7 +16,7 @@ PageSide device_side(Side side) {
   return side == Side::key ? PageSide::key : PageSide::value;
 }
 
-// A run of bits within one byte that are also adjacent within one byte on the device.
+// A run of bits that are adjacent within one byte both in canonical order and on the device.
 struct Move {
   std::uint32_t canonical, device;  // index of the first bit
   std::uint8_t n;
@@ -31,7 +31,7 @@ using Moves = std::vector<Move>;
 // Returns the moves of a page's codes.
 Moves make_moves(const CodeLayout& layout, Side side, int d) {
   Moves moves;
-  const int codes = d / layout.channels;  // per token
+  const int codes = d / layout.channels;  // codes per token
   for (int token = 0; token < kPageTokens; ++token) {
     for (int code = 0; code < codes; ++code) {
       for (int bit = 0; bit < layout.bits; ++bit) {
@@ -49,7 +49,8 @@ Moves make_moves(const CodeLayout& layout, Side side, int d) {
   return moves;
 }
 
-// The moves are cached for each layout, because computing a bit's place takes ten times as long as moving it.
+// Returns the moves of a layout, which are made once, because computing a bit's place takes ten times as long
+// as moving the bit.
 const Moves& moves_of(const CodeLayout& layout, Side side, int d) {
   static std::mutex mutex;
   static std::map<std::tuple<CodeOrder, int, int, Side, int>, Moves> made;
@@ -59,7 +60,7 @@ const Moves& moves_of(const CodeLayout& layout, Side side, int d) {
   return place->second;
 }
 
-// Copies n bits starting at bit `from` to bits that are still 0.
+// Copies n bits from bit `from` of `source` to bit `to` of `target`, where the bits are still 0.
 void move_bits(const std::byte* source, std::uint32_t from, std::byte* target, std::uint32_t to, int n) {
   const unsigned bits = std::to_integer<unsigned>(source[from / 8]) >> (from % 8) & ((1U << n) - 1);
   target[to / 8] |= static_cast<std::byte>(bits << (to % 8));

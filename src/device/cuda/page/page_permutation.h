@@ -1,4 +1,5 @@
-// Moves pages between the canonical byte order (src/format) and the order in GPU memory (page_layout.h).
+// Moves pages between the canonical byte order (src/format) and the order in GPU memory (page_layout.h), for
+// interchange and for tests.
 #pragma once
 
 #include <cstddef>
@@ -9,16 +10,16 @@
 
 namespace kvant::cuda {
 
-// The order of the codes of the format called `name`; find_device_format returns false if no kernel reads
-// that format.
+// The order of a format's codes in GPU memory. find_device_format returns false if no kernel reads the format
+// called `name`.
 struct DeviceFormat {
   CodeLayout layout{};
-  bool plain = false;  // bf16: no codes, elements are placed by plain_index
+  bool plain = false;  // bf16: no codes, and plain_index places the elements
 };
 bool find_device_format(const std::string& name, DeviceFormat& format);
 
-// Convert a page. page_bytes: size of the canonical page. All round_up_16(page_bytes) bytes of the device
-// page are written.
+// page_to_device() and page_from_device() convert a page. page_bytes: size of the canonical page. All
+// round_up_16(page_bytes) bytes of the device page are written.
 void page_to_device(const DeviceFormat& format, Side side, int d, std::size_t page_bytes,
                     const std::byte* canonical, std::byte* device);
 void page_from_device(const DeviceFormat& format, Side side, int d, std::size_t page_bytes,

@@ -1,4 +1,4 @@
-// A row of head_dim numbers in the registers of a warp: how to read, rotate and write it.
+// Reads, rotates and writes a row of head_dim numbers in the registers of a warp.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -11,7 +11,7 @@ namespace kvant::cuda {
 
 inline constexpr int kRowAlignment = 16;
 
-// Describes the numbers and the alignment of a row. is_wide: rows start at multiples of kRowAlignment bytes.
+// Describes the numbers and the alignment of rows. is_wide: rows start at multiples of kRowAlignment bytes.
 struct RowType {
   NumberType number;
   int is_wide;
@@ -37,13 +37,13 @@ inline bool is_wide(const void* rows, std::int64_t row_stride, std::int64_t head
          head_stride % kChannels == 0;
 }
 
-// Returns the number of CTAs for `rows` rows with a warp each; 0: too many.
+// Returns the number of CTAs for `rows` rows with a warp each, or 0 if there are too many rows.
 inline unsigned ctas_for(std::int64_t rows, int threads) {
   const std::int64_t ctas = (rows + threads / kLanes - 1) / (threads / kLanes);
   return ctas <= 0x7fffffff ? static_cast<unsigned>(ctas) : 0;
 }
 
-// The part of load_channels and store_channels for 16-bit numbers.
+// The parts of load_channels() and store_channels() for 16-bit numbers.
 template <class Number, int N>
 __device__ __forceinline__ void load_short_channels(const void* rows, bool is_wide, std::int64_t at,
                                                     float (&x)[N]) {
@@ -77,7 +77,7 @@ __device__ __forceinline__ void store_short_channels(void* rows, bool is_wide, s
   }
 }
 
-// Loads N neighbouring channels starting at number `at`, several at a time if aligned.
+// Loads N neighbouring channels from number `at` on, several at a time if the rows are aligned.
 template <int N>
 __device__ __forceinline__ void load_channels(const void* rows, RowType type, std::int64_t at,
                                               float (&x)[N]) {
@@ -123,8 +123,8 @@ __device__ __forceinline__ void scale_channels(const float* factors, std::int64_
   for (int j = 0; j < N; ++j) x[j] *= factors[at + j];
 }
 
-// Multiplies a row of N * Lanes channels by the orthonormal Walsh-Hadamard matrix. Channels may be in any
-// order in which the bits of a channel's number are those of its lane and its place in the lane, because
+// Multiplies a row of N * Lanes channels by the orthonormal Walsh-Hadamard matrix. The bits of a channel's
+// number must be the bits of its lane and of its place in the lane, in any order. Any order is right because
 // signs depend only on the common bits of two numbers. Lanes: neighbouring lanes of a warp that share a row.
 template <int Lanes = kLanes, int N>
 __device__ __forceinline__ void rotate_channels(int lane, float (&x)[N]) {

@@ -1,4 +1,4 @@
-// Reads parameters of a trellis-coded page of D channels (format/trellis_parameters.h).
+// Reads parameters of a trellis-coded page of D channels (src/format/trellis_parameters.h).
 #pragma once
 
 #include <cuda_bf16.h>
@@ -12,7 +12,7 @@ __device__ __forceinline__ float loudest_gain(const unsigned char* parameters) {
   return *reinterpret_cast<const float*>(parameters + trellis_loudest_at(D));
 }
 
-// Returns the number of which means are multiples.
+// Returns the number of which the means are multiples.
 template <int D>
 __device__ __forceinline__ float mean_step(const unsigned char* parameters) {
   return __bfloat162float(*reinterpret_cast<const __nv_bfloat16*>(parameters + trellis_step_at(D)));

@@ -1,6 +1,6 @@
 // The queries of up to four heads as integers of 15 bits and a sign, split into two signed bytes. They are
-// the B operand of mma.m16n8k32, with the high bytes of head h in column 2 h and the low ones in column 2 h +
-// 1. Lane g * 4 + t of a product then has both parts of the sums of head t.
+// the B operand of mma.m16n8k32, with the high bytes of head h in column 2 h and the low bytes in column 2 h
+// + 1. Lane g * 4 + t of a product then has both parts of the sums of head t.
 #pragma once
 
 #include "device/cuda/common/ptx.cuh"
@@ -11,7 +11,7 @@ namespace kvant::cuda {
 
 inline constexpr int kHeadsOfSet = 4;
 
-// Combines both parts of a sum.
+// Combines the sums of both bytes.
 __device__ __forceinline__ int whole_sum(int high, int low) {
   return high * 256 + low;
 }
@@ -19,16 +19,16 @@ __device__ __forceinline__ int whole_sum(int high, int low) {
 template <int D>
 struct IntegerQuery {
   std::uint32_t b[D / 32][2];
-  float factor;  // converts a whole sum to the score of head t, in units of log 2
+  float factor;  // factor from a whole sum to the score of head t, in units of log 2
 
-  // Returns which of the lane's D/4 channels is byte j of register `half` of a k tile: the columns of
-  // trellis_place.
+  // Returns which of the lane's D / 4 channels is byte j of register `half` of a k tile. The columns of
+  // trellis_place determine the order.
   static __device__ __forceinline__ constexpr int channel(int k_tile, int half, int j) {
     return D >= 128 ? 32 * (k_tile / 4) + 8 * j + 2 * (k_tile % 4) + half
                     : 8 * (j % 2) + 4 * k_tile + 2 * half + j / 2;
   }
 
-  // first_head: index among the warp's columns.
+  // first_head: index of the set's first head among the warp's query heads.
   template <class Part>
   __device__ IntegerQuery(const DecodeArgs& args, const Part& segment, int first_head, int lane) {
     constexpr int kChannels = D / 4;

@@ -1,4 +1,4 @@
-// Keys ch<B>g128 and values tok<B>g128: uniform grids by channel and by token.
+// Pairs of keys ch<B>g128 and values tok<B>g128: uniform grids by channel and by token.
 #pragma once
 
 #include "device/cuda/pairs/mask_codes.cuh"
@@ -13,7 +13,7 @@ __device__ __forceinline__ void for_each_key_fragment(const unsigned char* codes
   if constexpr (PageWarps == 1) {
     for_each_fragment<Bits, kTokenTiles>(codes, lane, 0, D / 16, visit);
   } else {
-    // The part has two tiles of tokens, which are two words of a lane with 4 bits, one with 2.
+    // The part has two tiles of tokens, which are two words of a lane with 4 bits and one with 2 bits.
     static_assert(PageWarps == 4 && (Bits == 4 || Bits == 2));
     constexpr int kWords = Bits / 2;
     const int first = part_of_page<PageWarps>() * kWords;
@@ -37,7 +37,7 @@ __device__ __forceinline__ void for_each_key_fragment(const unsigned char* codes
   }
 }
 
-// Scales multiply the query once per page: q.k = sum (q scale) code + q.zero.
+// Keys with a grid per channel. Scales multiply the query once per page: q.k = sum (q scale) code + q.zero.
 template <int Bits, int D, int PageWarps = 1>
 struct ChannelKey {
   static constexpr int kCodes = kPageTokens * D * Bits / 8;
@@ -79,7 +79,7 @@ struct ChannelKey {
   }
 };
 
-// Scales multiply the weights: sum p v = sum (p scale) code + sum p zero.
+// Values with a grid per token. Scales multiply the weights: sum p v = sum (p scale) code + sum p zero.
 template <int Bits, int D, int PageWarps = 1>
 struct TokenValue {
   static constexpr int kCodes = kPageTokens * D * Bits / 8;

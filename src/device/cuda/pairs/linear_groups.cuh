@@ -1,4 +1,5 @@
-// Keys ch<B>g128 and values tok<B>g128 if a warpgroup shares the decoding of pages (warpgroup_decoding.cuh).
+// Pairs of keys ch<B>g128 and values tok<B>g128 for warpgroups that share the decoding of pages
+// (warpgroup_decoding.cuh).
 #pragma once
 
 #include "device/cuda/decode/warpgroup_decoding.cuh"
@@ -20,8 +21,8 @@ struct TileCodes {
       words[0] = *reinterpret_cast<const std::uint32_t*>(at);
     }
   }
-  // Returns the bytes of a contraction tile's fragments, and the offset of tiles `first_tile` and the next
-  // within them.
+  // kBytes is the size of a contraction tile's fragments. offset() returns where tiles first_tile and
+  // first_tile + 1 lie within them.
   static constexpr int kBytes = kTokenTiles * Bits / 16 * (kLanes * 16);
   static __device__ __forceinline__ int offset(int first_tile, int lane) {
     const int word = first_tile / 2 * (Bits / 2);
@@ -53,7 +54,7 @@ struct PageCodes {
       for (std::uint32_t& word : tile.words) word = 0;
     }
   }
-  // Multiplies contraction tile k and either adds to the sums or overwrites them. It waits for all earlier
+  // Multiplies contraction tile k and either adds to the sums or overwrites them. Waits for all earlier
   // products.
   template <bool Accumulate>
   __device__ __forceinline__ void multiply(int k, ColumnTiles<2>& sums, const ColumnOperand& b) const {
@@ -64,15 +65,16 @@ struct PageCodes {
   }
 };
 
-// Scales multiply the queries once per page. The term that zeros add to the scores becomes eight rows of a
-// separate operand. For each warp's channels it is the sum of two half-precision numbers.
+// Keys with a grid per channel. Scales multiply the queries once per page. The term that zeros add to the
+// scores becomes eight rows of a separate operand. For each warp's channels the term is stored as the sum of
+// two half-precision numbers, which together are precise enough.
 template <int Bits, int D>
 struct ChannelKeyGroups : QueriesInOrder<D> {
   static constexpr int kCodes = ChannelKey<Bits, D>::kCodes;
   static constexpr QueryOrder kOrder = QueryOrder::rows;
   static constexpr int kOffsetUnit = 32;  // unit in which sums over 32 channels fit in half precision
 
-  // Returns the factor of a product with the codes of a row. row: 0 for g, 1 for g + 8.
+  // Returns the factor of a product with the codes of a row. row: 0 for row g, 1 for row g + 8.
   static constexpr __host__ __device__ float unit(int tile, int row) { return code_unit<Bits>(tile, row); }
 
   // A warp's part of the queries: two contraction tiles.
@@ -105,7 +107,7 @@ struct ChannelKeyGroups : QueriesInOrder<D> {
                      multiply_half2(q01.w, second), multiply_half2(q23.z, second),
                      multiply_half2(q23.w, second));
     }
-    const int set = lane % 4;  // lanes that share a row have the same sums
+    const int set = lane % 4;  // Lanes that share a row have equal sums.
     float sum = set % 2 == 0 ? zero.of_pair[0][0] : zero.of_pair[0][2];
     if (set / 2 != 0) sum = set % 2 == 0 ? zero.of_pair[1][0] : zero.of_pair[1][2];
     sum *= 1.0F / kOffsetUnit;
@@ -115,11 +117,11 @@ struct ChannelKeyGroups : QueriesInOrder<D> {
   }
 
   using Codes = PageCodes<Bits, D / 16>;
-  // Loads the codes of tiles first_tile and the next.
+  // Loads the codes of tiles first_tile and first_tile + 1.
   static __device__ __forceinline__ Codes load(const unsigned char* page, int first_tile, int lane) {
     return Codes(page, first_tile, 0, lane);
   }
-  // Adds the zeros' term to all columns' products with the tokens of two tiles. It waits for all products.
+  // Adds the zeros' term to all columns' products with the tokens of two tiles. Waits for all products.
   static __device__ __forceinline__ void add_offsets(std::uint64_t offsets, ColumnTiles<2>& s) {
     TwoTiles units;
 #pragma unroll

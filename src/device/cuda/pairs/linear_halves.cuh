@@ -1,4 +1,5 @@
-// ch4g128 keys and tok4g128 values with heads of 256, processed by halves of pages.
+// The pair of keys ch4g128 and values tok4g128 with heads of 256 channels, processed by halves of pages
+// (page_halves.cuh).
 #pragma once
 
 #include "device/cuda/pairs/linear.cuh"
@@ -8,7 +9,7 @@
 namespace kvant::cuda {
 
 // Works like ChannelKey, but multiplies queries by scales anew for each contraction tile, because registers
-// do not hold them all.
+// do not hold all scaled queries.
 struct ChannelKeyHalf {
   static constexpr int kCodes = kPageTokens * kWideDim / 2;
   static constexpr int kPageBytes = kCodes + 4 * kWideDim;
@@ -47,8 +48,8 @@ struct ChannelKeyHalf {
 };
 
 // Works like TokenValue, with two grids per token: one for the first 128 channels, which are the rows with g
-// < 4, and one for the others. Each fragment is multiplied by the weights of both grids, with the rows of the
-// other grid as zeros.
+// < 4, and one for the other channels. Each fragment is multiplied by the weights of both grids. For each
+// grid, the rows of the other grid are zeros.
 struct TokenValueHalf {
   static constexpr int kGrids = 2;
   static constexpr int kCodes = kPageTokens * kWideDim / 2;

@@ -1,4 +1,5 @@
-// Keys ch<B>g128 and values tok<B>g128 if warps share the decoding of pages (shared_decoding.cuh).
+// Pairs of keys ch<B>g128 and values tok<B>g128 for warps that share the decoding of pages
+// (shared_decoding.cuh).
 #pragma once
 
 #include "device/cuda/decode/shared_decoding.cuh"
@@ -12,7 +13,7 @@ struct ChannelKeyStrips : QueriesInOrder<D> {
   static constexpr int kCodes = ChannelKey<Bits, D>::kCodes;
   static constexpr QueryOrder kOrder = QueryOrder::rows;
 
-  // Computes the scores of the tokens of some tiles, starting at `first_tile`, for all columns.
+  // Computes the scores of the tokens of some tiles, starting at `first_tile`, for all columns of queries.
   template <int Sets, int Tiles>
   static __device__ __forceinline__ void score(const DecodeArgs&, const unsigned char*,
                                                const unsigned char* page, int first_tile,
@@ -89,7 +90,7 @@ struct TokenValueStrips : TokensInOrder {
     }
   }
 
-  // addend: sums of weights times their tokens' zeros, for heads 2t and 2t + 1.
+  // addend: sums of weights times the zeros of their tokens, for heads 2t and 2t + 1.
   static __device__ __forceinline__ void finish(const DecodeArgs&, float (&out)[D / 16][4],
                                                 const float (&addend)[2]) {
 #pragma unroll

@@ -1,13 +1,13 @@
-// lm2, lm3, lm4 keys and values (TurboQuant): levels of a Lloyd-Max quantizer times a gain per token. Codes
-// are looked up in pairs; those of 2 bits, four at a time.
+// Pairs of lm2, lm3 and lm4 (TurboQuant): levels of a Lloyd-Max quantizer times a gain per token. Codes are
+// looked up in pairs, and codes of 2 bits four at a time, because look-ups take the most time.
 #pragma once
 
 #include "device/cuda/pairs/look_up.cuh"
 
 namespace kvant::cuda {
 
-// N indices of 6 bits, starting at the first bit of `words`, isolated as bytes of words. Indices that do not
-// lie within one byte do so after a shift by four bits.
+// N indices of 6 bits from the first bit of `words` on, isolated as bytes of words. An index that does not
+// lie within one byte does so after a shift by four bits.
 template <int N, int Words>
 struct PairIndices {
   std::uint32_t here[Words], moved[Words];
@@ -19,6 +19,7 @@ struct PairIndices {
       moved[w] = __funnelshift_r(words[w], words[w + 1 < Words ? w + 1 : w], kMove) & mask(w, true);
     }
   }
+  // Returns the table offset of index i, as entry_of_byte() does.
   __device__ __forceinline__ std::uint32_t entry(int i, std::uint32_t lane_offset) const {
     const int bit = bit_of(i);
     const std::uint32_t word = is_moved(i) ? moved[bit / 32] : here[bit / 32];
@@ -32,7 +33,7 @@ struct PairIndices {
   static __device__ __forceinline__ constexpr bool is_moved(int i) {
     return i * kBits % 8 + kBits > 8;
   }
-  // Returns the bit within the words in which the index is looked up.
+  // Returns the bit, within the words in which index i is looked up, at which the index begins.
   static __device__ __forceinline__ constexpr int bit_of(int i) {
     return i * kBits - (is_moved(i) ? kMove : 0);
   }
@@ -80,7 +81,7 @@ __device__ __forceinline__ void visit_levels(const unsigned char* table, const s
   }
 }
 
-// Calls visit(k_tile, m_tile, a0, a1, a2, a3) for all fragments.
+// Calls visit(k_tile, m_tile, a0, a1, a2, a3) for all fragments of a page.
 template <int Bits, int KTiles, int MTiles, class Visit>
 __device__ __forceinline__ void for_each_level_fragment(const unsigned char* table,
                                                         const unsigned char* codes, int lane,
@@ -176,8 +177,8 @@ struct LloydMaxPair {
     constexpr int kCodeMask = (1 << Bits) - 1;
     for (int i = thread; i < kTableBytes / 4; i += n_threads) {
       const int entry = i / 32;
-      const int code =
-          Bits == 2 ? entry >> (i % 2 * 4) : entry;  // entries of four levels: the words of a pair
+      // An entry of four levels has two words, each for a pair of codes.
+      const int code = Bits == 2 ? entry >> (i % 2 * 4) : entry;
       const float low = args.key_levels[code & kCodeMask];
       const float high = args.key_levels[(code >> Bits) & kCodeMask];
       reinterpret_cast<std::uint32_t*>(table)[i] = pack_half2(low, high);

@@ -1,4 +1,4 @@
-// lm2, lm3, lm4 if warps share the decoding of pages (shared_decoding.cuh).
+// Pairs of lm2, lm3 and lm4 for warps that share the decoding of pages (shared_decoding.cuh).
 #pragma once
 
 #include "device/cuda/decode/shared_decoding.cuh"

@@ -1,6 +1,6 @@
 // Look-up tables in shared memory. Every lane (or every pair of lanes, for entries of 8 bytes) has its own
-// copy in its own banks, so look-ups never conflict. Entry e of lane l lies at byte e * 128 + l * 4 (or l %
-// 16 * 8).
+// copy in its own banks, so look-ups never conflict. Entry e of lane l lies at byte e * 128 + l * 4, or at e
+// * 128 + l % 16 * 8 for entries of 8 bytes.
 #pragma once
 
 #include "device/cuda/pairs/linear.cuh"
@@ -16,18 +16,19 @@ __device__ __forceinline__ uint2 look_up_8(const unsigned char* table, std::uint
   return *reinterpret_cast<const uint2*>(table + offset);
 }
 
-// Returns the offset of an entry. Its index is byte `byte` of word, or lies in that byte from bit `bit` on,
-// with zeros around it. `lane_offset`: of the lane's copy; `stride`: of entries. This takes one instruction
-// of the multiplication unit. A shift and a mask would take two of the integer unit, which is the bottleneck.
+// Returns the offset of an entry. The entry's index is byte `byte` of `word`, or lies in that byte from bit
+// `bit` on, with zeros around the index. lane_offset: offset of the lane's copy. Stride: bytes between
+// entries. The function takes one instruction of the multiplication unit. A shift and a mask would take two
+// of the integer unit, which is the bottleneck.
 template <int Stride = kEntryStride>
 __device__ __forceinline__ std::uint32_t entry_of_byte(std::uint32_t word, int byte,
                                                        std::uint32_t lane_offset, int bit = 0) {
-  static_assert(Stride <= 128);  // factors are bytes
+  static_assert(Stride <= 128);  // The factors of the dot product are bytes.
   return __dp4a(word, static_cast<std::uint32_t>(Stride >> bit) << (8 * byte), lane_offset);
 }
 
-// Convert two registers of channel pairs (x, y), one per value and for two tokens each, into two registers of
-// channels: (first, second) of either token.
+// low_halves() and high_halves() rearrange the values of two tokens. From pairs of channels (x, y), one pair
+// for each token, they make registers of one channel each: (first token, second token).
 __device__ __forceinline__ std::uint32_t low_halves(std::uint32_t first, std::uint32_t second) {
   return __byte_perm(first, second, 0x5410);
 }

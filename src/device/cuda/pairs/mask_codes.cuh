@@ -1,6 +1,6 @@
 // Decodes numbers of few bits with masks, a pair at a time: one mask for 4 and 2 bits, and one for each of
-// two planes for 3, 5 and 6 (plane_bit in page_layout.h). A number at bit p of a 16-bit half is a subnormal
-// half-precision number, code * 2^(p - 24). That is an exact factor without any conversion.
+// two planes for 3, 5 and 6 bits (plane_bit in page_layout.h). A number at bit p of a 16-bit half is a
+// subnormal half-precision number, code * 2^(p - 24). So codes become exact factors without any conversion.
 #pragma once
 
 #include "device/cuda/pairs/weights.cuh"
@@ -19,7 +19,7 @@ __device__ __forceinline__ void visit_word(std::uint32_t w, int m_tile, const Vi
   }
 }
 
-// N words of a lane's stream of codes, starting at an even one.
+// N words of a lane's stream of codes, starting at a word with an even index.
 template <int N>
 struct StreamWords {
   std::uint32_t words[N];
@@ -46,20 +46,20 @@ struct StreamWords {
   }
 };
 
-// A number's lower bits lie in a plane of kWide bits, its other kNarrow bits in the narrower plane.
+// A number's lower kWide bits lie in one plane, and its other kNarrow bits in a narrower plane.
 template <int Bits>
 inline constexpr int kWide = Bits >= 4 ? 4 : 2;
 template <int Bits>
 inline constexpr int kNarrow = Bits - kWide<Bits>;
 
-// Returns the bit of a 16-bit half at which a number remains.
+// Returns the bit of a 16-bit half at which a masked number remains.
 template <int Bits>
 __host__ __device__ constexpr int code_shift(int m_tile, int row) {
   return kWide<Bits> == 4 ? row * 4 : m_tile % 2 * 4 + row * 2;
 }
 
-// Calls visit(i, a0, a1, a2, a3) for fragments i and i + 1 of 3-bit numbers. `low` has their two lower bits,
-// and `high` the third bits from bit 0 on. The numbers of both fragments are joined together.
+// Calls visit(i, a0, a1, a2, a3) for fragments i and i + 1 of 3-bit numbers. `low` has the two lower bits of
+// each number, and `high` the third bits from bit 0 on. The numbers of both fragments are joined together.
 template <class Visit>
 __device__ __forceinline__ void visit_two_of_3_bits(std::uint32_t low, std::uint32_t high, int i,
                                                     const Visit& visit) {
@@ -67,8 +67,8 @@ __device__ __forceinline__ void visit_two_of_3_bits(std::uint32_t low, std::uint
   std::uint32_t a[2][4];
 #pragma unroll
   for (int row = 0; row < 2; ++row) {
-    // Bits 0 and 2 of each byte move to 2 and 6. (Both also land at 4 and 5, the place of the next number.)
-    // The multiplication unit does two shifts at once.
+    // Bits 0 and 2 of each byte move to bits 2 and 6. (Both bits also land at 4 and 5, where the next number
+    // lies.) The multiplication unit does two shifts at once.
     const std::uint32_t spread = (high & (0x05050505U << row)) * (20U >> row);
     const std::uint32_t joined = (low >> (2 * row) & kLow) | (spread & ~kLow);
 #pragma unroll
@@ -115,7 +115,7 @@ __device__ __forceinline__ void visit_planes(const std::uint32_t (&low_words)[Lo
   }
 }
 
-// Does the same for the first or the second half of a run.
+// Calls visit for the first or the second half of a run, as visit_planes does.
 template <int Bits, class Visit>
 __device__ __forceinline__ void visit_half_run(const unsigned char* codes, int run, int half, int lane,
                                                const Visit& visit) {
@@ -142,6 +142,7 @@ __device__ __forceinline__ void for_each_fragment(const unsigned char* codes, in
     return;
   }
   constexpr int kFragments = 16 / Bits;  // in a piece of 16 bytes: 4 or 8
+  // 4 or 8 fragments in a piece of 16 bytes.
   const auto* pieces = reinterpret_cast<const uint4*>(codes) + lane;
 #pragma unroll
   for (int fragment = first * MTiles; fragment < last * MTiles; fragment += kFragments) {
@@ -157,7 +158,8 @@ __device__ __forceinline__ void for_each_fragment(const unsigned char* codes, in
   }
 }
 
-// Returns the factor of a product with the codes of a row. row: 0 for g, 1 for g + 8.
+// Returns the factor that makes up for the place of a row's codes in products. row: 0 for row g, 1 for row g
+// + 8.
 template <int Bits>
 __host__ __device__ constexpr float code_unit(int m_tile, int row) {
   return static_cast<float>(1 << (24 - code_shift<Bits>(m_tile, row)));

@@ -1,6 +1,6 @@
-// Heads of 256 with 4-bit codes: two warps share a page, each with 64 of its tokens and all channels
-// (kPageWarps). A warp's output sums take 64 registers per lane, twice as many as with heads of 128, and its
-// scores and weights half as many.
+// Pairs of formats for heads of 256 channels with 4-bit codes. Two warps share a page, each with 64 of its
+// tokens and all channels (kPageWarps). A warp's output sums take 64 registers per lane, twice as many as
+// with heads of 128. The warp's scores and weights take half as many.
 #pragma once
 
 #include "device/cuda/pairs/linear.cuh"
@@ -13,7 +13,7 @@ inline constexpr int kHalfTokens = kPageTokens / 2;
 inline constexpr int kHalfTiles = kTokenTiles / 2;
 using HalfScores = float[kHalfTiles][4];
 
-// What all such pairs have in common.
+// The members that all of these pairs have in common.
 struct PageHalves : NoTables {
   static constexpr bool kSealed = true;
   static constexpr bool kCaps = true;
@@ -27,14 +27,15 @@ __device__ __forceinline__ int half_of_page() {
   return part_of_page<2>();
 }
 
-// Returns the key codes of a half page, positioned, so for_each_fragment_of_block finds them as block 0.
+// Returns the key codes of a half page, from the address at which for_each_fragment_of_block finds them as
+// block 0.
 __device__ __forceinline__ const unsigned char* key_codes_of_half(const unsigned char* page) {
-  constexpr int kBlockBytes = kHalfTiles / 4 * kLanes * 16;  // of a contraction tile
+  constexpr int kBlockBytes = kHalfTiles / 4 * kLanes * 16;  // bytes of a contraction tile
   return page + half_of_page() * kBlockBytes;
 }
 
-// Calls visit(k_tile, m_tile, a0, a1, a2, a3) for the value fragments of a half's tokens, m tiles [first_m,
-// first_m + MTiles). k_tile counts from the first tile of the half.
+// Calls visit(k_tile, m_tile, a0, a1, a2, a3) for the value fragments of a half's tokens and m tiles
+// [first_m, first_m + MTiles). k_tile counts from the first tile of the half.
 template <int MTiles, class Visit>
 __device__ __forceinline__ void for_each_value_fragment(const unsigned char* page, int lane, int first_m,
                                                         const Visit& visit) {

@@ -1,7 +1,7 @@
-// prog<Bits> keys and values (TurboAttention): blocks of 64 tokens, INT8 with one scale, then 2 to 5 bits
+// Pairs of prog<Bits> (TurboAttention): blocks of 64 tokens, INT8 with one scale, then 2 to 5 bits
 // channel-wise with integer steps and zeros. The decoded integers lie within +-127, so they need no clamp
-// here. With 4 bits a step is at most 16, and a code exceeds the block's largest integer, 119, by at most
-// half a step. With 5 bits it exceeds it by less, with 2 and 3 bits by at most 2 and 6.
+// here. With 4 bits a step is at most 16. A decoded integer exceeds the block's largest integer, 119, by at
+// most half a step. With 5 bits the excess is smaller, and with 2 and 3 bits it is at most 2 and 6.
 #pragma once
 
 #include "device/cuda/pairs/linear.cuh"
@@ -40,9 +40,9 @@ __device__ __forceinline__ void for_each_fragment_of_block(const unsigned char* 
   }
 }
 
-// Adds the scores of a block's tokens to s. These are the tokens of four tiles starting at 4 * `place`.
-// `block` must be a compile-time constant, or 0 with codes that are advanced to the block. fragments[k]: of
-// the query.
+// Adds the scores of a block's tokens to the four tiles of s from 4 * `place` on. `place` must be a
+// compile-time constant, or 0 with codes that are advanced to the block. fragments[k]: fragment k of the
+// query.
 template <int Bits, int D, int Tiles, class Fragments>
 __device__ __forceinline__ void score_block(const unsigned char* bytes, const unsigned char* codes, int block,
                                             int place, const Fragments& fragments,

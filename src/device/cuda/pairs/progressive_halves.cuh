@@ -1,4 +1,5 @@
-// prog4 keys and values with heads of 256, by halves of pages: blocks of 64 tokens.
+// The pair of prog4 keys and values with heads of 256 channels, by halves of pages, which are its blocks of
+// 64 tokens.
 #pragma once
 
 #include "device/cuda/pairs/page_halves.cuh"
@@ -25,7 +26,8 @@ struct ProgressiveValueHalf {
   static __device__ __forceinline__ void mix(const DecodeArgs&, const unsigned char*,
                                              const unsigned char* bytes, const HalfScores& p, int lane,
                                              float (&out)[kWideDim / 16][4], State&) {
-    constexpr int kMTiles = 8;  // limits the registers for the block's sums, which come on top of all outputs
+    // Limits the registers for the block's sums, which are needed besides all outputs.
+    constexpr int kMTiles = 8;
     const int block = half_of_page();
     const ProgressivePage<4, kWideDim> page{bytes};
     const WeightsOf<kHalfTiles> weights = pack_weights(p);
@@ -60,7 +62,8 @@ struct ProgressiveValueHalf {
                                                 const State&) {}
 
  private:
-  // step, zero: for the channels of two m tiles; `which` selects the first or the second.
+  // Adds the block's sums for one m tile to `out`. step, zero: for the channels of two m tiles. which: the
+  // first or the second of the two.
   static __device__ __forceinline__ void add_tile(const float (&sum)[4], std::uint32_t step,
                                                   std::uint32_t zero, int which, float scale,
                                                   const float (&total)[2], float (&out)[4]) {

@@ -1,18 +1,19 @@
-// Sparse V: values of a page are copied only if its weights matter. Keys and values of a page share one slot
-// of the ring. When the keys have been scored, either the values are copied over them, or the slot is
-// released. Meanwhile the warp continues with the next page's keys. Weights of up to two pages wait for their
-// values in registers.
+// Sparse V: the values of a page are copied only if the page's weights matter. Keys and values of a page
+// share one slot of the ring. When the keys have been scored, either the values are copied over them, or the
+// slot is released. Meanwhile the warp continues with the next page's keys. Weights of up to two pages wait
+// in registers for their values.
 //
-// A page matters if the weights of any 16 of its tokens (those of one lane) add up to more than the
-// threshold, relative to the largest weight so far, for any query head. All weights count in the softmax sum.
+// A page matters if any 16 of its tokens, which one lane has, matter for any query head. Tokens matter if
+// their weights add up to more than the threshold, relative to the largest weight so far. All weights count
+// in the softmax sum.
 #pragma once
 
 #include "device/cuda/pairs/weights.cuh"
 
 namespace kvant::cuda {
 
-// Weights of heads 2t and 2t + 1 for rows g and g + 8 of each tile, in half precision, and the slot of the
-// values.
+// The weights of a page that waits for its values: heads 2t and 2t + 1 for rows g and g + 8 of each tile, in
+// half precision. `stage` is the slot of the values.
 struct KeptWeights {
   std::uint32_t pairs[kTokenTiles][2];
   int stage;
@@ -24,8 +25,9 @@ struct SkippingPair {
   using Value = typename Inner::Value;
   static constexpr bool kSealed = true;
   static constexpr bool kTablesPerHead = false;
-  static constexpr int kMaxWarps = 7;  // warps of up to 255 registers; with 168, some registers are spilled
-  // After the tables comes a barrier for the values of each slot, then the number of their page.
+  // For up to 255 registers per warp; with 168, some registers are spilled.
+  static constexpr int kMaxWarps = 7;
+  // Behind the tables lies a barrier for the values of each slot, then the page number of each slot's values.
   static constexpr int kSlots = kMaxConsumerWarps * kMaxStages;
   static constexpr int kBarriersAt = (Inner::kTableBytes + 15) / 16 * 16;
   static constexpr int kValueIdsAt = kBarriersAt + 8 * kSlots;
@@ -37,7 +39,7 @@ struct SkippingPair {
     typename Value::State values;
     KeptWeights kept = {};
     bool has_kept = false;
-    int seen = 0, skipped = 0;  // pages
+    int seen = 0, skipped = 0;  // numbers of pages
 
     template <class Part>
     __device__ State(const DecodeArgs& of_launch, const Part&, int) : args(of_launch) {
@@ -70,7 +72,7 @@ struct SkippingPair {
     KeptWeights second;
     bool has_second = false;
     if (__any_sync(~0U, matters)) {
-      __syncwarp();  // all lanes have read the keys
+      __syncwarp();  // All lanes have read the keys.
       if (lane == 0 || !Architecture::kBulkCopies) copy_values(args, segment.head, shared, ring);
       has_second = state.has_kept;
       second = kept_weights(s, ring.stage);
@@ -93,7 +95,7 @@ struct SkippingPair {
     }
   }
 
-  // Runs before a segment is left.
+  // Adds the values that are still waited for. Runs before a segment is left.
   static __device__ __forceinline__ void flush(const DecodeArgs& args, unsigned char* shared, int lane,
                                                RingReader& ring, State& state) {
     if (state.has_kept) mix_kept(args, shared, lane, ring, state);
@@ -133,7 +135,7 @@ struct SkippingPair {
     return shared_address(shared + kBarriersAt) + (ring.index * ring.rings.stages + stage) * 8;
   }
 
-  // One lane calls this, or all lanes if there are no bulk copies.
+  // One lane calls this function, or all lanes if there are no bulk copies.
   static __device__ __forceinline__ void copy_values(const DecodeArgs& args, int head,
                                                      const unsigned char* shared, const RingReader& ring) {
     const int slot = ring.index * ring.rings.stages + ring.stage;

@@ -1,4 +1,4 @@
-// Shared by the pairs whose page decoding is shared by warps (shared_decoding.cuh).
+// Helpers of the pairs for which warps share the decoding of pages (shared_decoding.cuh).
 #pragma once
 
 #include "device/cuda/decode/shared_decoding.cuh"
@@ -6,13 +6,13 @@
 
 namespace kvant::cuda {
 
-// Products of all columns with one number per channel. The rows of the A operand are 16 columns; the columns
-// of the B operand are all alike.
+// Products of all columns of queries with one number per channel. The rows of the A operand are 16 columns of
+// queries, and all columns of the B operand hold the numbers.
 template <int Sets>
 struct ColumnSums {
   float of_pair[Sets / 2][4] = {};
 
-  // q: SharedQueries::rows; x, y: the numbers of the lane's four channels.
+  // q: from SharedQueries::rows. x, y: the numbers of the lane's four channels.
   __device__ __forceinline__ void add(int pair, const uint4& q, std::uint32_t x, std::uint32_t y) {
     mma_f16(of_pair[pair], q.x, q.y, q.z, q.w, x, y);
   }
@@ -82,7 +82,8 @@ __device__ __forceinline__ void visit_strip(const unsigned char* codes, int k, i
   for (int i = 0; i < strip.kWords; ++i) visit_word<Bits>(strip.words[i], i * (4 / Bits), visit);
 }
 
-// Does the same for numbers of two planes, the narrower one with one bit (3 and 5 bits), with heads of 128.
+// Calls visit as visit_strip does, for numbers of two planes of which the narrower has one bit (3 and 5
+// bits), with heads of 128 channels.
 template <int Bits, int Tiles, class Visit>
 __device__ __forceinline__ void visit_plane_strip(const unsigned char* codes, int k, int first_tile, int lane,
                                                   const Visit& visit) {
@@ -102,7 +103,7 @@ __device__ __forceinline__ void visit_plane_strip(const unsigned char* codes, in
   visit_planes<Bits, Tiles>(low, high.words, visit);
 }
 
-// The weights of a tile's tokens for all columns, as the B operand.
+// The weights of a tile's tokens for all columns of queries, as the B operand.
 template <int Sets>
 struct WeightsOfSets {
   std::uint32_t b[Sets / 2][4];
@@ -112,7 +113,7 @@ struct WeightsOfSets {
 #pragma unroll
     for (int pair = 0; pair < Sets / 2; ++pair) weights.load(tile, pair, lane, b[pair]);
   }
-  // Adds their products with a fragment of values to the sums of a tile of channels.
+  // Adds the products of the weights with a fragment of values to the sums of a tile of channels.
   template <int Tiles>
   __device__ __forceinline__ void multiply(std::uint32_t a0, std::uint32_t a1, std::uint32_t a2,
                                            std::uint32_t a3, int m, SetSums<Sets, Tiles>& out) const {
@@ -122,7 +123,7 @@ struct WeightsOfSets {
   }
 };
 
-// For keys whose fragments have channels in the order of queries.
+// The base of keys whose fragments have channels in the order of queries.
 template <int D>
 struct QueriesInOrder {
   static constexpr bool kNeedsSums = false;
@@ -131,14 +132,14 @@ struct QueriesInOrder {
   static __device__ __forceinline__ const Query<D>& rearrange(const Query<D>& query) { return query; }
 };
 
-// Serves values whose contraction tiles hold the same tokens as the score tiles, in the same rows.
+// The base of values whose contraction tiles hold the same tokens as the score tiles, in the same rows.
 struct TokensInOrder {
   static __device__ __forceinline__ TokenRow row_of(int first_tile, int tile, int half, int lane) {
     return {first_tile + tile, half, lane / 4};
   }
 };
 
-// Serves formats whose tokens have no scale factors.
+// The tokens of formats without scale factors of tokens.
 struct PlainTokens {
   static constexpr float unit = 1;
 
@@ -148,9 +149,9 @@ struct PlainTokens {
   __device__ __forceinline__ std::uint32_t multiply(int, int, std::uint32_t weights) const { return weights; }
 };
 
-// For tokens whose weights are multiplied by the non-negative half-precision numbers at kFactorsAt of a page.
-// If these are so large that products would exceed half precision, all of the page's are divided by `unit`.
-// The numbers at kAddendsAt, unless it is 0, are multiplied by the weights and summed.
+// Multiplies the weights of tokens by the non-negative half-precision numbers at kFactorsAt of a page. If
+// products could exceed half precision, all of the page's products are divided by `unit`. The numbers at
+// kAddendsAt, unless kAddendsAt is 0, are multiplied by the weights and summed.
 template <int Tiles, int kFactorsAt, int kAddendsAt>
 struct ScaledTokens {
   ParametersOf<Tiles> factors, addends_of;
@@ -160,7 +161,7 @@ struct ScaledTokens {
                                           int first_tile, int lane)
       : factors(page + kFactorsAt + first_tile * 32, lane) {
     if constexpr (kAddendsAt > 0) addends_of = {page + kAddendsAt + first_tile * 32, lane};
-    // The decision is for the whole page (whether any factor is 256 or more), so warps agree on it without a
+    // The decision is for the whole page (whether any factor is 256 or more), so warps agree without a
     // barrier.
     constexpr std::uint32_t k256 = 0x5c00;
     constexpr std::uint32_t kToSign = (0x8000 - k256) * 0x00010001U;

@@ -1,10 +1,11 @@
-// tcq1 to tcq6 keys and values. Products are integer products with the levels' bytes as one operand. Queries
-// and weights are split into two bytes each, in separate columns, so a lane of a product has the sums of one
-// query head (integer_query.cuh). Groups of more than four heads take two sets of columns.
+// Pairs of tcq1 to tcq6. Products are integer products with the levels' bytes as one operand. Queries and
+// weights are split into two bytes each, in separate columns (integer_query.cuh). A lane of a product
+// therefore has the sums of one query head. Groups of more than four query heads take two sets of columns.
 //
-// A page's scores are computed first. Its weights follow, relative to the page's own largest score, so 15
-// bits are enough for them; the sums of values come last. Scores and weights pass through shared memory:
-// loops over parts of a page must not be unrolled, because their code must stay in the instruction cache.
+// A page's scores are computed first. The page's weights follow, relative to the page's own largest score, so
+// 15 bits are enough for a weight. The sums of values come last. Scores and weights pass through shared
+// memory. Loops over parts of a page must not be unrolled, because their code must stay in the instruction
+// cache.
 #pragma once
 
 #include "device/cuda/page/trellis_parameters.cuh"
@@ -14,9 +15,9 @@
 
 namespace kvant::cuda {
 
-inline constexpr int kSteps = kPageTokens / 32;  // steps of 32 tokens: a contraction over weights
+inline constexpr int kSteps = kPageTokens / 32;  // steps of 32 tokens, a contraction over weights each
 
-// Parts of a page have 128 values in each lane, or twice as many, and span one or two steps.
+// A part of a page has 128 * kTimes values in each lane and spans one or two steps.
 template <int D>
 inline constexpr int kTimes = D == 256 ? 2 : 1;
 template <int D>
@@ -24,8 +25,8 @@ inline constexpr int kStepsOfPart = 128 * kTimes<D> / D;
 template <int Bits, int D>
 inline constexpr int kPartBytes = kTimes<D>* Bits * 4 * kLanes * 4;
 
-// The gains of this lane's tokens in some steps, 4g .. 4g + 3 of each step. They are 8-bit codes in steps of
-// 1/32 octave below the loudest.
+// The gains of this lane's tokens in some steps, tokens 4g .. 4g + 3 of each step. A gain is an 8-bit code in
+// steps of 1/32 octave below the loudest gain.
 template <int Steps>
 struct TokenGains {
   std::uint32_t codes[Steps];
@@ -42,7 +43,7 @@ struct TokenGains {
     const std::uint32_t high = i == 2 ? codes[2] : codes[Steps - 1];
     return i < 2 ? low : high;
   }
-  // Returns the gain of token j of a step relative to the loudest, from the table of all codes.
+  // Returns the gain of token j of a step relative to the loudest gain, from the table of all codes.
   static __device__ __forceinline__ float relative(const unsigned char* table, std::uint32_t step, int j) {
     const std::uint32_t offset = (j == 0 ? step << 2 : step >> (8 * j - 2)) & 0x3fc;
     return *reinterpret_cast<const float*>(table + offset);
@@ -73,7 +74,7 @@ __device__ __forceinline__ void score_levels(const unsigned char* codes, const I
   const auto columns = key_columns<Bits, D>(codes, lane);
 #pragma unroll
   for (int m = 0; m < 2 * kStepsOfPart<D>; ++m) {
-    int second[Sets][4] = {};  // halves the dependency chain of products
+    int second[Sets][4] = {};  // A second sum halves the dependency chain of products.
 #pragma unroll
     for (int k = 0; k < D / 32; ++k) {
       LevelFragment a;
@@ -104,7 +105,7 @@ __device__ __forceinline__ void score_levels(const unsigned char* codes, const I
   }
 }
 
-// Weights of 32 tokens as the B operand: bytes of tokens 4t .. 4t + 3 and 4t + 16 .. 4t + 19.
+// The weights of 32 tokens as the B operand: bytes of tokens 4t .. 4t + 3 and 4t + 16 .. 4t + 19.
 using StepWeights = std::uint32_t[2];
 
 // Computes out += weights times the levels of values, for a part of a page and the m tiles from `First` on.
@@ -164,11 +165,11 @@ struct HeadSums {
 struct PageWeights {
   float keep;   // factor of the head's previous sums
   float share;  // factor of this page's sums
-  float total;  // sum of all its weights, relative to its largest
+  float total;  // sum of all weights of the page, relative to the largest
 };
 
-// Stores the weights of a page's tokens for one head in shared memory, as integers of 15 bits:
-// [step][head][four tokens of g] of 16 bits.
+// Stores the weights of a page's tokens for one head in shared memory, as integers of 15 bits. They lie as
+// [step][head][four tokens of g], 16 bits each.
 template <int D, int Steps>
 __device__ __forceinline__ PageWeights weigh(const float4 (&s)[Steps], const TokenGains<Steps>& gains,
                                              const unsigned char* gain_table, int lane, HeadSums<D>& head,
@@ -202,8 +203,8 @@ __device__ __forceinline__ PageWeights weigh(const float4 (&s)[Steps], const Tok
   return page;
 }
 
-// The means of the lane's D/4 channels of a page as an operand of products with queries
-// (IntegerQuery::channel), for contraction tile k and register `half` of a row.
+// The means of the lane's D / 4 channels of a page, as an operand of products with queries
+// (IntegerQuery::channel). bytes[k][half] belongs to contraction tile k and register `half` of a row.
 template <int D>
 struct MeanCodes {
   std::uint32_t bytes[D / 32][2];
@@ -222,7 +223,7 @@ struct MeanCodes {
     constexpr int kLower = 0x5140, kUpper = 0x7362;  // interleave two bytes each of two words
     if constexpr (D >= 128) {
 #pragma unroll
-      // every second of eight words: their first bytes, then their second bytes, ...
+      // Every second of eight words contributes: first its first byte, then its second byte, and so on.
       for (int i = 0; i < D / 64; ++i) {
         const int first = i / 2 * 8 + i % 2;
         const std::uint32_t lower[2] = {__byte_perm(words[first], words[first + 2], kLower),
@@ -246,7 +247,7 @@ struct MeanCodes {
 
 inline constexpr int kGainBytes = 256 * 4;
 
-// Holds the gains of all codes, in steps of 1/32 octave; the last code is silent.
+// Holds the gains of all codes, in steps of 1/32 octave. The last code stands for 0.
 template <int D>
 struct TrellisGainTable {
   static __device__ __forceinline__ void build(unsigned char* table, int thread, int n_threads) {
@@ -271,15 +272,13 @@ struct TrellisPair {
   static constexpr int kMaxGroup = kHeadsOfSet * Sets;
   static constexpr int kWarpSteps = kSteps / kPageWarps;  // steps of a warp in each page
   using Gains = TokenGains<kWarpSteps>;
-  static constexpr int kScratch =
-      // The scratch memory of a warp and set: first scores, then weights.
-      kWarpSteps * 32 * kHeadsOfSet * 4;
+  // The scratch memory of a warp and set, in bytes: first scores, then weights.
+  static constexpr int kScratch = kWarpSteps * 32 * kHeadsOfSet * 4;
   static constexpr int kWarpBytes = Sets * kScratch;
   static constexpr int kTableBytes = kGainBytes + kMaxWarps * kWarpBytes;
   static constexpr int kParts = kWarpSteps / kStepsOfPart<D>;
-  static constexpr int kPasses =
-      // The number of passes over values, each for some channels, which limits the registers for sums.
-      Sets * (D == 256 ? 4 : 1);
+  // The number of passes over values, each for some channels, which limits the registers for sums.
+  static constexpr int kPasses = Sets * (D == 256 ? 4 : 1);
 
   static __device__ void build_tables(const DecodeArgs&, unsigned char* table, int, int thread,
                                       int n_threads) {
@@ -327,7 +326,7 @@ struct TrellisPair {
     }
     (std::make_integer_sequence<int, kPasses>{});
     ring.release();
-    __syncwarp();  // the next page's scores overwrite the weights
+    __syncwarp();  // The next page's scores overwrite the weights.
   }
 
   // Moves the sums into the accumulator, whose lanes have heads 2t and 2t + 1.
@@ -452,7 +451,8 @@ struct TrellisPair {
     }
   }
 
-  // Loads the weights of a step. Head g / 2 of a set has the column, with its high bytes for even g.
+  // Loads the weights of a step. Head g / 2 of a set has the lane's column, with the high bytes of weights
+  // for even g.
   static __device__ __forceinline__ void load_weights(const uint2* stored, int lane, StepWeights& weights) {
     const int selector = lane / 4 % 2 == 0 ? 0x7531 : 0x6420;
 #pragma unroll

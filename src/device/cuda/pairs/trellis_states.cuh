@@ -1,6 +1,6 @@
 // Computes the levels of trellis codes (src/format/trellis_code.h) four at a time, in the bytes of a
-// register. These belong to the values at the same place of four columns (trellis_place). A level is half the
-// sum of two signed bytes; both are operands of the products, which add them.
+// register. The four bytes belong to the values at the same place of four columns (trellis_place). A level is
+// half the sum of two signed bytes. Both bytes are operands of the products, which add them.
 #pragma once
 
 #include "device/cuda/pairs/weights.cuh"
@@ -12,14 +12,14 @@ __device__ __forceinline__ constexpr std::uint32_t each_byte(std::uint32_t x) {
   return x * 0x01010101U;
 }
 
-// Joins states from the high bits of `low`, which become the low 8 - Shift bits, and the first Shift bits of
-// `high`.
+// Joins states in each byte. The high bits of `low` become the low 8 - Shift bits, and the first Shift bits
+// of `high` follow.
 template <int Shift>
 __device__ __forceinline__ std::uint32_t join_bytes(std::uint32_t low, std::uint32_t high) {
   return select_bits<each_byte(0xff >> Shift)>(low >> Shift, high << (8 - Shift));
 }
 __device__ __forceinline__ std::uint32_t join_bytes(int shift, std::uint32_t low, std::uint32_t high) {
-  switch (shift) {  // a compile-time constant
+  switch (shift) {  // The shift is a compile-time constant.
     case 1:
       return join_bytes<1>(low, high);
     case 2:
@@ -46,18 +46,18 @@ struct ColumnRows {
   std::uint32_t words[Groups * Rows];
   std::uint32_t before[Groups];  // the bytes that precede the columns
 
-  // Returns the states of value i of each column of a group: the 8 bits that end with the value's own.
+  // Returns the states of value i of each column of a group: the 8 bits that end with the value's own bits.
   __device__ __forceinline__ std::uint32_t states(int group, int i) const {
-    const int first = (i + 1) * Bits - 8;  // bit of the column
+    const int first = (i + 1) * Bits - 8;  // bit of the column at which the state begins
     const int row = first < 0 ? -1 : first / 8;
     const int shift = first - row * 8;
     const std::uint32_t low = row < 0 ? before[group] : words[group * kRows + row];
     return join_bytes(shift, low, shift == 0 ? 0 : words[group * kRows + row + 1]);
   }
 
-  // Returns the same states shifted up by n bits, with undefined bits below. A state's bits from n on are
-  // those of the state n / B values earlier, possibly shifted by the rest of n. Shifts by the fold have
-  // already been computed there.
+  // Returns the states of states(group, i) shifted up by n bits, with undefined bits below. A state's bits
+  // from n on equal the state n / B values earlier, shifted by the rest of n. Only shifts by the fold have
+  // already been computed for that earlier state.
   __device__ __forceinline__ std::uint32_t shifted(int group, int i, int n) const {
     constexpr int kFold = kTrellisCodes[Bits - 1].fold;
     const int before = n / Bits;
@@ -93,10 +93,10 @@ struct TrellisColumns : ColumnRows<Bits, Groups, 4 * Bits * Times / Groups> {
   }
 };
 
-// The A operand of a product with levels: a[0] + a[1].
+// The A operand of a product with levels: a[0] + a[1], twice the level.
 using LevelFragment = std::uint32_t[2][4];
 
-// x: states; for_mix, for_fold: the same states shifted, valid in the bits above the shift.
+// x: states. for_mix, for_fold: the states shifted by mix and fold, valid in the bits above the shift.
 template <int Bits>
 __device__ __forceinline__ void set_levels(std::uint32_t x, std::uint32_t for_mix, std::uint32_t for_fold,
                                            int reg, LevelFragment& a) {

@@ -1,6 +1,7 @@
-// tcq1 to tcq6 if warps share the decoding of pages (shared_decoding.cuh). Levels are half-precision numbers
-// there, because products with 15-bit integers would need twice as many columns. A number is the sum of the
-// level's two bytes plus one, which the sums of queries and weights correct.
+// Pairs of tcq1 to tcq6 for warps that share the decoding of pages (shared_decoding.cuh). Levels are
+// half-precision numbers there, because products with 15-bit integers would need twice as many columns. A
+// number is the sum of the level's two bytes plus one. The sums of queries and weights correct for the added
+// one.
 #pragma once
 
 #include "device/cuda/decode/shared_decoding.cuh"
@@ -9,17 +10,18 @@
 
 namespace kvant::cuda {
 
-// Computes the levels of value i of a group's four columns, doubled, plus one: for the first two columns and
-// for the others.
+// Computes the levels of value i of a group's four columns, doubled, plus one: `low` for the first two
+// columns, `high` for the others.
 template <int Bits, int Groups, int Rows>
 __device__ __forceinline__ void half_levels(const ColumnRows<Bits, Groups, Rows>& columns, int group, int i,
                                             std::uint32_t& low, std::uint32_t& high) {
   constexpr TrellisCode kCode = kTrellisCodes[Bits - 1];
-  constexpr std::uint32_t k1024 = 0x64646464U;  // with a byte below it, 1024 + the byte
+  // With a byte below it, 0x64 makes the half-precision number 1024 + byte.
+  constexpr std::uint32_t k1024 = 0x64646464U;
   constexpr std::uint32_t kMixed = each_byte(0xff << kCode.mix & 0xff);
   const std::uint32_t state = columns.states(group, i), for_mix = columns.shifted(group, i, kCode.mix);
-  // These are the mixed state + 128, and 127 - the folded state. If only the sign is mixed, the former's sign
-  // is replaced.
+  // `upper` is the mixed state + 128, and `lower` becomes 127 - the folded state. If only the sign is mixed,
+  // `upper` takes its sign from the shifted state.
   std::uint32_t upper, lower;
   if constexpr (kMixed == kSignBits && (kCode.fold_mask & 0x80) != 0) {
     upper = state ^ (~for_mix & kSignBits);
@@ -37,15 +39,15 @@ __device__ __forceinline__ void half_levels(const ColumnRows<Bits, Groups, Rows>
 __device__ __forceinline__ void forget_loads() {
   asm volatile("" ::: "memory");
 }
-// Hides from the compiler that a number is the same for all pages. Otherwise it would precompute a table of
-// everything that depends on it.
+// Hides from the compiler that a number is the same for all pages. Otherwise the compiler would precompute a
+// table of everything that depends on the number.
 __device__ __forceinline__ int anew(int x) {
   asm volatile("" : "+r"(x));
   return x;
 }
 
-// Channels i, 8 + i, 16 + i and 24 + i of a lane's 32 belong to contraction tile i: these are the columns of
-// codes.
+// Keys of tcq1 to tcq6. Channels i, 8 + i, 16 + i and 24 + i of a lane's 32 belong to contraction tile i,
+// because these are the columns of the codes.
 template <int D>
 struct TrellisKeyStrips {
   static_assert(D == 128);
@@ -136,7 +138,7 @@ struct TrellisKeyStrips {
   }
 
  private:
-  // Adds products with 32 tokens to their scores, in two tiles starting at `to`.
+  // Adds products with 32 tokens to their scores, in two tiles from tile `to` on.
   template <int Bits, int Sets, int Tiles>
   static __device__ __forceinline__ void score_part(const unsigned char* codes,
                                                     const SharedQueries<D, Sets, kOrder>& queries, int to,
@@ -164,15 +166,15 @@ struct TrellisKeyStrips {
 // The gains of a warp's tokens and, in the same unit, the step of the means of a page's channels.
 template <int Tiles>
 struct GainedTokens {
-  std::uint32_t gains[Tiles];  // for rows g and g + 8; divided by unit
-  // unit is 1 unless the numbers are far from 1, because products are half-precision numbers.
+  std::uint32_t gains[Tiles];  // for rows g and g + 8, divided by `unit`
+  // The unit is 1 unless the numbers are far from 1, because products are half-precision numbers.
   float step, unit;
 
-  // step: that of the means, relative to numbers that are multiplied by the gains.
+  // mean_step: the step of the means, in units of the numbers that the gains multiply.
   __device__ __forceinline__ GainedTokens(const unsigned char* gain_table, const unsigned char* codes,
                                           float loudest, float mean_step, int lane) {
     constexpr int kSmallest = -8, kLargest = 6;
-    constexpr float kTotal = 16;  // the sum of a lane's weights can be this many times the largest weight
+    constexpr float kTotal = 16;  // largest ratio of the sum of a lane's weights to the largest weight
     const float largest = fmaxf(loudest, kTotal * mean_step);
     const int exponent = min(max((__float_as_int(largest) >> 23) - 127, -100), 100);
     unit = exponent < kSmallest || exponent > kLargest ? __int_as_float((127 + exponent) << 23) : 1;
@@ -212,10 +214,11 @@ struct StripColumns : ColumnRows<Bits, 1, (2 * Tiles * Bits + 7) / 8> {
   using Rows::before;
   using Rows::words;
 
-  // group: four tokens of each lane's t, 0 .. 7 of a page; strip: out of 128 / (16 * Tiles).
+  // group: four tokens of each lane's t, 0 .. 7 of a page. strip: which of 128 / (16 * Tiles) strips of
+  // channels.
   __device__ __forceinline__ StripColumns(const unsigned char* codes, int group, int strip, int lane) {
-    constexpr int kRows = 2 * Bits;  // in a group's columns
-    // groups that form whole pieces; addresses repeat after them
+    constexpr int kRows = 2 * Bits;  // rows of a group's columns
+    // The number of groups that form whole pieces. Addresses repeat after these groups.
     constexpr int kTogether = kRows % 4 == 0 ? 1 : 2;
     const unsigned char* pieces = codes + group / kTogether * (kTogether * kRows / 4 * kLanes * 16);
     const int of_group = strip * kBits / 8;
@@ -225,7 +228,7 @@ struct StripColumns : ColumnRows<Bits, 1, (2 * Tiles * Bits + 7) / 8> {
                      of_group == 0 ? (lane + 28) % kLanes : lane);
 #pragma unroll
     for (int row = 0; row < Rows::kRows; ++row) words[row] = word(pieces, first + row, lane);
-    if constexpr (kBits % 8 != 0) {  // every second strip begins within a row
+    if constexpr (kBits % 8 != 0) {  // Every second strip begins within a row.
       static_assert(kBits % 8 == 4);
       if (strip % 2 != 0) {
         before[0] = join_bytes<4>(before[0], words[0]);
@@ -255,7 +258,7 @@ struct TrellisValueStrips {
                               mean_step<D>(parameters_of(args, page)) * 2 / args.value_unit, lane) {}
   };
 
-  // One lane has tokens 4t .. 4t + 3 of 16.
+  // Returns the row of tokens that a lane has. One lane has tokens 4t .. 4t + 3 of 16.
   static __device__ __forceinline__ TokenRow row_of(int first_tile, int tile, int half, int lane) {
     const int g = lane / 4;
     return {first_tile + tile / 2 * 2 + g / 4, tile % 2, g % 4 * 2 + half};

@@ -1,13 +1,13 @@
-// vq keys and values (VecInfer), and nvq ones, which have a gain per token. A code of B bits stands for X
-// channels. Codebooks belong to a KV head: 2^B half-precision centroids of X channels.
+// Pairs of vq (VecInfer), and of nvq, which has a gain per token. A code of B bits stands for X channels.
+// Codebooks belong to a KV head: 2^B half-precision centroids of X channels.
 #pragma once
 
 #include "device/cuda/pairs/look_up.cuh"
 
 namespace kvant::cuda {
 
-// A codebook in shared memory. It has as many copies side by side as fit, up to one for each lane that is
-// served at a time. Lane l reads copy l % kCopies.
+// A codebook in shared memory. It has as many copies side by side as fit, up to one copy for each lane that
+// is served at a time. Lane l reads copy l % kCopies.
 template <int Channels, int Bits>
 struct CodebookTable {
   static constexpr int kEntryBytes = 2 * Channels;
@@ -110,12 +110,12 @@ constexpr int greatest_common_divisor(int a, int b) {
   return b == 0 ? a : greatest_common_divisor(b, a % b);
 }
 
-// Returns how many groups of codes, with this many bits each, fill whole pieces.
+// Returns how many groups of `bits` bits fill whole pieces.
 constexpr int groups_in_pieces(int bits) {
   return 128 / greatest_common_divisor(bits, 128);
 }
 
-// Whether half-precision gains of the tokens follow the codes.
+// Says whether half-precision gains of the tokens follow the codes.
 enum class Gains { none, of_tokens };
 
 template <class Pair, int D>
@@ -190,7 +190,7 @@ struct VectorValue {
   static constexpr int kTogether = groups_in_pieces(kGroupCodes * Bits);
   using State = NoState;
 
-  // table: that of the values.
+  // table: the codebook of the values.
   static __device__ __forceinline__ void mix_from(const unsigned char* table, const unsigned char* page,
                                                   const Scores& p, int lane, float (&out)[kMTiles][4]) {
     static_assert(kTokenTiles % kTogether == 0);
@@ -232,7 +232,7 @@ struct VectorValue {
   }
 };
 
-// KeyChannels, KeyBits, ValueChannels, ValueBits: X and B of either side.
+// KeyChannels, KeyBits, ValueChannels, ValueBits: X and B of keys and of values.
 template <int KeyChannels, int KeyBits, int ValueChannels, int ValueBits, int D, Gains Gain = Gains::none>
 struct VectorPair {
   using Strips = VectorStrips<VectorPair, D>;

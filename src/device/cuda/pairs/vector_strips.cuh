@@ -1,4 +1,4 @@
-// Vector codes if warps share the decoding of pages (shared_decoding.cuh).
+// Pairs of vector codes for warps that share the decoding of pages (shared_decoding.cuh).
 #pragma once
 
 #include "device/cuda/decode/shared_decoding.cuh"
@@ -17,7 +17,7 @@ struct VectorKeyStrips : QueriesInOrder<D> {
                                                const unsigned char* page, int first_tile,
                                                const SharedQueries<D, Sets, kOrder>& queries, int lane,
                                                SetSums<Sets, Tiles>& s) {
-    constexpr int kOfTile = 2 * Whole::kPerRow;  // codes
+    constexpr int kOfTile = 2 * Whole::kPerRow;  // codes per tile of tokens and group
 #pragma unroll
     for (auto& of_set : s) clear(of_set);
 #pragma unroll
@@ -92,7 +92,7 @@ struct VectorValueStrips : TokensInOrder {
                                              const unsigned char* page, int first_tile,
                                              const SharedWeights<Sets, kHasTotals>& weights, int lane,
                                              SetSums<Sets, Tiles>& out) {
-    // If a code has more channels than the warp, the warp uses one half of them.
+    // If a code has more channels than the warp, the warp uses one half of the code's channels.
     constexpr bool kHalves = Whole::kSpan > Tiles;
     static_assert(!kHalves || (Channels == 8 && Tiles == 2));
     constexpr int kSpan = kHalves ? Tiles : Whole::kSpan;

@@ -1,4 +1,4 @@
-// Shared by value formats: weights as the B operand of the products with values.
+// Weights as the B operand of the products with values, and other helpers that all value formats share.
 #pragma once
 
 #include "device/cuda/decode/decode_kernel.cuh"
@@ -23,7 +23,7 @@ __device__ __forceinline__ WeightsOf<Tiles> pack_weights(const float (&p)[Tiles]
 }
 
 // The half-precision parameters of this lane's tokens, one per token. Tiles 2 i and 2 i + 1 have four
-// neighbouring tokens: (row g, row g + 8) of tile 2i, then the same of tile 2i + 1.
+// neighbouring tokens: rows g and g + 8 of tile 2 i, then rows g and g + 8 of tile 2 i + 1.
 template <int Tiles>
 struct ParametersOf {
   uint2 packed[Tiles / 2];
@@ -34,18 +34,18 @@ struct ParametersOf {
     for (int i = 0; i < Tiles / 2; ++i)
       packed[i] = *reinterpret_cast<const uint2*>(parameters + 2 * (i * 32 + lane / 4 * 4));
   }
-  // Returns (row g, row g + 8).
+  // Returns the parameters of rows g and g + 8.
   __device__ __forceinline__ std::uint32_t pair(int tile) const {
     return tile % 2 == 0 ? packed[tile / 2].x : packed[tile / 2].y;
   }
   __device__ __forceinline__ float2 floats(int tile) const {
     return unpack_half2(pair(tile));
   }
-  // Whether the largest weight times any of the page's non-negative numbers exceeds half precision. All lanes
-  // get the same answer.
+  // Returns whether the largest weight times any of the page's non-negative parameters exceeds half
+  // precision. All lanes get the same result.
   __device__ __forceinline__ bool overflow_weights() const {
     static_assert(kWeightBits == 4);
-    constexpr std::uint32_t k4096 = 0x6c00;  // the number below it is 4094 = 65504 / 2^kWeightBits
+    constexpr std::uint32_t k4096 = 0x6c00;  // The largest number below 4096 is 4094 = 65504 / 2^kWeightBits.
     constexpr std::uint32_t kToSign = (0x8000 - k4096) * 0x00010001U;
     std::uint32_t largest = max_u16x2(packed[0].x, packed[0].y);
 #pragma unroll
@@ -63,7 +63,7 @@ struct ParametersOf {
 };
 using TokenParameters = ParametersOf<kTokenTiles>;
 
-// Packs weights times a parameter of their tokens: see add_weighted and pack_gained_weights.
+// Packs weights times a parameter of their tokens, for add_weighted and pack_gained_weights.
 template <int Tiles>
 __device__ __forceinline__ WeightsOf<Tiles> pack_weights(const float (&p)[Tiles][4],
                                                          const ParametersOf<Tiles>& scales) {
@@ -90,8 +90,9 @@ __device__ __forceinline__ void multiply(float (&out)[Tiles][4], float factor) {
 inline constexpr float kLargestWeight = 16;  // 2^kWeightBits
 static_assert(kWeightBits == 4);
 
-// Calls add(weights), which adds products with weights times their tokens' scales to `out`. If the largest
-// weight times a scale exceeds half precision, `out` and the scales are temporarily divided by that weight.
+// Calls add(weights), which adds products with weights times the scales of their tokens to `out`. If the
+// largest weight times a scale exceeds half precision, `out` and the scales are divided by that weight during
+// the call.
 template <int TokenTiles, int Tiles, class Add>
 __device__ __forceinline__ void add_weighted(const float (&p)[TokenTiles][4], ParametersOf<TokenTiles> scales,
                                              float (&out)[Tiles][4], const Add& add) {
@@ -104,9 +105,10 @@ __device__ __forceinline__ void add_weighted(const float (&p)[TokenTiles][4], Pa
   if (overflows) multiply(out, kLargestWeight);
 }
 
-// Packs weights times the gains of their tokens, in units of kLargestWeight, so all gains fit. Gains are the
-// norms of tokens and rarely far below 1. For tokens whose weight is 2^-14 of the largest, products keep 10
-// bits. (With add_weighted, whose vote takes time if memory is not the limit, lm3 took 2 to 7 % longer.)
+// Packs weights times the gains of their tokens, in units of kLargestWeight, so all gains fit in half
+// precision. Gains are the norms of tokens and rarely far below 1. For tokens whose weight is 2^-14 of the
+// largest, products keep 10 bits. (With add_weighted, whose vote takes time if memory is not the limit, lm3
+// took 2 to 7 % longer.)
 __device__ __forceinline__ Weights pack_gained_weights(const Scores& p, TokenParameters gains) {
   gains.multiply(1 / kLargestWeight);
   return pack_weights(p, gains);
@@ -119,7 +121,7 @@ __device__ __forceinline__ float sum_over_tokens(float x) {
   return x;
 }
 
-// turns a signed byte into an unsigned one that is 128 larger
+// The XOR with kSignBits turns a signed byte into an unsigned one that is 128 larger.
 inline constexpr std::uint32_t kSignBits = 0x80808080U;
 
 // Returns byte i of x minus bias.

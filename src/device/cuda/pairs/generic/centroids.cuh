@@ -1,4 +1,5 @@
-// Makes fragments of vector codes of any size, and of 16-bit numbers: see numbers.cuh.
+// Makes fragments of vector codes of any size and of 16-bit numbers, for the generic kernel (numbers.cuh
+// explains runs).
 #pragma once
 
 #include "device/cuda/pairs/generic/numbers.cuh"
@@ -6,7 +7,7 @@
 
 namespace kvant::cuda {
 
-// A lane's stream of codes.
+// The stream of codes in one lane, for codes of any width.
 struct CodeStream {
   const unsigned char* codes;
   int bits, lane;
@@ -30,7 +31,7 @@ __device__ __forceinline__ std::uint32_t centroid_pair(const unsigned char* code
   return *reinterpret_cast<const std::uint32_t*>(codebook + (code * Channels + channel) * 2);
 }
 
-// Reads the run of keys of contraction tile k. codebook: that of the head, in shared or global memory.
+// Reads the run of keys of contraction tile k. codebook: the head's codebook, in shared or global memory.
 template <int D, int Channels>
 __device__ __forceinline__ void read_key_vectors(const AnyPage& page, const unsigned char* codes,
                                                  const unsigned char* codebook, int k, int lane,
@@ -86,7 +87,7 @@ __device__ __forceinline__ void read_value_vectors(const AnyPage& page, const un
   }
 }
 
-// Pages of 16-bit numbers have the same order as unquantized pages.
+// Pages of 16-bit numbers have the order of unquantized pages (plain_index).
 template <int D>
 __device__ __forceinline__ void read_plain_keys(const unsigned char* numbers, int k, int lane, Fragments& a) {
 #pragma unroll

@@ -1,10 +1,11 @@
-// Attends to any pair of formats. The description of a page is an argument, on which all lanes branch alike.
-// Each value is decoded to half precision (8 times finer than BF16), so scales and zeros may lie anywhere.
-// Only factors of whole tokens are applied to scores and weights. Pages of BF16 numbers are multiplied
-// unchanged.
+// Attends to any pair of formats, for pairs without a kernel of their own. The description of a page is an
+// argument, on which all lanes branch alike. Each value is decoded to half precision, which is 8 times finer
+// than BF16. So the scales and zeros of a format may belong to any group of values. Only factors of whole
+// tokens are applied to scores and weights instead. Pages of BF16 numbers are multiplied unchanged.
 //
-// D is the head size. A warp has block_dim(D) channels. Heads of 512 are split into blocks (page_layout.h),
-// whose codes are laid out like a page of their own, while the parameters belong to the whole page.
+// D is the head size. A warp has block_dim(D) channels. Heads of 512 channels are split into blocks
+// (page_layout.h). The codes of a block are laid out like a page of their own, while the parameters belong to
+// the whole page.
 #pragma once
 
 #include "device/cuda/pairs/generic/centroids.cuh"
@@ -13,11 +14,11 @@
 
 namespace kvant::cuda {
 
-// What a side needs in addition to its page.
+// Holds what a side needs in addition to its page.
 struct AnySide {
   const AnyPage& page;
   const unsigned char* codebook;
-  std::uint32_t levels;  // own_levels
+  std::uint32_t levels;  // the levels of this lane (own_levels)
 };
 
 __device__ __forceinline__ const unsigned char* codebook_of(const AnyPage& page, const unsigned char* shared,
@@ -35,7 +36,7 @@ enum class Number { half, bf16 };
 template <Number Kind>
 using NumberConstant = std::integral_constant<Number, Kind>;
 
-// Computes c += a b.
+// Computes c += a b for factors of the type Kind.
 template <Number Kind>
 __device__ __forceinline__ void multiply_add(float (&c)[4], const std::uint32_t (&a)[4],
                                              const std::uint32_t (&b)[2]) {
@@ -46,7 +47,7 @@ __device__ __forceinline__ void multiply_add(float (&c)[4], const std::uint32_t 
   }
 }
 
-// Calls body with a constant for the bits of numbers.
+// Calls body with a constant for the bits of codes that are numbers.
 template <class Body>
 __device__ __forceinline__ void with_number_bits(int bits, const Body& body) {
   switch (bits) {
@@ -67,7 +68,7 @@ __device__ __forceinline__ void with_number_bits(int bits, const Body& body) {
   }
 }
 
-// Calls body with a constant for the bits of levels.
+// Calls body with a constant for the bits of codes that are levels.
 template <class Body>
 __device__ __forceinline__ void with_level_bits(int bits, const Body& body) {
   switch (bits) {
@@ -94,13 +95,13 @@ __device__ __forceinline__ void with_channels(int channels, const Body& body) {
   }
 }
 
-// Returns the codes of the warp's block.
+// Returns the codes of the warp's block in a page that begins at `bytes`.
 template <int D>
 __device__ __forceinline__ const unsigned char* own_codes(const AnyPage& page, const unsigned char* bytes) {
   return bytes + own_block<D>() * (page.code_bytes / code_blocks(D));
 }
 
-// Calls body with a function that reads numbers with a grid.
+// Calls body with the type of numbers and a function that reads a run and applies the grid.
 template <int D, PageSide Side, GridAxis Grid, class Body>
 __device__ __forceinline__ void with_numbers(const AnyPage& page, const unsigned char* bytes, int lane,
                                              const Body& body) {
@@ -120,8 +121,8 @@ __device__ __forceinline__ void with_numbers(const AnyPage& page, const unsigned
   });
 }
 
-// Calls body with a NumberConstant and read(run, fragments). The latter reads a run of a page, without the
-// scales of tokens. It supports every format except trellis codes.
+// Calls body with a NumberConstant and a function read(run, fragments), which reads a run of a page without
+// the scales of tokens. Every format except trellis codes is supported.
 template <int D, PageSide Side, class Body>
 __device__ __forceinline__ void with_reader(const AnySide& side, const unsigned char* bytes, int lane,
                                             const Body& body) {
@@ -159,7 +160,8 @@ __device__ __forceinline__ void with_reader(const AnySide& side, const unsigned 
         });
       });
     default:
-      const auto read = [&](int run, Fragments& a) {  // covers all blocks
+      // Plain pages are not divided into blocks, so the bytes are those of the whole page.
+      const auto read = [&](int run, Fragments& a) {
         if constexpr (Side == PageSide::key) {
           read_plain_keys<D>(bytes, run, lane, a);
         } else {
@@ -171,8 +173,8 @@ __device__ __forceinline__ void with_reader(const AnySide& side, const unsigned 
   }
 }
 
-// Returns the products of the queries, for heads 2t and 2t + 1, with one row of channels shared by all
-// tokens. row(k) is the A operand of contraction tile k.
+// Returns the products of the queries, for heads 2t and 2t + 1, with one row of channels that all tokens
+// share. row(k) is the A operand of contraction tile k.
 template <int D, class Row>
 __device__ __forceinline__ float2 score_row(const Query<D>& query, const Row& row) {
   float products[4] = {};
@@ -277,8 +279,8 @@ __device__ __forceinline__ Weights pack_weights(const Scores& p, const TokenFact
   return weights;
 }
 
-// Multiplies weights by the factors of their tokens and divides by 2^shift; shift is 0 if they fit in half
-// precision. zero: the sums of weights times the tokens' offsets, for heads 2t and 2t + 1.
+// Multiplies weights by the factors of their tokens and divides them by 2^shift. shift is 0 if the products
+// fit in half precision. Adds weights times the tokens' zeros to `zero`, for heads 2t and 2t + 1.
 template <int D>
 __device__ __forceinline__ Weights weigh_tokens(const AnyPage& page, const unsigned char* bytes,
                                                 const Scores& p, int lane, float (&zero)[2], int& shift) {
@@ -301,13 +303,13 @@ __device__ __forceinline__ Weights weigh_tokens(const AnyPage& page, const unsig
   constexpr float kMax = 65504 / kLargestWeight;
   const Weights weights = pack_weights(p, factors, 1);
   if (!__any_sync(~0U, largest > kMax)) return weights;
-  // Factors are below 2^above; after the shift products are below 2^15.
+  // Factors are below 2^above. After the shift, products are below 2^15.
   const int above = static_cast<int>(__reduce_max_sync(~0U, __float_as_uint(largest)) >> 23) - 126;
   shift = above + static_cast<int>(kWeightBits) - 15;
   return pack_weights(p, factors, power_of_two(-shift));
 }
 
-// Computes out += weights times the means of channels, in units of the values.
+// Computes out += weights times the means of channels, in units of page.unit.
 template <int D>
 __device__ __forceinline__ void add_means(const AnyPage& page, const unsigned char* bytes, const Scores& p,
                                           int lane, float (&out)[block_dim(D) / 16][4]) {
@@ -332,7 +334,7 @@ __device__ __forceinline__ void add_means(const AnyPage& page, const unsigned ch
   }
 }
 
-// Computes out += weights times the page's numbers.
+// Computes out += weights times the numbers of the page.
 template <int D>
 __device__ __forceinline__ void mix_runs(const AnySide& side, const unsigned char* bytes,
                                          const Weights& weights, int lane,
@@ -344,7 +346,7 @@ __device__ __forceinline__ void mix_runs(const AnySide& side, const unsigned cha
 #pragma unroll 1
     for (int first_run = 0; first_run < kMTiles; first_run += kRunsOfTile) {
 #pragma unroll
-      // parts of a tile, whose m tiles must be compile-time constants
+      // The parts of a tile have m tiles that must be compile-time constants.
       for (int part = 0; part < kRunsOfTile; ++part) {
         Fragments a;
         read(first_run + part, a);
@@ -361,7 +363,8 @@ __device__ __forceinline__ void mix_runs(const AnySide& side, const unsigned cha
   });
 }
 
-// Computes out += sum over the page's tokens of p value / unit, without the tokens' offsets.
+// Computes out += the sum over the page's tokens of p value / unit, without the zeros of tokens. The zeros go
+// to `zero`.
 template <int D>
 __device__ __forceinline__ void mix_any(const AnySide& side, const unsigned char* bytes, const Scores& p,
                                         int lane, float (&zero)[2], float (&out)[block_dim(D) / 16][4]) {
@@ -384,13 +387,13 @@ struct GenericPair {
   static constexpr bool kTablesPerHead = true;
   static constexpr SasUse kSas = SasUse::on_request;
   static constexpr bool kCaps = true;
-  static constexpr int kTableBytes = 0;  // depends on the launch: see AnyPage
+  static constexpr int kTableBytes = 0;  // The size depends on the launch (AnyPage::table_at).
   static constexpr int kMaxWarps = channel_warps(D) > 1 ? max_consumer_warps(D) : 7;
 
   struct State {
     std::uint32_t key_levels = 0, value_levels = 0;
-    float unit;              // of values
-    float zero[2] = {0, 0};  // sums of weights times offsets of this lane's tokens
+    float unit;              // unit of the values
+    float zero[2] = {0, 0};  // sums of weights times zeros of this lane's tokens
     Accumulator<block_dim(D)> acc = {};
 
     template <class Part>

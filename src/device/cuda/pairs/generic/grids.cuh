@@ -1,4 +1,5 @@
-// Scales, zeros and the factors of tokens, for any format (page_format.h).
+// Reads the scales and zeros of grids and the factors of tokens in any format (page_format.h), for the
+// generic kernel.
 #pragma once
 
 #include "device/cuda/page/trellis_parameters.cuh"
@@ -9,7 +10,7 @@
 
 namespace kvant::cuda {
 
-// Scale and zero of two values: number * scale + zero.
+// The scales and the zeros of two values, as half-precision numbers: number * scale + zero.
 struct ScaleZero {
   std::uint32_t scale, zero;
 };
@@ -18,16 +19,16 @@ __device__ __forceinline__ std::uint32_t twice(std::uint32_t pair, int i) {
   return __byte_perm(pair, 0, i == 0 ? 0x1010 : 0x3232);
 }
 
-// |exponent| <= 126
+// Returns 2^exponent, for |exponent| <= 126.
 __device__ __forceinline__ float power_of_two(int exponent) {
   return __int_as_float((127 + exponent) << 23);
 }
 
-// The grids of tokens for the group of channels to which all the lane's channels belong.
+// The grids of tokens for the group of channels to which the lane's channels belong.
 struct TokenGrids {
   const unsigned char *scales, *zeros;
   int groups;
-  std::uint32_t stretch, zero_factor;  // symmetric: zeros follow from scales
+  std::uint32_t stretch, zero_factor;  // Zeros of symmetric grids are multiples of the scales.
 
   __device__ __forceinline__ TokenGrids(const AnyPage& page, const unsigned char* bytes, int d, int channel)
       : groups(page.format.groups(d)) {
@@ -101,8 +102,8 @@ __device__ __forceinline__ std::uint32_t clamped(std::uint32_t x) {
   return *reinterpret_cast<const std::uint32_t*>(&y);
 }
 
-// Applies grids to the runs of a page. For keys, a run is a contraction tile of channels and rows are tokens.
-// For values, it is some tokens and rows are channels.
+// Applies grids to the runs of a page. A run of keys is a contraction tile of channels, and its rows are
+// tokens. A run of values is some tokens, and its rows are channels.
 template <int D, PageSide Side, GridAxis Grid>
 struct GridScaler;
 
@@ -111,7 +112,7 @@ struct NoScaler {
   __device__ __forceinline__ void apply(int, Fragments&) const {}
 };
 
-// Of a page whose grids are too many to keep: each run reads its own.
+// The base of scalers for pages with too many grids for the registers, so each run reads its own grids.
 struct GridsReadAnew {
   const AnyPage& page;
   const unsigned char* bytes;
@@ -133,7 +134,7 @@ struct GridScaler<D, PageSide::value, GridAxis::none> : NoScaler {
 
 template <int D>
 requires(block_dim(D) <= 128) struct GridScaler<D, PageSide::key, GridAxis::of_tokens> {
-  ScaleZero grids[kTokenTiles];  // of rows g and g + 8, the same for all the lane's channels
+  ScaleZero grids[kTokenTiles];  // grids of rows g and g + 8, for all of the lane's channels
 
   __device__ __forceinline__ GridScaler(const AnyPage& page, const unsigned char* bytes, int lane) {
     const TokenGrids of_page(page, bytes, D, first_channel<D>(PageSide::key, lane % 4));
@@ -150,7 +151,7 @@ requires(block_dim(D) <= 128) struct GridScaler<D, PageSide::key, GridAxis::of_t
   }
 };
 
-// A lane's channels may be of several groups.
+// With wide heads, a lane's channels may belong to several groups, so each run reads its own grids.
 template <int D>
 requires(block_dim(D) > 128) struct GridScaler<D, PageSide::key, GridAxis::of_tokens> : GridsReadAnew {
   using GridsReadAnew::GridsReadAnew;
@@ -169,7 +170,7 @@ requires(block_dim(D) > 128) struct GridScaler<D, PageSide::key, GridAxis::of_to
 template <int D>
 struct GridScaler<D, PageSide::value, GridAxis::of_tokens> {
   TokenGrids of_page;
-  int first_token;  // of the lane
+  int first_token;  // first token of the lane
 
   __device__ __forceinline__ GridScaler(const AnyPage& page, const unsigned char* bytes, int lane)
       : of_page(page, bytes, D, first_channel<D>(PageSide::value, lane / 4)), first_token(lane % 4 * 8) {}
@@ -247,9 +248,8 @@ __device__ __forceinline__ void clamp_integers(Fragments& a) {
   }
 }
 
-// Factors, then offsets, of the values of the lane's four tokens 4g .. 4g + 3 in a part of 32. The unit of
-// the factors makes them as large as the values are, so half-precision weights times them keep their
-// precision.
+// The factors and the zeros of the lane's four tokens 4g .. 4g + 3 in a part of 32. The unit of the factors
+// makes them as large as the values are. Half-precision weights times such factors keep their precision.
 struct TokenScales {
   float factor[4], zero[4];
 };

@@ -1,6 +1,6 @@
-// Decodes codes of single values to half-precision fragments. A run is eight consecutive fragments in the
-// order of the page: a contraction tile of keys, or a tile of 16 tokens of values (two such tiles with heads
-// of 64, half of one with heads of 256).
+// Decodes codes of single values to half-precision fragments, for the generic kernel. A run is eight
+// consecutive fragments in the order of the page. For keys, a run is a contraction tile. For values, a run is
+// a tile of 16 tokens (two such tiles with heads of 64, half of one with heads of 256).
 #pragma once
 
 #include "device/cuda/page/any_page.h"
@@ -44,13 +44,13 @@ struct RunWords {
   }
 };
 
-// Converts integers up to 1023 in the low bits of both halves.
+// Converts integers up to 1023 in both halves of x to half-precision numbers.
 __device__ __forceinline__ std::uint32_t half2_from_numbers(std::uint32_t x) {
-  constexpr std::uint32_t k1024 = 0x64006400;  // its lowest bit is 1
+  constexpr std::uint32_t k1024 = 0x64006400;  // half-precision 1024, whose lowest bit counts 1
   return subtract_half2(x | k1024, k1024);
 }
 
-// Extracts the bits of a register from a plane of `Width` bits, shifted to bit `To` of both halves.
+// Extracts the bits of a register from a plane of `Width` bits, shifted to bit `to` of both halves.
 template <int Width>
 __device__ __forceinline__ std::uint32_t plane_bits(const std::uint32_t* words, int fragment, int reg,
                                                     int to) {
@@ -69,7 +69,7 @@ __device__ __forceinline__ void read_planes(const unsigned char* codes, int run,
 #pragma unroll
     for (int reg = 0; reg < 4; ++reg) {
       std::uint32_t x = 0;
-      int low = 0;  // bits that wider planes have already provided
+      int low = 0;  // number of bits that wider planes have already provided
       if constexpr ((Bits & 4) != 0) {
         x |= plane_bits<4>(run_words.words, f, reg, low);
         low += 4;
@@ -107,8 +107,8 @@ __device__ __forceinline__ void read_e4m3(const unsigned char* codes, int run, i
 }
 
 // Returns the levels of a quantizer that a lane keeps in half precision: the level of code lane % 2^bits,
-// twice, or the levels of two codes with 2 bits. A code's level is fetched from the lane of that number;
-// further bits are ignored.
+// twice, or with 2 bits the levels of two codes. Lanes fetch a code's level from the lane of that number.
+// Bits of the index above the code do no harm.
 __device__ __forceinline__ std::uint32_t own_levels(const AnyPage& page, int lane) {
   const int bits = page.format.layout.bits;
   const int mask = (1 << bits) - 1;

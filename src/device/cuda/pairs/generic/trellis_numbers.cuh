@@ -1,5 +1,5 @@
 // Products with trellis codes in half precision, for pairs with another format. Levels are computed for four
-// columns at a time (trellis_states.cuh), then converted.
+// columns at a time (trellis_states.cuh) and then converted.
 #pragma once
 
 #include "device/cuda/pairs/generic/numbers.cuh"
@@ -11,22 +11,22 @@ namespace kvant::cuda {
 template <int Bits, int Groups>
 __device__ __forceinline__ std::uint32_t biased_levels(const TrellisColumns<Bits, Groups>& columns, int group,
                                                        int i) {
-  LevelFragment bytes;  // a level is the mean of two bytes with the same lowest bit
+  LevelFragment bytes;  // A level is the mean of two bytes with the same lowest bit.
   set_levels(columns, group, i, 0, bytes);
   const std::uint32_t one = bytes[0][0] ^ kSignBits;
   const std::uint32_t other = bytes[1][0] ^ kSignBits;
   return (one & other) + (((one ^ other) >> 1) & 0x7f7f7f7fU);
 }
 
-// Returns bytes i of a and j of b, minus 128.
+// Returns bytes i of a and j of b, minus 128, as half-precision numbers.
 __device__ __forceinline__ std::uint32_t half2_from_levels(std::uint32_t a, std::uint32_t b, int i, int j) {
   constexpr std::uint32_t k1152 = 0x64806480;
   const std::uint32_t bytes = __byte_perm(a, b, i | (4 + j) << 8);
   return subtract_half2((bytes & 0x00ff00ffU) | 0x64006400U, k1152);
 }
 
-// Selects the registers of `array` for a tile that is not a compile-time constant. All array elements are
-// read, because selecting an address would put the array into memory.
+// Selects the registers of `array` for a tile that is not a compile-time constant. All elements of the array
+// are read, because selecting an address would put the array into memory.
 template <int N, int M>
 __device__ __forceinline__ void select(const std::uint32_t (&array)[N][M], int i, std::uint32_t (&x)[M]) {
 #pragma unroll
@@ -41,11 +41,11 @@ __device__ __forceinline__ void select(const std::uint32_t (&array)[N][M], int i
   }
 }
 
-// Sets the bytes before the columns of the lane's tokens. They continue the columns of the previous lane, and
-// those of the first lane continue those of the last.
+// Sets the bytes before the columns of the lane's tokens. A lane's columns continue the columns of the
+// previous lane, and those of the first lane continue the columns of the last.
 template <int D, int Bits>
 __device__ __forceinline__ void link_key_columns(TrellisColumns<Bits, 4>& columns, int lane) {
-  constexpr int kGroupsOfToken = D == 256 ? 2 : 1;  // with heads of 64: two tokens per group
+  constexpr int kGroupsOfToken = D == 256 ? 2 : 1;  // With heads of 64 channels, a group has two tokens.
   const int lane_before = lane / 4 * 4 + (lane + 3) % 4;
 #pragma unroll
   for (int group = 0; group < 4; ++group) {
@@ -56,8 +56,8 @@ __device__ __forceinline__ void link_key_columns(TrellisColumns<Bits, 4>& column
   }
 }
 
-// A warp's block of the codes of heads of 512. Its columns continue those of the previous block; the first
-// block continues the previous lane's columns in the last block.
+// The codes of a warp's block, for heads of 512 channels. The columns of a block continue the columns of the
+// previous block. The first block continues the previous lane's columns in the last block.
 template <int D>
 struct BlockCodes {
   const unsigned char *own, *before;
@@ -77,7 +77,7 @@ struct BlockCodes {
   __device__ __forceinline__ const uint4* part(int i, int lane) const {
     return reinterpret_cast<const uint4*>(own + i * kPartBytes<Bits>) + lane;
   }
-  // Returns the word before a word of part i, which is the last of a group.
+  // Returns the word before a word of part i, which is the last word of a group.
   template <int Bits>
   __device__ __forceinline__ std::uint32_t word_before(int i, int word) const {
     const auto* words = reinterpret_cast<const std::uint32_t*>(before + i * kPartBytes<Bits>);
@@ -89,7 +89,7 @@ struct BlockCodes {
   static constexpr int kPartBytes = Bits * 4 * kLanes * 4;
 };
 
-// Computes s += queries times the levels of keys; a part of the page is 128 keys' values in each lane.
+// Adds the queries times the levels of keys to s. A part of the page has 128 values in each lane.
 template <int D>
 __device__ __forceinline__ void score_trellis(int bits_of_page, int code_bytes, const unsigned char* bytes,
                                               const Query<block_dim(D)>& query, int lane, Scores& s) {
@@ -118,7 +118,8 @@ __device__ __forceinline__ void score_trellis(int bits_of_page, int code_bytes, 
           std::uint32_t a[kOwn / 32][4];
 #pragma unroll
           for (int reg = 0; reg < 4; ++reg) {
-            // The columns of a row are half a group with heads of 64, a group with 128, two groups with 256.
+            // The columns of a row are half a group with heads of 64 channels, a group with 128, and two
+            // groups with 256.
             constexpr int kColumns = kOwn / 32;
             const int first_column = (2 * tile + reg % 2) * kColumns;
             const int i = 4 * odd_k + reg / 2 * 2;
@@ -156,7 +157,7 @@ template <int D>
 __device__ __forceinline__ void mix_trellis(int bits_of_page, int code_bytes, const unsigned char* bytes,
                                             const Weights& weights, int lane,
                                             float (&out)[block_dim(D) / 16][4]) {
-  // A part has 128 values in each lane; there are two of them for each 32 tokens.
+  // A part has 128 values in each lane, and two parts cover 32 tokens.
   constexpr int kGroups = 256 / block_dim(D);
   const BlockCodes<D> codes(PageSide::value, code_bytes, bytes, lane);
   with_bits(bits_of_page, [&](auto bits) {
@@ -177,7 +178,8 @@ __device__ __forceinline__ void mix_trellis(int bits_of_page, int code_bytes, co
         std::uint32_t even[2], odd[2];  // pairs of tiles whose rows g and g + 8 are tokens 4g .. 4g + 3
         select(weights.b, 2 * step, even);
         select(weights.b, 2 * step + 1, odd);
-        // This lane's tokens are 4t .. 4t + 3, then 4t + 16 ..: first row g = t, then t + 4.
+        // This lane's tokens are 4t .. 4t + 3 in the first half, then 4t + 16 .. 4t + 19. Their first row g
+        // is t, then t + 4.
         const int from = lane / 4 * 4 + half * 2 + lane % 4 / 2;
         const int selector = lane % 2 == 0 ? 0x5410 : 0x7632;
         const std::uint32_t b0 =
