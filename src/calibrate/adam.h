@@ -1,4 +1,4 @@
-// The Adam optimizer (Kingma and Ba 2015, algorithm 1).
+// Adam is the optimizer of Kingma and Ba 2015 (algorithm 1). It trains KVLinC's correction adapters.
 #pragma once
 
 #include <cstddef>
@@ -11,12 +11,12 @@ class Adam {
   Adam(std::size_t n_weights, float learning_rate)
       : rate_(learning_rate), first_(n_weights), second_(n_weights) {}
 
-  // Updates the weights by one step. gradient, weights: [n_weights].
+  // Updates the weights by one step. gradient [n_weights], weights [n_weights].
   void step(const std::vector<float>& gradient, std::vector<float>& weights);
 
  private:
   float rate_;
-  std::vector<float> first_, second_;  // moments
+  std::vector<float> first_, second_;  // moving averages of the gradient and of its square
   int steps_ = 0;
 };
 

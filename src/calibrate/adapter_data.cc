@@ -11,7 +11,8 @@ namespace {
 
 struct Keys {
   std::vector<float> exact;   // [n, d]: transformed
-  std::vector<float> stored;  // [n, d]: the same after encoding and decoding; exact if never sealed
+  std::vector<float> stored;  // [n, d]: after encoding and decoding; equal to `exact` for tokens that are
+                              // never sealed
 };
 
 Keys store_keys(const CorrectedKeys& how, std::vector<float> k, int n) {
@@ -36,13 +37,14 @@ float dot(const float* a, const float* b, int d) {
   return sum;
 }
 
-// Scores of one query with keys [0, token]; sealed keys are as stored.
+// Scores holds the scores of one query with keys [0, token]. Sealed keys are as stored in `stored`, and
+// unquantized in `exact`.
 struct Scores {
   std::vector<float> exact, stored;
 };
 
-// `offset` is the part of q . k that the transform removed. It only matters under a soft cap; for `absolute`
-// see check_recipe.
+// Computes the scores of query q. The transform has removed `offset` from q . k. The offset matters only
+// under a soft cap; check_recipe() handles the absolute correction.
 Scores scores_of(const Geometry& g, int d, const float* q, float offset, const Keys& keys, int token,
                  int n_sealed) {
   Scores scores;
@@ -80,7 +82,7 @@ void add_query(const Geometry& g, const CorrectedKeys& how, const Keys& keys, co
   context.scale.push_back(absolute ? std::exp(-shift) : 1.0F);
 }
 
-// The transformed queries of one head, with their offsets.
+// Queries holds the transformed queries of one head, with the offsets that the transform removed.
 struct Queries {
   std::vector<float> q;       // [n, d]
   std::vector<float> offset;  // [n]

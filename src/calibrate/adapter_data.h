@@ -1,4 +1,4 @@
-// Training data for a head's adapters, from captured contexts.
+// Makes the training data for a head's adapters from captured contexts.
 #pragma once
 
 #include <vector>
@@ -10,29 +10,29 @@
 
 namespace kvant {
 
-// How a head's K is stored and corrected.
+// CorrectedKeys says how a head's K is stored and corrected.
 struct CorrectedKeys {
   int layer = 0;
   int kv_head = 0;
   const Format* format = nullptr;
   Transform transform;
-  PageContext context;  // with the format's constants
+  PageContext context;  // contains the format's constants
   int protected_tokens = 0;
   Correction correction = Correction::relative;
 };
 
 // Adapters are trained for a window of this many tokens, as in KVLinC's recipes.
 inline constexpr int kAdapterWindow = 128;
-// The first query that sees a sealed page with this window.
+// With this window, no earlier query sees a sealed page.
 inline constexpr int kFirstCorrectedQuery = kPageTokens + kAdapterWindow;
 
-// Maximal number of queries in an AdapterContext.
+// An AdapterContext has at most this many queries.
 inline constexpr int kBatchQueries = 16;
 
 // Returns captured context c as attention sees it: query t sees page j sealed if t >= 128 (j + 1) + window
-// (design section 2). relative: M is the row's largest score, c = 1. absolute: M = max(largest, 0), c = e^-M.
-// Queries come in batches of neighbours, the shortest contexts first. Each batch has only the keys that its
-// last query sees.
+// (design, section 2). M is the row's largest score. `relative` uses c = 1, and `absolute` uses M =
+// max(largest, 0) and c = e^-M. A batch consists of neighbouring queries, and batches with short contexts
+// come first. Each batch has only the keys that its last query sees.
 std::vector<AdapterContext> adapter_contexts(const Capture& capture, const CorrectedKeys& keys, int c);
 
 }  // namespace kvant

@@ -66,9 +66,9 @@ TEST(AdapterContexts, SeeSealedKeysAsTheDesignHasIt) {
   const Capture capture = filled_capture();
   for (int c = 0; c < 2; ++c) {
     const auto batches = adapter_contexts(capture, stored_as("ch2g128", Correction::relative), c);
-    ASSERT_EQ(batches.size(), 2U);  // of 16 and 4 queries
+    ASSERT_EQ(batches.size(), 2U);  // batches of 16 and 4 queries
     for_each_query(capture, c, batches, [](const AdapterContext& batch, int i, int, int token) {
-      int sealed = 0;  // pages j with token >= 128 (j + 1) + window
+      int sealed = 0;  // the number of pages j with token >= 128 (j + 1) + window
       while (token >= 128 * (sealed + 1) + kAdapterWindow) ++sealed;
       EXPECT_EQ(batch.first[i], 4);
       EXPECT_EQ(batch.end[i], 128 * sealed);
@@ -86,7 +86,7 @@ TEST(AdapterContexts, SeeSealedKeysAsTheDesignHasIt) {
   }
 }
 
-// Compares a query's own weights, by head, with those from scores in double precision.
+// Compares a query's own weights, head by head, with weights from scores in double precision.
 void expect_weights_of_attention(const Capture& capture, const std::vector<AdapterContext>& batches,
                                  float softcap) {
   const std::vector<float> keys = capture.context_keys(1, 0, 0);
@@ -108,7 +108,8 @@ void expect_weights_of_attention(const Capture& capture, const std::vector<Adapt
       for (int t = 0; t < batch.n; ++t) {
         const double weight = t <= token ? weights[t] : 0;
         ASSERT_NEAR(batch.targets[row + t], weight / sum, 1e-5);
-        ASSERT_NEAR(batch.exponentials[row + t], weight / largest, 2e-3);  // f16 holds bf16 nearly exactly
+        // F16 holds the bf16 values nearly exactly.
+        ASSERT_NEAR(batch.exponentials[row + t], weight / largest, 2e-3);
       }
     });
   }
@@ -120,8 +121,8 @@ TEST(AdapterContexts, HaveTheWeightsOfAttention) {
                               0);
 }
 
-// A soft cap is not shift-invariant, so what mean subtraction removed from the scores must be added again
-// before it.
+// A soft cap is not shift-invariant. The part of the scores that the mean's subtraction removed must
+// therefore be added before the cap.
 TEST(AdapterContexts, HaveUnshiftedScoresUnderASoftCap) {
   constexpr float kSoftcap = 1.5F;
   const Capture capture = filled_capture(kSoftcap);
@@ -135,7 +136,7 @@ TEST(AdapterContexts, HaveUnshiftedScoresUnderASoftCap) {
   expect_weights_of_attention(capture, adapter_contexts(capture, keys, 1), kSoftcap);
 }
 
-// Equation 5: the weights are the same after both sides are multiplied by e^M.
+// In equation 5 of KVLinC, multiplying both sides by e^M does not change the weights.
 TEST(AdapterContexts, ScaleTheAbsoluteCorrectionLikeTheExponentials) {
   const Capture capture = filled_capture();
   const auto relative = adapter_contexts(capture, stored_as("ch2g128", Correction::relative), 0);

@@ -11,7 +11,7 @@
 namespace kvant {
 namespace {
 
-// Row-major [rows, cols] products c = a b, with at most one factor transposed.
+// Turn says which factor of a product c = a b is transposed. All matrices are row-major [rows, cols].
 enum class Turn { none, first, second };
 
 struct Matrix {
@@ -20,7 +20,7 @@ struct Matrix {
   int stride;
 };
 
-// out has rows of `out_stride`.
+// Computes a product into `out`, whose rows are out_stride values apart.
 void multiply(const Matrix& a, const Matrix& b, Turn turn, float* out, int out_stride) {
   const bool turn_a = turn == Turn::first;
   const bool turn_b = turn == Turn::second;
@@ -32,7 +32,7 @@ void multiply(const Matrix& a, const Matrix& b, Turn turn, float* out, int out_s
        out_stride);
 }
 
-// Computes features [rows, D] of x [rows, d]; weights [2][d][D / 2].
+// Computes the features [rows, D] of x [rows, d] with weights [2][d][D / 2].
 void map_rows(const float* x, int rows, int d, const float* weights, int n_features, float* features) {
   const int half = n_features / 2;
   for (int part = 0; part < 2; ++part) {
@@ -45,14 +45,14 @@ void map_rows(const float* x, int rows, int d, const float* weights, int n_featu
   }
 }
 
-// Backward pass of phi = softmax(y), in place: dy = phi (g - phi . g).
+// Computes the backward pass of phi = softmax(y) in place: dy = phi (g - phi . g).
 KVANT_SIMD_CLONES void through_softmax(const float* phi, int n, float* g) {
   float dot = 0;
   for (int j = 0; j < n; ++j) dot += phi[j] * g[j];
   for (int j = 0; j < n; ++j) g[j] = phi[j] * (g[j] - dot);
 }
 
-// Computes derivatives of weights [2][d][D / 2] from those of the features, which are overwritten.
+// Computes the derivatives of weights [2][d][D / 2] from those of the features, which are overwritten.
 void map_rows_back(const float* x, int rows, int d, const float* features, int n_features,
                    float* feature_gradient, float* weight_gradient) {
   const int half = n_features / 2;
@@ -66,7 +66,8 @@ void map_rows_back(const float* x, int rows, int d, const float* features, int n
   }
 }
 
-// Returns sum_i A_i log(A_i / w_i) + log Z of one query. corrected: its w, [n].
+// Returns sum_i A_i log(A_i / w_i) + log Z of one query, where `targets` are A, `corrected` [n] are w, and Z
+// is the sum of w.
 double divergence(const float* targets, const float* corrected, int n) {
   double loss = 0;
   double sum = 0;
@@ -77,15 +78,16 @@ double divergence(const float* targets, const float* corrected, int n) {
   return loss + std::log(sum);
 }
 
-// Computes w <- u + c f for the corrected keys [first, end), and w <- u elsewhere.
+// Computes w <- u + c f for the corrected keys [first, end), and w <- u for the others. `f` holds f on entry
+// and w on return.
 void add_correction(const float* exponentials, float c, int first, int end, int n, float* f) {
   for (int i = 0; i < first; ++i) f[i] = exponentials[i];
   for (int i = first; i < end; ++i) f[i] = exponentials[i] + c * f[i];
   for (int i = end; i < n; ++i) f[i] = exponentials[i];
 }
 
-// Replaces w by the loss's derivative with respect to phi_q . phi_k: c (1 / Z - A / w) for corrected keys, 0
-// elsewhere.
+// Replaces w by the derivative of the loss with respect to phi_q . phi_k. The derivative is c (1 / Z - A / w)
+// for corrected keys and 0 for the others.
 KVANT_SIMD_CLONES void differentiate(const float* targets, float c, float factor, int first, int end, int n,
                                      float* w) {
   float sum = 0;

@@ -25,7 +25,8 @@ std::vector<float> normal_values(std::size_t n, float spread, std::mt19937& rand
   return values;
 }
 
-// Random keys and queries. Stored keys differ by `errors`, and query i sees kKeys - kQueries + i + 1 keys.
+// Returns a context with random keys and queries. Stored keys differ from exact ones by `errors`. Query i
+// sees kKeys - kQueries + i + 1 keys.
 AdapterContext random_context(std::uint32_t seed, float c) {
   std::mt19937 random(seed);
   AdapterContext context;
@@ -68,7 +69,7 @@ AdapterWeights random_weights(std::uint32_t seed) {
           normal_values(kHeads * kDim * kFeatures, 0.5F, random)};
 }
 
-// Returns phi of one row, in double precision.
+// Returns phi of one row in double precision.
 std::vector<double> features_by_hand(const float* x, const float* weights) {
   constexpr int kHalf = kFeatures / 2;
   std::vector<double> features(kFeatures);
@@ -142,7 +143,8 @@ TEST(AdapterLoss, GradientMatchesFiniteDifferences) {
   }
 }
 
-// For f = x^2 - 2 x the first step equals the learning rate, whatever the slope (Kingma and Ba, section 2.1).
+// For f = x^2 - 2 x, the first step equals the learning rate, whatever the slope (Kingma and Ba, section
+// 2.1).
 TEST(Adam, FindsTheMinimumInStepsOfItsRate) {
   std::vector<float> x{5.0F};
   Adam adam(1, 0.1F);
@@ -167,7 +169,7 @@ TEST(AdapterTraining, LowersTheLossAndRepeatsItself) {
   EXPECT_EQ(train_adapters(training, judged, kHeads, options).weights.key, trained.weights.key);
 }
 
-// Keys are stored exactly, so any correction of their weights is wrong.
+// The keys are stored exactly, so any correction of their weights is wrong.
 TEST(AdapterTraining, SaysWhereNoCorrectionHelps) {
   std::vector<AdapterContext> contexts;
   for (int i = 0; i < 4; ++i) {

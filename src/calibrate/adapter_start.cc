@@ -7,11 +7,12 @@
 namespace kvant {
 namespace {
 
-constexpr double kMaxLossIncrease = 0.02;  // share of the loss by which the start may raise it
-constexpr float kLean = 16;                // logit of the mean query at those features
+constexpr double kMaxLossIncrease = 0.02;  // the start may raise the loss by at most this share
+constexpr float kLean = 16;                // the logit of the mean query at the features on which queries
+                                           // concentrate
 constexpr float kLargestSpread = 64;
 
-// Returns the number of features in each half of D on which queries concentrate: a quarter of the half.
+// Returns the number of features on which queries concentrate, in each half of D: a quarter of the half.
 int quiet_features(int features) {
   return features / 8;
 }
@@ -30,7 +31,7 @@ std::vector<double> mean_query(std::span<const AdapterContext> contexts, int g) 
   return mean;
 }
 
-// Returns the root mean square of the errors' norms.
+// Returns the root mean square of the norms of the keys' errors.
 float error_length(std::span<const AdapterContext> contexts) {
   double sum = 0;
   double n = 0;
@@ -41,7 +42,8 @@ float error_length(std::span<const AdapterContext> contexts) {
   return static_cast<float>(std::sqrt(sum / n));
 }
 
-// Fills a row-major matrix [d, features / 2] by calling weight(channel, feature) in this order.
+// Fills a row-major matrix [d, features / 2]. weight(channel, feature) returns each value, and is called in
+// row-major order.
 template <class Weight>
 void fill_matrix(float* matrix, int d, int features, const Weight& weight) {
   for (int i = 0; i < d; ++i) {

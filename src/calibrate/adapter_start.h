@@ -1,4 +1,4 @@
-// Initial weights for the training of KVLinC's adapters.
+// Makes the initial weights for the training of KVLinC's adapters.
 #pragma once
 
 #include <cstdint>
@@ -8,11 +8,11 @@
 
 namespace kvant {
 
-// Random weights that correct almost nothing. Plain random weights give every sealed key a weight of about 4
-// / D. A thousand keys then outweigh the strongest one, and softmaxes of such weights are slow to learn
-// silence. Here phi_q concentrates on a quarter of the features, chosen by the queries' mean, and phi_k
-// avoids these features. It avoids them more strongly the more the correction would weigh: in training
-// context 0 the start adds at most a fiftieth to the loss.
+// Returns random weights that correct almost nothing. Plain random weights would give every sealed key a
+// weight of about 4 / D. A thousand keys would then outweigh the strongest one, and training learns only
+// slowly to reduce weights of softmaxes to nothing. In this start, phi_q concentrates on a quarter of the
+// features, chosen by the mean query, and phi_k avoids these features. phi_k avoids them so strongly that, in
+// training context 0, the correction raises the loss by at most a fiftieth.
 AdapterWeights quiet_start(std::span<const AdapterContext> training, int n_query_heads, int features,
                            std::uint64_t seed);
 

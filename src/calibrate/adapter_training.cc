@@ -11,8 +11,9 @@ namespace kvant {
 namespace {
 
 constexpr int kStepsBetweenJudgements = 40;
-constexpr int kPatience = 3;  // evaluations without improvement before training ends
-// share of the loss that counts as an improvement: only a few contexts evaluate, and they do so several times
+constexpr int kPatience = 3;  // training ends after this many evaluations without improvement
+// A smaller share of the loss does not count as an improvement, because only a few contexts evaluate, and
+// they do so several times.
 constexpr double kMinLossGain = 5e-3;
 
 double mean_loss(std::span<const AdapterContext> contexts, const AdapterWeights& weights, int features) {
@@ -21,7 +22,8 @@ double mean_loss(std::span<const AdapterContext> contexts, const AdapterWeights&
   return sum / static_cast<double>(contexts.size());
 }
 
-// Takes the next of n indices from `order`, which is shuffled again when it is empty.
+// Returns the next of n indices in a random order. `order` holds the indices that are left, and is filled and
+// shuffled again when it is empty.
 std::size_t next_context(std::size_t n, std::vector<std::size_t>& order, std::mt19937_64& random) {
   if (order.empty()) {
     for (std::size_t i = 0; i < n; ++i) order.push_back(i);

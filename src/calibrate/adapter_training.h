@@ -1,4 +1,4 @@
-// Trains KVLinC's correction adapters of one KV head.
+// Trains KVLinC's correction adapters for one KV head.
 #pragma once
 
 #include <cstdint>
@@ -17,14 +17,15 @@ struct AdapterOptions {
 
 struct TrainedAdapters {
   AdapterWeights weights;
-  bool helps = false;      // if false, the correction is to be switched off, and the weights are meaningless
-  double loss_before = 0;  // on `judged`, without any correction
-  double loss_after = 0;   // on `judged`, with these weights; loss_before if they don't help
+  bool helps = false;      // if it is false, the correction must be switched off, and the weights are
+                           // meaningless
+  double loss_before = 0;  // the loss on `judged` without any correction
+  double loss_after = 0;   // the loss on `judged` with the trained weights; loss_before if they do not help
 };
 
-// Runs Adam with one context of `training` per step, in random order, from a start that corrects almost
-// nothing. Every few steps the weights are evaluated on the contexts `judged`. The best weights are kept, and
-// training ends when they stop improving. All contexts are of one head; n_query_heads: G.
+// Trains the adapters of one head with Adam. Training starts from weights that correct almost nothing, and
+// each step uses one context of `training` in random order. Every few steps, the contexts `judged` evaluate
+// the weights. The best weights are kept, and training ends when they no longer improve. n_query_heads is G.
 TrainedAdapters train_adapters(std::span<const AdapterContext> training,
                                std::span<const AdapterContext> judged, int n_query_heads,
                                const AdapterOptions& options);

@@ -56,7 +56,7 @@ Constants bent_sensitivities(const Constants& constants, const Recipe& recipe, c
 Result<std::vector<BendTrial>> search_bends(
     int n_trials, const std::function<Result<double>(const SensitivityBend&)>& measure) {
   std::vector<BendTrial> trials;
-  // Returns whether `bend` is new and better than all before it.
+  // Returns whether `bend` is new and better than all bends before it.
   const auto improves = [&](const SensitivityBend& bend) -> Result<bool> {
     const auto known = [&](const BendTrial& trial) { return trial.bend == bend; };
     if (std::any_of(trials.begin(), trials.end(), known)) return false;

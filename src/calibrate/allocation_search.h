@@ -1,7 +1,7 @@
-// AllocationSearch: corrects the sensitivities that calibration measured. They were measured one head at a
-// time with the probe's bits. Heads behave a little differently together and at other bits. Four numbers bend
-// the sensitivities. Each bend gives another allocation of the same size, and the one whose cache performs
-// best is kept.
+// Improves the sensitivities that calibration measured, by trying allocations. Calibration measures one head
+// at a time with the bits of the probe format. Heads together and other bits behave a little differently.
+// Four numbers therefore bend the sensitivities, each bend gives another allocation of the same size, and the
+// allocation whose cache performs best is kept.
 #pragma once
 
 #include <functional>
@@ -14,18 +14,20 @@
 
 namespace kvant {
 
-// With all zero the sensitivities are unchanged.
+// SensitivityBend holds the four numbers. With all of them 0, sensitivities do not change.
 struct SensitivityBend {
   double keys = 0;   // K's sensitivities are multiplied by 2^keys
-  double depth = 0;  // those of the last layer are multiplied by 2^depth, relative to the first
-  // the probe's sensitivity to the power 1 + contrast; a larger value widens differences between heads
+  double depth = 0;  // the last layer's sensitivities are multiplied by 2^depth relative to the first layer's
+  // The probe format's sensitivity is raised to the power 1 + contrast. A larger number widens the
+  // differences between heads.
   double contrast = 0;
-  // a format's sensitivity over the probe's to the power 1 + curve; a larger value makes few bits cost more
+  // The ratio of a format's sensitivity to the probe format's is raised to the power 1 + curve. A larger
+  // number makes few bits cost more.
   double curve = 0;
   bool operator==(const SensitivityBend&) const = default;
 };
 
-// Returns `constants` with the sensitivities of `recipe`'s ladder bent.
+// Returns `constants` in which the sensitivities of the recipe's ladder are bent.
 Constants bent_sensitivities(const Constants& constants, const Recipe& recipe, const Geometry& geometry,
                              const SensitivityBend& bend);
 
@@ -34,12 +36,14 @@ struct BendTrial {
   double divergence = 0;
 };
 
-// Pattern search (Hooke and Jeeves 1961) from the unbent sensitivities. It moves one number at a time by one
-// step up or down and keeps what lowers the divergence. When nothing does, it halves the steps. measure is
-// called at most n_trials times, first with no bend. Returns all trials; an error of measure ends the search.
+// Runs a pattern search (Hooke and Jeeves 1961) from the unbent sensitivities. The search moves one number at
+// a time by one step up or down, and keeps a move that lowers the divergence. When no move does, the steps
+// are halved. `measure` returns the divergence of a bend, and is called at most n_trials times, first without
+// a bend. Returns all trials. An error of `measure` ends the search.
 Result<std::vector<BendTrial>> search_bends(
     int n_trials, const std::function<Result<double>(const SensitivityBend&)>& measure);
-// Returns the trial with the least divergence, the first of equals. Requires trials.
+// Returns the trial with the smallest divergence, the first one if several are equal. There must be at least
+// one trial.
 const BendTrial& best_trial(const std::vector<BendTrial>& trials);
 
 }  // namespace kvant

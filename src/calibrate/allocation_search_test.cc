@@ -47,8 +47,8 @@ TEST(AllocationSearch, BendsSensitivitiesByHand) {
     for (const Side side : kSides) constants.set(layer, 0, side, sensitivity_constant(recipe), {4, 1});
   const Constants bent =
       bent_sensitivities(constants, recipe, g, {.keys = 1, .depth = 2, .contrast = 0.5, .curve = 1});
-  // The probe is prog2 with sensitivity 4, and 4^1.5 = 8. prog4 has (1 / 4)^2 of it; the last layer has four
-  // times as much.
+  // The probe is prog2 with sensitivity 4, and 4^1.5 = 8. The ratio of prog4 is (1/4)^2. The last layer's
+  // sensitivities are multiplied by four.
   const auto keys = bent.find(2, 0, Side::key, sensitivity_constant(recipe));
   EXPECT_NEAR(keys[0], 2 * 4 * 8, 1e-4);
   EXPECT_NEAR(keys[1], 2 * 4 * 0.5, 1e-5);
@@ -84,7 +84,7 @@ TEST(SizeBudget, AllocationsFillItButDontExceedIt) {
     const auto allocated = allocate_bytes(recipe, g, constants, maximum, kContext);
     ASSERT_TRUE(allocated.ok()) << allocated.error().message;
     EXPECT_EQ(allocated->budget, 0);
-    const auto plan = resolve(*allocated, g, nullptr);  // the sensitivities are no longer needed
+    const auto plan = resolve(*allocated, g, nullptr);  // the plan no longer needs the sensitivities
     ASSERT_TRUE(plan.ok()) << plan.error().message;
     const std::int64_t size = mean_cache_bytes(**plan, kContext);
     EXPECT_LE(size, maximum);

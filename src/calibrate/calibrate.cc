@@ -37,7 +37,7 @@
 namespace kvant {
 namespace {
 
-// A capture takes up to 2 GiB, so it is saved less often than the learned constants.
+// A capture takes up to 2 GiB, so it is saved this many times less often than the learned constants.
 constexpr double kCaptureSaves = 6;
 
 class Calibrator {
@@ -83,7 +83,7 @@ class Calibrator {
   std::string constants_path() const { return request_.state_path + ".partial"; }
   std::string moments_path() const { return request_.state_path + ".moments"; }
 
-  // Refuses at once what would otherwise fail after hours.
+  // Refuses recipes at once that would otherwise fail after hours.
   Status check(const Recipe& recipe) const {
     if (recipe.correction != Correction::none && capture_.size().contexts < 2) {
       return error("the recipe {} has adapters, which need contexts of more than {} tokens to be trained on",
@@ -93,7 +93,7 @@ class Calibrator {
     return fits.ok() ? fits : error("recipe {}: {}", label(recipe), fits.error().message);
   }
 
-  // Returns the work that is left, in terms of the CPU.
+  // Returns the work that is left, as if the CPU did all of it.
   CalibrationWork work_left() const {
     CalibrationWork work = sensitivities_.work_left();
     for (int i = samples_kept_; i < capture_.n_sequences(); ++i) work.tokens += capture_.length(i);
@@ -102,7 +102,7 @@ class Calibrator {
     return work;
   }
 
-  // Reports how long it will take, unless that is only a few seconds.
+  // Prints how long the calibration will take, unless that is only a few seconds.
   Status announce() {
     constexpr double kFew = 2e11;  // multiplications
     const Hparams& h = engine_.parts().hparams;
@@ -226,7 +226,7 @@ class Calibrator {
     const std::chrono::duration<double> wait(request_.seconds_between_saves * often);
     return keeps_state() && !cannot_keep_ && Clock::now() - last_save_ >= wait;
   }
-  // If the disk is full, the calibration continues without saving.
+  // Saves by calling `save`. If the disk is full, the calibration continues without saving.
   template <class Save>
   void keep(const Save& save) {
     const Status saved = save();
@@ -252,7 +252,7 @@ class Calibrator {
       result_.constants.set(needs.layer, needs.kv_head, needs.side, name, std::move(values));
   }
 
-  // The partial file is a calibration with `identity` in place of the model's fingerprint.
+  // Saves a partial calibration, whose fingerprint is identity() in place of the model's.
   Status save_constants() const {
     Calibration partial = result_;
     partial.fingerprint = fmt::format("{:016x}", identity());
@@ -265,7 +265,7 @@ class Calibrator {
     return read.n > 0 ? write_moments(read, identity(), moments_path()) : Status{};
   }
 
-  // Warns that saved work can't be resumed. One warning is enough for several files.
+  // Warns that saved work cannot be resumed. One warning is enough, even if several files are affected.
   void leave_out(const std::string& path, const std::string& reason) {
     if (!std::exchange(left_out_, true))
       warn(fmt::format("the work in '{}' is not taken up, because {}", path, reason));
@@ -296,7 +296,8 @@ class Calibrator {
               .set(layer, head, side, name, values);
         });
   }
-  // These factors serve a checkpoint of the model, which PyTorch runs without balanced norms.
+  // Stores the factors by which the engine multiplies keys. PyTorch runs a checkpoint of the model without
+  // balanced norms, and needs the factors for the same caches.
   void keep_key_factors() {
     const Geometry& g = engine_.geometry();
     const Weights& weights = engine_.parts().weights;
@@ -329,13 +330,13 @@ class Calibrator {
   CalibrationSettings settings_;
   const SampleReader host_;
   SampleReader reader_;
-  const std::vector<std::vector<ChannelTurn>> turns_;  // RoPE's rotations of each layer
+  const std::vector<std::vector<ChannelTurn>> turns_;  // RoPE's rotations in each layer
   Capture capture_;
   Calibration result_;
   SensitivityAnalysis sensitivities_;
   std::mutex mutex_;
   Clock::time_point last_save_;
-  int samples_kept_ = 0;      // samples saved in the capture's file
+  int samples_kept_ = 0;      // the capture's file holds this many samples
   bool cannot_keep_ = false;  // a file could not be written
   bool left_out_ = false;     // leave_out() was called
 };

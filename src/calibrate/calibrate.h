@@ -1,4 +1,5 @@
-// Calibrates a model for recipes: reads text, captures K and V, and learns the constants of the recipes.
+// Calibrates a model for recipes: reads text, captures K and V, and learns the constants that the recipes
+// need.
 #pragma once
 
 #include <atomic>
@@ -19,20 +20,24 @@ struct CalibrationRequest {
   std::string text;  // unused if the model writes its own text
   CalibrationSettings settings;
   int n_threads = 2;
-  // Path prefix of the files that keep interrupted work. The next call with the same model, text and settings
-  // resumes it. Empty: nothing is kept.
+  // Files with this path prefix keep interrupted work. The next call with the same model, text and settings
+  // resumes the work. If the prefix is empty, no work is kept.
   std::string state_path;
-  const std::atomic<bool>* stop = nullptr;  // when true: save the work and return an error; null: never
-  CalibrationMethod method;                 // describes engine and backend; is recorded in the result
-  // Reads and differentiates the model on a device. With nulls the calibrated engine does both.
+  const std::atomic<bool>* stop = nullptr;  // once true, the work is saved and calibrate() returns an error;
+                                            // null: never
+  CalibrationMethod method;                 // describes the engine and the backend, and is recorded in the
+                                            // result
+  // The engine and the device that read and differentiate the model. With null members, the calibrated engine
+  // does both.
   SampleReader reader;
-  double seconds_between_saves = 10;   // a lower bound; a killed process loses this much work and a context
-  std::function<void()> kept = [] {};  // called after work was saved in those files
+  double seconds_between_saves = 10;   // a lower bound; a killed process loses at most this much work and one
+                                       // context
+  std::function<void()> kept = [] {};  // called after work was saved in a file
 };
 
-// The result is deterministic: threads, interruptions and other recipes in the same request don't change it.
-// Shows its progress on stderr. Errors: unsuitable text, memory, "interrupted"; a recipe that does not fit
-// the model.
+// Learns all constants of the recipes. The result is deterministic: it does not depend on the number of
+// threads, on interruptions or on other recipes in the request. Progress goes to stderr. Returns an error for
+// an unsuitable text, for a recipe that does not fit the model, if memory is short, and "interrupted".
 Result<Calibration> calibrate(Engine& engine, AttentionBackend& backend, const CalibrationRequest& request);
 
 }  // namespace kvant

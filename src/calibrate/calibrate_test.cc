@@ -38,7 +38,7 @@ Recipe recipe(const std::string& text) {
 constexpr const char* kLearns = "k=smooth+hadamard:vq-d4b4,v=mean:nvq-d4b4,sink=4";
 constexpr const char* kCorrects = "k=ch2g128,v=hadamard:tok2g128,correction=relative";
 
-// Sets a flag once its layers have run `n` times.
+// Interrupting sets a flag after the backend has run `n` layers.
 class Interrupting final : public BackendDecorator {
  public:
   Interrupting(AttentionBackend& inner, int n, std::atomic<bool>& flag)
@@ -123,7 +123,7 @@ TEST_F(Calibrating, GivesAPlanWhatItNeeds) {
   }
 }
 
-// Only layers with attention are learned. There are no gradients here, so sensitivities are measured.
+// Only layers with attention need constants. Hybrids have no gradients here, so sensitivities are measured.
 TEST_F(Calibrating, LearnsAHybridsLayersWithAttention) {
   TinyModelWriter(tiny_hybrid()).write(folder_ + "/hybrid.gguf");
   engine_ = Engine::load(folder_ + "/hybrid.gguf", {.n_threads = 1}).value();
@@ -163,12 +163,13 @@ TEST_F(Calibrating, GoesOnWhereItWasInterrupted) {
   const auto whole = calibrate_with(asked);
   std::atomic<bool> stop{false};
   asked.stop = &stop;
-  Interrupting interrupting(*backend_, 2 * engine_->geometry().n_layers + 1, stop);  // in the second sample
+  // The interruption comes in the second sample.
+  Interrupting interrupting(*backend_, 2 * engine_->geometry().n_layers + 1, stop);
   const auto first = calibrate(*engine_, interrupting, asked);
   ASSERT_FALSE(first.ok());
   EXPECT_NE(first.error().message.find("interrupted"), std::string::npos);
   EXPECT_TRUE(fs::exists(asked.state_path + ".capture"));
-  // Interrupts again after everything is read and before anything is learned.
+  // The next interruption comes after everything was read and before anything is learned.
   stop = false;
   const int left = 2 * engine_->geometry().n_layers * 2;  // two samples of two steps
   Interrupting at_the_end(*backend_, left, stop);
@@ -182,11 +183,11 @@ TEST_F(Calibrating, GoesOnWhereItWasInterrupted) {
   EXPECT_FALSE(fs::exists(asked.state_path + ".partial"));
 }
 
-// This recipe needs samples to be read, constants learned, and contexts weighed.
+// This recipe needs all kinds of work: reading samples, learning constants, and weighing contexts.
 constexpr const char* kWeighs =
     "k=smooth+hadamard:tcq2,v=hadamard:tcq2,sink=4,encode=shaped,budget=2.6,ladder=tcq1+tcq2+tcq4";
 
-// Wherever a killed process made its last save, the work resumes from there.
+// A killed process must be resumed from its last save, wherever that was.
 TEST_F(Calibrating, GoesOnWhereItWasKilled) {
   CalibrationRequest asked = request({kLearns, kWeighs});
   const auto whole = constants_of(*calibrate_with(asked));
@@ -223,7 +224,7 @@ TEST_F(Calibrating, GoesOnWhereItWasInterruptedBetweenContexts) {
     ASSERT_FALSE(interrupted.ok());
     EXPECT_NE(interrupted.error().message.find("to go on from here"), std::string::npos);
     stop = false;
-    if (contexts == 4) break;  // after the last one nothing checks the flag
+    if (contexts == 4) break;  // after the last context, nothing checks the flag
   }
   asked.kept = [] {};
   EXPECT_EQ(constants_of(*calibrate_with(asked)), whole);
@@ -359,7 +360,7 @@ TEST_F(Calibrating, SpreadsSamplesOverTextAndContext) {
   EXPECT_GT(high, 870);
 }
 
-// No files can be saved, also not in a folder.
+// The folders cannot be written, so nothing can be saved, but calibration must succeed.
 TEST_F(Calibrating, OnFirstUseGoesOnWhereNothingCanBeKept) {
   const Recipe used = recipe("k=mean:fp8,v=fp8");
   for (const char* folder : {"", "/dev/null/kvant"}) {
@@ -401,7 +402,8 @@ TEST(DefaultText, IsLongEnough) {
   EXPECT_GT(held_out_text().size(), 10000U);
 }
 
-// The text for quality measurements must not have been learned: the texts share no run of 6 words.
+// Quality is measured on a text that calibration has not learned. The two texts must not share any run of 6
+// words.
 TEST(DefaultText, HoldsTextOut) {
   const auto runs_of_words = [](const std::string& text) {
     constexpr std::size_t kWords = 6;

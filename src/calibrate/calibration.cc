@@ -16,16 +16,17 @@
 namespace kvant {
 namespace {
 
-// Keys:
-//   general.type                  "kvant-calibration"
-//   kvant.calibration.version     of this layout
-//   ....model, fingerprint, text_hash, samples, length, rows, passages, contexts,
-//     context_length, adapter_steps, self, measure, seed, weights, backend, algorithm
-//   ....recipes                   string forms, one per line; the tensor "quality" holds three errors of each
-//   ....names                     the scoped names of constants, one per line
-//   ....layer, kv_head, side, name   of array i, which is the tensor "<i>"; an INT8 tensor's scale is
-//                                    "<i>.scale"
-constexpr int kVersion = 2;  // 1: fingerprints ignored the weights
+// The file has these keys:
+//     general.type                    "kvant-calibration"
+//     kvant.calibration.version       version of this layout
+//     ....model, fingerprint, text_hash, samples, length, rows, passages, contexts,
+//       context_length, adapter_steps, self, measure, seed, weights, backend, algorithm
+//     ....recipes                     string forms, one per line
+//     ....names                       the scoped names of constants, one per line
+//     ....layer, kv_head, side, name  place and name of array i
+// The tensor "quality" holds three errors of each recipe. Array i is the tensor "<i>", and the scale of an
+// INT8 tensor is "<i>.scale".
+constexpr int kVersion = 2;  // version 1 had fingerprints without the weights
 constexpr const char* kType = "kvant-calibration";
 
 std::string key(const char* name) {
@@ -116,7 +117,7 @@ CalibrationMethod read_method(const GgufFile& file) {
           file.text(key("device")).value_or("cpu")};
 }
 
-// Returns an error if a file of this version can't be read.
+// Returns an error if kvant cannot read files of this version.
 Status check_version(std::int64_t version, const std::string& path) {
   if (version == kVersion) return {};
   if (version == 1) {
@@ -145,7 +146,8 @@ CalibrationSettings read_settings(const GgufFile& file) {
   return settings;
 }
 
-// Returns the values of a tensor, or nothing if it is missing or has a type that add_array doesn't write.
+// Returns the values of a tensor. Returns nothing if the tensor is missing, or has a type that add_array does
+// not write.
 std::vector<float> read_array(const GgufFile& file, const std::string& name) {
   const ggml_tensor* tensor = file.tensor(name);
   if (tensor == nullptr) return {};

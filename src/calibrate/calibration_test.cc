@@ -125,7 +125,7 @@ TEST_F(CalibrationFile, RefusesOtherVersions) {
                            " of the algorithm, and this program's is " +
                            std::to_string(kCalibrationAlgorithm);
   EXPECT_NE(message().find(both), std::string::npos) << message();
-  SealedGguf earlier;  // in this version fingerprints ignored the weights
+  SealedGguf earlier;  // in this version, fingerprints did not cover the weights
   earlier.set("general.type", "kvant-calibration");
   earlier.set("kvant.calibration.version", std::int64_t{1});
   earlier.set("kvant.calibration.fingerprint", made_.fingerprint);
@@ -151,7 +151,7 @@ TEST_F(CalibrationFile, ServesTheRecipesThatItWasMadeForAndNoOther) {
   EXPECT_NE(refusal("k=smooth+hadamard:vq-d4b8,v=bf16,sink=4", "other")
                 .find("another model (tiny 1M F32, fingerprint 0123456789abcdef, not other)"),
             std::string::npos);
-  // Without a sink, or after other transforms, the recipe needs other constants.
+  // Without a sink, or after other transforms, a recipe needs other constants.
   EXPECT_NE(refusal("k=smooth+hadamard:vq-d4b8,v=bf16", made_.fingerprint).find("'nosink/smooth'"),
             std::string::npos);
   EXPECT_NE(
@@ -168,7 +168,7 @@ TEST(Needs, AreMergedWhereTheValuesAreTheSame) {
                             recipe("k=hadamard:vq-d4b8,v=vq-d4b8")};
   const std::vector<HeadNeeds> needs = needs_of(recipes, geometry());
   ASSERT_EQ(needs.size(), 4U);
-  EXPECT_EQ(needs[0].constants.size(), 3U);  // smooth and two codebooks
+  EXPECT_EQ(needs[0].constants.size(), 3U);  // the smoothing factors and two codebooks
   EXPECT_EQ(needs[0].constants[0].stored, "smooth");
   EXPECT_EQ(needs[0].constants[2].stored, "smooth+hadamard:codebook/vq-d4b12");
   EXPECT_EQ(needs[1].constants[0].stored, "nosink/hadamard:codebook/vq-d4b8");

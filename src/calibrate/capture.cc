@@ -11,8 +11,8 @@ namespace kvant {
 
 namespace {
 
-// Draws `wanted` of n numbers, every set being equally likely (Knuth, vol. 2, 3.4.2, algorithm S). Calls
-// take(number) with each, ascending.
+// Calls take(number) with `wanted` of the numbers below n, in ascending order. Every set is equally likely
+// (Knuth, vol. 2, 3.4.2, algorithm S).
 template <class Take>
 void draw(std::int64_t n, std::int64_t wanted, std::mt19937_64& random, const Take& take) {
   for (std::int64_t i = 0; i < n; ++i) {
@@ -86,7 +86,8 @@ void Capture::choose_queries() {
   for (int c = 0; c < size_.contexts; ++c) draw_context_queries(random);
 }
 
-// Draws one token from each of `context_queries` intervals of equal ratio.
+// Draws the tokens of a context whose queries are kept: one from each of `context_queries` intervals of equal
+// ratio.
 void Capture::draw_context_queries(std::mt19937_64& random) {
   const int n = size_.context_queries;
   const double first = std::max(size_.first_query, 1);

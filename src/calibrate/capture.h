@@ -1,9 +1,9 @@
-// Capture: Q, K and V that a model computed from calibration text, in bounded memory.
+// Capture holds Q, K and V that a model computed from calibration text, in bounded memory.
 //
-// From the samples a random choice of tokens is kept, the same ones for all heads. Further samples
-// ("passages") are kept whole, with their queries (from which `oscar` learns); results are evaluated on them.
-// Longer samples ("contexts") are for training on attention itself: their K is kept, with some of their
-// queries.
+// Of the samples, a random choice of tokens is kept, the same tokens for all heads. Further samples, called
+// passages, are kept whole with their queries, from which the transform `oscar` learns; results are evaluated
+// on them. Longer samples, called contexts, serve training on attention itself: their K is kept with some of
+// their queries.
 #pragma once
 
 #include <cstdint>
@@ -16,19 +16,20 @@
 
 namespace kvant {
 
-// Tokens at the start of a sample that attention may use as sinks. Recipes with a sink are learned without
-// them.
+// Attention may use this many tokens at the start of a sample as sinks. Recipes with a sink learn without
+// these tokens.
 inline constexpr int kSinkTokens = 4;
 
 struct CaptureSize {
   int samples = 0;   // for training
   int length = 0;    // tokens of each sample and passage
-  int rows = 0;      // maximal number of tokens kept of all samples
+  int rows = 0;      // at most this many tokens of all samples together are kept
   int passages = 0;  // samples that are kept whole
   int contexts = 0;
   int context_length = 0;  // tokens of each context
-  // Number of tokens per context whose queries are kept. They are drawn from [first_query, length), uniformly
-  // in the logarithm of their position, so every octave of lengths counts alike.
+  // The number of tokens per context whose queries are kept. They are drawn from [first_query,
+  // context_length), uniformly in the logarithm of their position, so every octave of lengths has equal
+  // weight.
   int context_queries = 0;
   int first_query = 0;
   std::uint64_t seed = 0;
@@ -36,8 +37,8 @@ struct CaptureSize {
 
 // Returns the bytes that a capture takes.
 std::int64_t capture_bytes(const Geometry& geometry, const CaptureSize& size);
-// Reduces contexts, rows and passages, in this order, until the capture takes at most `limit` bytes. Some of
-// each always remain.
+// Reduces contexts, then rows, then passages, until the capture takes at most `limit` bytes. At least some of
+// each remain.
 CaptureSize bounded(const Geometry& geometry, CaptureSize size, std::int64_t limit);
 
 class Capture {
@@ -49,33 +50,38 @@ class Capture {
   int n_sequences() const { return size_.samples + size_.passages + size_.contexts; }
   int length(int sequence) const { return is_context(sequence) ? size_.context_length : size_.length; }
 
-  // --- filling; threads may store different (layer, head)s at the same time ---
-  // Stores K, V or queries, [d], of token `token` of sequence `sequence`: the samples come first, then the
-  // passages, then the contexts. Tokens that are not kept are ignored.
+  // The following functions fill the capture. Several threads may store values of different (layer, head) at
+  // the same time.
+  //
+  // Stores K, V or a query [d] of token `token` of sequence `sequence`. Samples are the first sequences, then
+  // come passages, then contexts. Tokens that the capture does not keep are ignored.
   void store(int sequence, int token, int layer, int kv_head, Side side, const float* values);
   void store_query(int sequence, int token, int layer, int head, const float* values);
-  // Whether anything of the token is kept.
+  // Returns whether the capture keeps anything of the token.
   bool keeps(int sequence, int token) const { return kv_row(sequence, token) >= 0; }
 
-  // Sets the offset that was added to the positions of each sequence's tokens after the first kSinkTokens.
+  // Sets the offset of each sequence, which was added to the positions of its tokens after the first
+  // kSinkTokens.
   void place(std::vector<int> offsets);
 
-  // --- reading ---
-  // Returns the kept tokens of the samples' K or V, [n, d]. without_sink: leaves out the first kSinkTokens of
-  // each sample.
+  // The following functions read the capture.
+  //
+  // Returns K or V of the samples' kept tokens, [n, d]. without_sink leaves out the first kSinkTokens of each
+  // sample.
   std::vector<float> rows(int layer, int kv_head, Side side, bool without_sink) const;
-  // K or V of passage p, or the queries of query head `head`, all [length, d].
+  // These return K or V of passage p, or the queries of a query head, [length, d].
   std::vector<float> passage(int p, int layer, int kv_head, Side side) const;
   std::vector<float> passage_queries(int p, int layer, int head) const;
-  // The position of the first token of passage p, if it weren't one of the first kSinkTokens.
+  // Returns the position that the first token of passage p would have if it were not one of the first
+  // kSinkTokens.
   int passage_position(int p) const { return offsets_.empty() ? 0 : offsets_[size_.samples + p]; }
-  // K of context c, [context_length, d]; the tokens whose queries are kept, ascending; their queries,
-  // [context_queries, d].
+  // These return K of context c [context_length, d], the tokens whose queries are kept (ascending), and their
+  // queries [context_queries, d].
   std::vector<float> context_keys(int c, int layer, int kv_head) const;
   std::span<const std::int32_t> context_query_tokens(int c) const;
   std::vector<float> context_queries(int c, int layer, int head) const;
 
-  // Calls visit(block) with every std::vector<std::uint16_t> of values (bfloat16), to save and restore them.
+  // Calls visit(block) with every vector of values (bfloat16), in order to save or restore them.
   template <class Visit>
   void for_each_block(const Visit& visit) {
     for (auto* blocks : {&rows_, &passages_, &queries_, &context_keys_, &context_queries_})
@@ -89,26 +95,27 @@ class Capture {
   }
   bool is_passage(int sequence) const { return sequence >= size_.samples && !is_context(sequence); }
   bool is_context(int sequence) const { return sequence >= size_.samples + size_.passages; }
-  // Row of a token in the blocks of its kind of sequence; -1: not kept.
+  // These return the row of a token within the blocks of its kind of sequence, or -1 if the token is not
+  // kept.
   int kv_row(int sequence, int token) const;
   int query_row(int sequence, int token) const;
   void choose_rows();
   void choose_queries();
   void draw_context_queries(std::mt19937_64& random);
-  // Rows [first, first + n) of a block whose rows have d values.
+  // Returns rows [first, first + n) of a block whose rows have d values.
   static std::vector<float> floats(const Block& values, std::size_t d, int first, int n);
 
   Geometry geometry_;
   CaptureSize size_;
-  std::vector<int> offsets_;                // [n_sequences], or empty
-  std::vector<std::int32_t> row_of_token_;  // [samples * length]: -1: not kept
-  std::vector<std::int32_t> token_of_row_;  // [rows]: index in its sample
+  std::vector<int> offsets_;                // [n_sequences]; may be empty
+  std::vector<std::int32_t> row_of_token_;  // [samples * length]; -1 if the token is not kept
+  std::vector<std::int32_t> token_of_row_;  // [rows]: the token's index in its sample
   std::vector<std::int32_t> query_tokens_;  // [contexts * context_queries]
-  std::vector<Block> rows_;                 // by layer, KV head, side: [rows, d]
-  std::vector<Block> passages_;             // the same: [passages * length, d]
-  std::vector<Block> queries_;              // by layer, query head: [passages * length, d]
-  std::vector<Block> context_keys_;         // by layer, KV head: [contexts * context_length, d]
-  std::vector<Block> context_queries_;      // by layer, query head: [contexts * context_queries, d]
+  std::vector<Block> rows_;                 // by layer, KV head and side: [rows, d]
+  std::vector<Block> passages_;             // by layer, KV head and side: [passages * length, d]
+  std::vector<Block> queries_;              // by layer and query head: [passages * length, d]
+  std::vector<Block> context_keys_;         // by layer and KV head: [contexts * context_length, d]
+  std::vector<Block> context_queries_;      // by layer and query head: [contexts * context_queries, d]
 };
 
 }  // namespace kvant

@@ -1,5 +1,5 @@
-// CaptureBackend: wraps another backend and copies Q, K and V of every layer into a Capture. It does so when
-// it is called or, on a device, when it is shown the rows.
+// CaptureBackend wraps another backend and copies Q, K and V of every layer into a Capture. On the CPU it
+// copies when a layer runs. On a device it copies when the device shows it the rows.
 #pragma once
 
 #include "attention/attention.h"
@@ -9,11 +9,11 @@ namespace kvant {
 
 class CaptureBackend final : public BackendDecorator, private RowObserver {
  public:
-  // Both must outlive it.
+  // Both arguments must outlive the object.
   CaptureBackend(AttentionBackend& inner, Capture& capture) : BackendDecorator(inner), capture_(capture) {}
 
   // Sets the capture's sequence to which the next steps belong. Steps must have one slice, and a token's
-  // index in the cache must be its index in that sequence.
+  // index in the cache must equal its index in the sequence.
   void set_sequence(int sequence) { sequence_ = sequence; }
 
   void run_layer(Step& step, int layer, const LayerRows& rows, Team& team) override;
@@ -22,7 +22,7 @@ class CaptureBackend final : public BackendDecorator, private RowObserver {
  private:
   ShownRows wants(const Step& /*step*/, int /*layer*/) override { return ShownRows::inputs; }
   void see(Step& step, int layer, const LayerRows& rows) override;
-  // Keeps rows part, part + n_parts, ...
+  // Keeps rows part, part + n_parts, and so on.
   void keep(const Step& step, int layer, const LayerRows& rows, int part, int n_parts);
 
   Capture& capture_;

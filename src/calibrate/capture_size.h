@@ -1,4 +1,4 @@
-// How much text calibration reads and keeps for given recipes.
+// Determines how much text calibration reads and keeps for given recipes.
 #pragma once
 
 #include <span>
@@ -12,7 +12,7 @@
 
 namespace kvant {
 
-// Whether a need is learned on separate contexts instead of captured values.
+// Returns whether a need is learned from separate contexts and not from captured values.
 constexpr bool has_own_text(NeedKind kind) {
   return kind == NeedKind::sensitivity || kind == NeedKind::metric;
 }
@@ -20,7 +20,7 @@ constexpr bool has_own_text(NeedKind kind) {
 CaptureSize capture_size(std::span<const Recipe> recipes, const Geometry& geometry,
                          const CalibrationSettings& settings);
 
-// Returns the samples that fill such a capture.
+// Returns the samples that fill a capture of this size.
 SampleSize sample_size(const CaptureSize& kept);
 
 }  // namespace kvant

@@ -1,4 +1,4 @@
-// Saves an unfinished capture to disk, to be resumed after an interruption.
+// Saves an unfinished capture to disk, so an interrupted calibration can resume.
 #pragma once
 
 #include <cstdint>
@@ -9,12 +9,13 @@
 
 namespace kvant {
 
-// identity: hash of everything that the capture depends on. samples_done: number of leading sequences that
-// are complete.
+// Writes the capture. `identity` is a hash of everything that the capture depends on. samples_done is the
+// number of leading sequences that are complete.
 Status write_capture(Capture& capture, std::uint64_t identity, int samples_done, const std::string& path);
 
-// Fills `capture` from such a file and returns its samples_done, or 0 without a file. Errors: see
-// open_state(); another size. On an error the capture is unchanged.
+// Fills `capture` from a file and returns its samples_done. Without a file, returns 0. Returns the errors of
+// open_state(), and an error if the file's capture has another size. After an error, the capture is
+// unchanged.
 Result<int> read_capture(const std::string& path, std::uint64_t identity, Capture& capture);
 
 }  // namespace kvant

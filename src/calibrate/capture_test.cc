@@ -23,7 +23,7 @@ Geometry geometry() {
   return g;
 }
 
-// A value that encodes its place and is exact in bfloat16.
+// Returns a value that encodes its place and is exact in bfloat16.
 float mark(int sequence, int token, int head) {
   return static_cast<float>(sequence * 16 + token + 64 * head);
 }
@@ -44,7 +44,7 @@ void fill(Capture& capture, int first, int end) {
   }
 }
 
-// Returns for each token of the samples whether anything of it is kept.
+// Returns, for each token of the samples, whether the capture keeps anything of it.
 std::vector<bool> kept(const Capture& capture) {
   std::vector<bool> all;
   for (int sample = 0; sample < capture.size().samples; ++sample)
@@ -71,7 +71,7 @@ TEST(Capture, TakesTheMemoryThatItSays) {
     bytes += static_cast<std::int64_t>(block.size() * sizeof(std::uint16_t));
   });
   EXPECT_EQ(bytes, capture_bytes(geometry(), size));
-  size.samples *= 100;  // more text takes no more memory
+  size.samples *= 100;  // more text must take no more memory
   EXPECT_EQ(bytes, capture_bytes(geometry(), size));
 }
 
@@ -133,8 +133,8 @@ TEST(Capture, KeepsKeysAndSomeQueriesOfContexts) {
   for (int i = 0; i < 5; ++i) EXPECT_EQ(queries[16 * i], mark(3, tokens[i], 2));
 }
 
-// Each of the four octaves between 256 and 4096 gets a quarter of the queries. A context with just as many
-// tokens as queries uses all of them.
+// Each of the four octaves between 256 and 4096 must get a quarter of the queries. A context that has only as
+// many tokens as queries uses all of them.
 TEST(Capture, SpreadsTheQueriesOfContextsOverOctaves) {
   CaptureSize size{.samples = 1, .length = 8, .rows = 8, .contexts = 3, .context_length = 4096};
   size.context_queries = 128;

@@ -5,8 +5,8 @@
 namespace kvant {
 namespace {
 
-// Computed by hand for keys (1, 2, 0, 1), (3, 0, 0, 1) and one query (2, 0, 4, 0). Mean squares are 5, 2, 0,
-// 1 and 4, 0, 16, 0.
+// The expected values were computed by hand for keys (1, 2, 0, 1), (3, 0, 0, 1) and one query (2, 0, 4, 0).
+// The mean squares are 5, 2, 0, 1 and 4, 0, 16, 0.
 TEST(ChannelEnergies, AreHalfTheMeanSquaresOfKeysAndQueries) {
   const std::vector<float> keys = {1, 2, 0, 1, 3, 0, 0, 1}, queries = {2, 0, 4, 0};
   EXPECT_EQ(channel_energies({keys.data(), 2, 4}, {queries.data(), 1, 4}, {}),

@@ -13,7 +13,7 @@
 namespace kvant {
 namespace {
 
-// relative difference of rotations per token; PyTorch computes them in F32
+// The rotations per token may differ by this much, relatively, because PyTorch computes them in F32.
 constexpr float kMostDifference = 1e-3F;
 
 struct Numbers {
@@ -33,10 +33,10 @@ bool is_metric(const std::string& name) {
   return name.ends_with(std::string(":") + kPageMetric);
 }
 
-// Pairs of channels that rotate together, by their first channels.
+// Pairs holds the channels that rotate together, in the order of their first channels.
 using Pairs = std::vector<std::pair<int, int>>;
 
-// Returns the pairs of a metric, whose rotations must be the model's.
+// Returns the channel pairs of a metric. Returns nothing if the rotations of the pairs are not the model's.
 std::optional<Pairs> pairs_of(const PageMetric& metric, const std::vector<ChannelTurn>& turns) {
   Pairs pairs;
   const auto d = static_cast<int>(metric.frames.size());
@@ -55,7 +55,7 @@ std::optional<Pairs> pairs_of(const PageMetric& metric, const std::vector<Channe
   return pairs;
 }
 
-// Returns, for each channel of the model, its index in the checkpoint.
+// Returns, for each channel of the model, the channel's index in the checkpoint.
 std::vector<int> order_of(const Pairs& pairs, const std::vector<ChannelTurn>& turns, int d) {
   std::vector<int> order(d);
   for (int i = 0; i < d; ++i) order[i] = i;
@@ -130,7 +130,7 @@ class Translation {
 
   const GgufModel& model_;
   const std::string& path_;
-  std::vector<std::vector<ChannelTurn>> turns_;  // of each layer, by their first channels
+  std::vector<std::vector<ChannelTurn>> turns_;  // of each layer, in the order of their first channels
   bool knows_order_ = false, reorders_ = false;
   std::optional<Error> failure_;
 };

@@ -1,5 +1,5 @@
-// Converts constants of a checkpoint, which kvant.hf.calibrate learned in PyTorch, for the GGUF file of the
-// same model. GGUF files of the Llama family store the two channels of a RoPE pair side by side; checkpoints
+// Converts constants that kvant.hf.calibrate learned from a checkpoint in PyTorch, for the GGUF file of the
+// same model. GGUF files of the Llama family store the two channels of a RoPE pair side by side. Checkpoints
 // store them half a head apart.
 #pragma once
 
@@ -13,20 +13,22 @@
 
 namespace kvant {
 
-// The GGUF model that is to use the constants.
+// GgufModel describes the GGUF model that is to use the constants.
 struct GgufModel {
   std::string fingerprint;
   const Geometry& geometry;
-  std::vector<std::vector<ChannelTurn>> turns;  // RoPE's rotations of each layer
-  bool balances_keys = false;                   // query_key_balance.h
+  std::vector<std::vector<ChannelTurn>> turns;  // RoPE's rotations in each layer
+  bool balances_keys = false;                   // the engine balances the norms of queries and keys
+                                                // (query_key_balance.h)
 };
 
-// Whether the calibration is of a checkpoint: their fingerprints have two parts.
+// Returns whether the calibration was made from a checkpoint. The fingerprint then has two parts.
 bool is_of_checkpoint(const Calibration& calibration);
 
-// Returns the calibration with the model's fingerprint, and with metrics in its order of channels. Whether
-// the weights are the same can't be checked. Errors name `path`: different numbers of layers or KV heads,
-// different rotations, balanced norms, or constants that can't be reordered.
+// Returns the calibration with the model's fingerprint, and with metrics in the model's order of channels.
+// The function cannot check whether the weights are the same. Returns an error, which names `path`, for
+// different numbers of layers or KV heads, different rotations, balanced norms, and constants that cannot be
+// reordered.
 Result<Calibration> for_gguf_model(const Calibration& calibration, const GgufModel& model,
                                    const std::string& path);
 

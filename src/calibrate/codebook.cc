@@ -88,8 +88,8 @@ float int8_scale(const std::vector<float>& values) {
   float largest = 0;
   for (const float x : values) largest = std::max(largest, std::abs(x));
   if (largest < 0x1p-100F) return 1.0F;
-  // The scale is rounded up to 16 significant bits, so a product with a 7-bit integer fits into F32's
-  // 24.
+  // The scale is rounded up to 16 significant bits, so its product with a 7-bit integer fits into F32's 24
+  // bits.
   const auto bits = std::bit_cast<std::uint32_t>(largest / 127.0F);
   return std::bit_cast<float>((bits + 0xffU) & ~0xffU);
 }

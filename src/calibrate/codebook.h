@@ -1,4 +1,4 @@
-// Codebooks for the vector-quantizing formats.
+// Learns codebooks for vector-quantizing formats.
 #pragma once
 
 #include <cstdint>
@@ -10,24 +10,25 @@
 namespace kvant {
 
 struct Codebook {
-  std::vector<float> centroids;  // layout: see CodebookShape
-  // Mean squared errors relative to the mean square of the (unit) values: with the initial centroids of
-  // k-means, with the final ones, and with these in INT8.
+  std::vector<float> centroids;  // CodebookShape describes the layout
+  // Mean squared errors relative to the mean square of the (unit) values: with k-means' initial centroids,
+  // with the final centroids, and with these in INT8.
   double error_before = 0;
   double error_after = 0;
   double error_int8 = 0;
 };
 
-// Runs k-means on the sub-vectors of values [n, d], n > 0; deterministic for a seed.
+// Runs k-means on the sub-vectors of values [n, d], n > 0. The result is deterministic for a seed.
 Codebook learn_codebook(const CodebookShape& shape, MatrixView<const float> values, std::uint64_t seed);
 
-// Returns one scale for an array of INT8: largest magnitude / 127, rounded up to 16 significant bits. So
-// every scale * integer is an exact F32, and the scale of the rounded values is the same scale. Returns 1 if
-// all values are 0.
+// Returns the scale with which an array is stored as INT8. The largest magnitude becomes 127, and the scale
+// is rounded up to 16 significant bits. Every scale * integer is therefore an exact F32, and the rounded
+// values have the same scale. Returns 1 if all values are 0.
 float int8_scale(const std::vector<float>& values);
-// Rounds each value to the nearest scale * integer, integer in -127 .. 127, with the scale of int8_scale.
+// Rounds each value to the nearest scale * integer with an integer in -127 .. 127. int8_scale() gives the
+// scale.
 std::vector<float> rounded_to_int8(std::vector<float> values);
-// Rounds each value to the nearest f16, with saturation.
+// Rounds each value to the nearest f16. Values beyond the range become the largest f16.
 std::vector<float> rounded_to_f16(std::vector<float> values);
 
 }  // namespace kvant

@@ -12,7 +12,7 @@ namespace kvant {
 namespace {
 
 struct Cost {
-  double sum = 0;  // sum of the relative increases of the error
+  double sum = 0;  // the sum of the relative increases of the error
   int heads = 0;
   bool small() const { return sum < kMaxInt8Cost * heads; }
 };

@@ -33,7 +33,7 @@ TEST(Codebook, HasTheSizeThatTheFormatNeeds) {
   }
 }
 
-// The relative error that k-means reports must be the error that the format makes.
+// The relative error that k-means reports must equal the error that the format makes.
 TEST(Codebook, LeavesTheErrorThatItSays) {
   const int d = 64;
   const std::vector<float> values = random_values(kPageTokens, d, 2);
@@ -95,7 +95,7 @@ TEST(Rounding, ToF16SaturatesAndIsExactOnItself) {
   EXPECT_EQ(rounded_to_f16(rounded), rounded);
 }
 
-// The mean cost of two heads decides for both, separately for each side.
+// The mean cost of both heads decides for both of them, separately for each side.
 TEST(CodebookStorage, IsInt8WhereThatIsCheapOnAverage) {
   const std::vector<float> centroids{1.0F, 0.3F, -0.2F, 0.011F};
   const auto stored = [&](float cost_of_first, float cost_of_second) {

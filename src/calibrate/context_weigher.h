@@ -1,5 +1,5 @@
-// ContextWeigher: estimates sensitivities of recipes that encode K in the queries' metric, from the same
-// gradients as the metric. So each context is read only once.
+// ContextWeigher estimates the sensitivities of recipes that encode K in the queries' metric. It uses the
+// gradients from which the metric is also learned, so each context is read only once.
 #pragma once
 
 #include <functional>
@@ -21,7 +21,7 @@ class ContextWeigher final : public ContextObserver {
   struct Request {
     std::span<const Recipe> recipes;
     const Geometry& geometry;
-    const std::vector<std::vector<ChannelTurn>>& turns;  // RoPE's rotations of each layer
+    const std::vector<std::vector<ChannelTurn>>& turns;  // RoPE's rotations in each layer
     const Constants& constants;  // everything that the recipes need except metrics and sensitivities
     int n_threads = 1;
     Constants& work;                // receives the results of contexts (weighing.h)
@@ -29,13 +29,13 @@ class ContextWeigher final : public ContextObserver {
   };
   explicit ContextWeigher(const Request& request);
 
-  // Whether any context remains to be weighed.
+  // Returns whether any context is still to be weighed.
   bool has_work() const { return !recipes_.empty(); }
-  // Whether `work` has the results of the context.
+  // Returns whether `work` has the results of the context.
   bool knows(int context) const;
 
-  // The first contexts aren't weighed, because K is encoded in the metric of earlier contexts. Returns an
-  // error if a recipe lacks a constant.
+  // Begins a context. K is encoded in the metric of earlier contexts, so the first contexts are not weighed.
+  // Returns an error if a recipe lacks a constant.
   Status begin(int context, const QueryMoments& before) override;
   void visit(int layer, const LayerGradient& state) override;
   void end(int context, int n_scored) override;
@@ -43,7 +43,7 @@ class ContextWeigher final : public ContextObserver {
  private:
   Request request_;
   std::vector<Recipe> recipes_;
-  std::vector<const Recipe*> open_;  // recipes of the current context, each with an estimate
+  std::vector<const Recipe*> open_;  // the recipes that weigh the current context; each has an estimate
   std::vector<SensitivityEstimate> estimates_;
 };
 

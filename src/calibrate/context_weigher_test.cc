@@ -22,7 +22,7 @@ std::vector<Sample> contexts_of_noise() {
   return contexts;
 }
 
-// A context must give the estimate of a separate pass in the metric of the earlier contexts.
+// A context must give the same estimate as a separate pass in the metric of the earlier contexts.
 TEST(ContextWeigher, FindsWhatPassesOfTheirOwnFind) {
   const auto file = write_tiny_model(TinyModel{});
   const auto engine = Engine::load(file->path(), {.n_threads = 1}).value();
@@ -64,10 +64,10 @@ TEST(ContextWeigher, FindsWhatPassesOfTheirOwnFind) {
     EXPECT_EQ(n, 2 * g.n_all_kv_heads());
   }
 
-  // Nothing is left for another weigher, and the recipe without a metric is not its work.
+  // Another weigher must find no work left. The recipe without a metric is not its work.
   EXPECT_FALSE(ContextWeigher({{&recipes[2], 1}, g, turns, nothing, 1, work, [] {}}).has_work());
   ContextWeigher again({recipes, g, turns, nothing, 1, work, [] {}});
-  ASSERT_TRUE(again.begin(1, {}).ok());  // no metric can be made without moments
+  ASSERT_TRUE(again.begin(1, {}).ok());  // without moments, there is no metric
 }
 
 }  // namespace

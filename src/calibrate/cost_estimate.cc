@@ -25,7 +25,7 @@ double seconds_since(CostClock::time_point start) {
   return std::chrono::duration<double>(CostClock::now() - start).count();
 }
 
-// Returns the number of weights of all layers, and of the output.
+// These two return the number of weights of all layers, and of the output.
 double layer_weights(const Hparams& h) {
   double all = 0;
   for (int layer = 0; layer < h.n_layers; ++layer)
@@ -36,13 +36,14 @@ double output_weights(const Hparams& h) {
   return 1.0 * h.n_vocab * h.n_embd;
 }
 
-// Multiplications of a context's forward and backward pass, if there is a context.
+// Returns the multiplications of one context's forward and backward pass, or 0 if there are no contexts.
 double context_multiplications(const Hparams& h, const CalibrationWork& work) {
   if (work.contexts == 0) return 0;
   const double n = work.context_tokens;
   const double again = 1 - static_cast<double>(layers_kept(h, work.context_tokens)) / h.n_layers;
-  // The forward pass and attention run in F32. Attention has half of the pairs of tokens: 2 products forward,
-  // 6 backward, 2 for the effects of errors, and one for each format and side.
+  // The forward pass and attention run in F32. Attention covers half of the pairs of tokens. Each pair takes
+  // 2 products in the forward pass, 6 in the backward pass, and 2 for the effects of errors. For each format,
+  // each side takes one more.
   const double slower = fastest_gemm_precision() == GemmPrecision::f32 ? 1 : 2;
   const double by_pairs =
       slower * (10 + 2.0 * work.formats) * n * n / 2 * h.n_heads * h.head_dim * h.n_layers;
@@ -50,7 +51,7 @@ double context_multiplications(const Hparams& h, const CalibrationWork& work) {
   return n * ((1 + slower + again) * layer_weights(h) + kReadings * output_weights(h)) + by_pairs;
 }
 
-// Times products of 128 rows by all threads, each small enough for the caches.
+// Measures products of 128 rows by all threads. Each product is small enough for the caches.
 double multiplications_per_second(int n_threads) {
   constexpr int kRows = 128, kDepth = 768, kColumns = 1024;
   constexpr double kSeconds = 0.3;
@@ -71,7 +72,7 @@ double multiplications_per_second(int n_threads) {
   return double{kRows} * kDepth * kColumns * n_done / seconds_since(start);
 }
 
-// Times the model as it reads samples.
+// Measures how fast the model reads samples.
 Result<double> seconds_per_token(const SampleReader& reader) {
   constexpr int kTokens = 64;
   const auto resolved = resolve(Recipe{}, reader.engine->geometry(), nullptr);
@@ -104,10 +105,11 @@ Result<CalibrationCost> estimated_cost(const SampleReader& reader, const Hparams
   }
   cost.bytes = resident_bytes();
   if (work.contexts > 0) {
-    constexpr double kBeside = 1.45;  // covers the expansion of weights and the encoding of K and V
+    // This factor covers the expansion of weights and the encoding of K and V.
+    constexpr double kBeside = 1.45;
     cost.seconds += kBeside * work.contexts * context_multiplications(hparams, work) /
                     multiplications_per_second(n_threads);
-    // The engine may have read its weights from the file, or into separate memory.
+    // The engine may have read its weights from the file, or may have copied them to memory of its own.
     cost.bytes += std::max<std::int64_t>(0, work.file_bytes - resident_file_bytes()) +
                   gradient_bytes(hparams, work.context_tokens);
     // The allocator keeps freed blocks of other sizes: a model of 1.5B parameters peaked 3 % above this sum.

@@ -11,27 +11,27 @@
 namespace kvant {
 
 struct CalibrationWork {
-  std::int64_t tokens = 0;      // tokens that the model runs
-  int contexts = 0;             // contexts of kQueryTokens that are differentiated on the CPU
+  std::int64_t tokens = 0;      // tokens that the model reads
+  int contexts = 0;             // contexts of kQueryTokens tokens that the CPU differentiates
   int context_tokens = 0;       // tokens of each context
   int formats = 0;              // formats in which K and V of contexts are encoded
-  std::int64_t file_bytes = 0;  // size of the model's file, all of which is read for gradients
+  std::int64_t file_bytes = 0;  // the size of the model's file, which gradients read completely
 };
 
 struct CalibrationCost {
   double seconds = 0;
-  std::int64_t bytes = 0;  // maximal memory of the process
+  std::int64_t bytes = 0;  // the process takes at most this much memory
 };
 
-// Returns a rough count of multiplications. F32 multiplications count twice if bfloat16 is twice as fast.
+// Returns a rough count of multiplications. An F32 multiplication counts twice if bfloat16 is twice as fast.
 double multiplications(const Hparams& hparams, const CalibrationWork& work);
 
-// Extrapolates from the current speed of a few tokens and products of the model's size. The time of learners
-// that work on samples is unknown and not included. Errors: the engine's.
+// Extrapolates from the present speed of a few tokens and of products of the model's size. The time of
+// learners that work on samples is unknown and not included. Returns the engine's errors.
 Result<CalibrationCost> estimated_cost(const SampleReader& reader, const Hparams& hparams,
                                        const CalibrationWork& work, int n_threads);
 
-// Formats the cost as "about 4 min and at most 3.6 GiB of memory".
+// Returns the cost as a text: "about 4 min and at most 3.6 GiB of memory".
 std::string readable_cost(const CalibrationCost& cost);
 
 }  // namespace kvant

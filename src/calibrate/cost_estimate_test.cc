@@ -30,7 +30,7 @@ TEST_F(CostEstimate, CountsTheWeightsOfLayers) {
     }
   }
   EXPECT_EQ(multiplications(hparams_, {.tokens = 3}), 3 * weights);
-  // Forward and backward, plus attention.
+  // The work consists of a forward pass, a backward pass and attention.
   EXPECT_GT(multiplications(hparams_, {.contexts = 1, .context_tokens = 100}), 2 * 100 * weights);
 }
 

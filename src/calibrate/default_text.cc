@@ -4,7 +4,8 @@
 
 namespace kvant {
 
-extern const std::span<const char* const> kCalibrationTexts;  // made by CMake (kvant_embed_folder)
+// CMake generates these texts (kvant_embed_folder).
+extern const std::span<const char* const> kCalibrationTexts;
 extern const char* const kHeldOutText;
 
 std::string default_calibration_text() {

@@ -1,4 +1,5 @@
-// GraphRunner: makes, places and runs ggml graphs on a backend, one after the other in the same memory.
+// Makes, places and runs ggml graphs on a backend. GraphRunner runs one graph after another in the same
+// memory.
 #pragma once
 
 #include <ggml-alloc.h>
@@ -15,21 +16,21 @@ namespace kvant {
 using GgmlContext = std::unique_ptr<ggml_context, void (*)(ggml_context*)>;
 using GgmlBuffer = std::unique_ptr<ggml_backend_buffer, void (*)(ggml_backend_buffer*)>;
 
-// For so many tensors whose data lie elsewhere, and a graph of them.
+// Returns a context for n_tensors tensors, whose data lie elsewhere, and a graph of them.
 GgmlContext make_graph_context(int n_tensors);
-// Memory of a backend for all tensors of a context. An error: it is short.
+// Allocates memory of the backend for all tensors of a context. Returns an error if memory is short.
 Result<GgmlBuffer> allocate_tensors(ggml_context* context, ggml_backend* backend);
 
 class GraphRunner {
  public:
   using Make = std::function<ggml_cgraph*(ggml_context*)>;
 
-  // n_tensors: of the largest graph. The backend outlives it.
+  // n_tensors is the number of tensors in the largest graph. The backend must outlive the object.
   GraphRunner(ggml_backend* backend, int n_tensors);
 
-  // Whether the backend can compute the graph; reserves the memory.
+  // Checks whether the backend can compute the graph, and reserves memory for it.
   Status check(const Make& make);
-  // Makes and computes a graph. Its results are there until the next call.
+  // Makes and computes a graph. The results stay valid until the next call.
   Status run(const Make& make);
 
  private:

@@ -12,14 +12,14 @@
 namespace kvant {
 namespace {
 
-// A weight in F32, or a part of one, whose other parts others hold apart.
+// Linear is a weight in F32 with its bias, or a range of the outputs of one.
 struct Linear {
   ggml_tensor* weight;  // [n_in, n_out]
-  ggml_tensor* bias;    // [n_out], or null
+  ggml_tensor* bias;    // [n_out]; may be null
 };
 
-// Walks a layer's steps forward, and notes for each operation what it hands on to what it read. Backward
-// these notes run in the opposite order.
+// Builder adds a layer's steps to a graph. For each operation, it notes how a gradient passes from the result
+// to the inputs. The backward pass runs these notes in reverse order.
 class Builder final : LayerTensors {
  public:
   Builder(ggml_context* context, const Hparams& hparams, const Weights& weights, int layer,
@@ -64,8 +64,8 @@ class Builder final : LayerTensors {
       ggml_tensor* dy = by_group(out_->attended_gradient);
       ggml_tensor* by_scores = ungrouped(ggml_mul_mat(c_, v, dy));
       by_scores = ggml_soft_max_ext_back(c_, by_scores, weights, h_.softmax_scale, /*max_bias=*/0);
-      // ggml would put the result over the weights where nothing reads them later, and read them afterwards:
-      // the gradient by V, which reads them, must come behind.
+      // If no later operation read `weights`, ggml would let `by_scores` overwrite them in place. The
+      // gradient by V reads `weights`, so it must come after this operation.
       ggml_build_forward_expand(graph_, by_scores);
       if (slopes != nullptr) by_scores = ggml_mul(c_, by_scores, slopes);
       ggml_tensor* sealed_scores = by_group(ggml_mul(c_, by_scores, in_.sealed));
@@ -81,7 +81,7 @@ class Builder final : LayerTensors {
     });
   }
 
-  // Models with such steps are not differentiated: has_known_layers().
+  // has_known_layers() refuses models with such steps.
   template <class Other>
   requires(one_of<Other, TemperQueries, RunDeltaNet, GateHeads, ReadLayerInput>) void run(const Other&) {
     KVANT_CHECK(false, "a step without a derivative");
@@ -99,7 +99,7 @@ class Builder final : LayerTensors {
     ggml_build_forward_expand(graph_, result);
   }
 
-  // --- notes ---
+  // The following function notes the derivative of an operation.
 
   template <class Back>
   void note(ggml_tensor* of, const Back& back) {
@@ -112,11 +112,11 @@ class Builder final : LayerTensors {
     all = all == nullptr ? gradient : ggml_add(c_, all, gradient);
   }
 
-  // --- operations, and their transposed derivatives ---
+  // The following functions add operations and their transposed derivatives.
 
   ggml_tensor* less_mean(ggml_tensor* x) { return ggml_sub(c_, x, ggml_mean(c_, x)); }
 
-  // A norm that subtracts the mean is an RMS norm of what that leaves.
+  // A norm that subtracts the mean is an RMS norm of the rest.
   ggml_tensor* norm(ggml_tensor* x, ggml_tensor* weight, ggml_tensor* bias) override {
     ggml_tensor* y = LayerTensors::norm(x, weight, bias);
     const bool subtracts = h_.architecture->layer_norm && weight != nullptr;
@@ -139,7 +139,7 @@ class Builder final : LayerTensors {
   ggml_tensor* multiply(ggml_tensor* weight, ggml_tensor* bias, ggml_tensor* x) override {
     return multiply({expanded(weight), bias}, x);
   }
-  // Outputs [first, first + n) of it.
+  // Returns outputs [first, first + n) of a weight.
   Linear part(const Linear& of, std::int64_t first, std::int64_t n) {
     ggml_tensor* w = of.weight;
     return {ggml_view_2d(c_, w, w->ne[0], n, w->nb[1], first * w->nb[1]),
@@ -168,7 +168,7 @@ class Builder final : LayerTensors {
     return y;
   }
 
-  // [a, b, n_rows] to [a b, n_rows].
+  // Reshapes [a, b, n_rows] to [a b, n_rows].
   ggml_tensor* flat(ggml_tensor* x) { return ggml_reshape_2d(c_, x, x->ne[0] * x->ne[1], x->ne[2]); }
   ggml_tensor* as_rows(ggml_tensor* x) override {
     ggml_tensor* y = flat(x);
@@ -183,7 +183,8 @@ class Builder final : LayerTensors {
     return y;
   }
 
-  // A product with a part of a weight each: that has a derivative without joining others' again.
+  // Projects q, k and v by separate parts of a joint weight. The derivative then need not join their
+  // gradients.
   void project_heads(ggml_tensor* x) override {
     const LayerWeights& w = weights();
     const std::int64_t n_q = h_.n_q(layer_), n_kv = h_.n_kv(layer_);
@@ -215,14 +216,15 @@ class Builder final : LayerTensors {
     ggml_tensor* value = ggml_mul(c_, x, sigma);
     return {value, ggml_add(c_, sigma, ggml_sub(c_, value, ggml_mul(c_, value, sigma)))};
   }
-  // ggml's own rounds to half precision on the CPU.
+  // On the CPU, ggml's own GELU rounds to half precision, so this one uses basic operations.
   Activated gelu(ggml_tensor* x) {
     constexpr float kRoot2OverPi = 0.79788456F, kCubic = 0.044715F;
     ggml_tensor* squared = ggml_sqr(c_, x);
     ggml_tensor* inside = ggml_mul(c_, x, ggml_scale_bias(c_, squared, kRoot2OverPi * kCubic, kRoot2OverPi));
     ggml_tensor* t = ggml_tanh(c_, inside);
     ggml_tensor* share = ggml_scale_bias(c_, t, 0.5F, 0.5F);
-    ggml_tensor* slope = ggml_scale_bias(c_, ggml_sqr(c_, t), -0.5F, 0.5F);  // of the share, by `inside`
+    // The derivative of `share` by `inside`.
+    ggml_tensor* slope = ggml_scale_bias(c_, ggml_sqr(c_, t), -0.5F, 0.5F);
     slope = ggml_mul(c_, slope, ggml_scale_bias(c_, squared, 3 * kRoot2OverPi * kCubic, kRoot2OverPi));
     return {ggml_mul(c_, x, share), ggml_add(c_, share, ggml_mul(c_, x, slope))};
   }
@@ -257,23 +259,23 @@ class Builder final : LayerTensors {
     return y;
   }
 
-  // --- attention ---
+  // The following functions belong to attention.
 
-  // [head_dim, heads, n_rows], where heads of a token lie side by side, to [head_dim, n_rows, heads].
+  // Rearranges [head_dim, heads, n_rows] to [head_dim, n_rows, heads].
   ggml_tensor* by_head(ggml_tensor* x) { return ggml_cont(c_, ggml_permute(c_, x, 0, 2, 1, 3)); }
   ggml_tensor* by_token(ggml_tensor* x) { return by_head(x); }
-  // [a, b, heads] of query heads to [a, b * group, n_kv_heads]: those of a KV head's group, one after
-  // another.
+  // Reshapes query heads [a, b, heads] to [a, b * group, n_kv_heads]. The heads of a KV head's group follow
+  // one another.
   ggml_tensor* by_group(ggml_tensor* x) {
     return ggml_reshape_3d(c_, x, x->ne[0], x->ne[1] * group_, h_.n_kv_heads);
   }
   ggml_tensor* ungrouped(ggml_tensor* x) { return ggml_reshape_3d(c_, x, x->ne[0], n_, h_.n_heads); }
-  // [head_dim, n_rows, heads] to [n_rows, head_dim, heads].
+  // Transposes [head_dim, n_rows, heads] to [n_rows, head_dim, heads].
   ggml_tensor* transposed(ggml_tensor* x) { return ggml_cont(c_, ggml_transpose(c_, x)); }
 
   struct Weighed {
-    ggml_tensor* weights;  // [n_rows of keys, n_rows of queries, n_heads]
-    ggml_tensor* slopes;   // likewise: d capped / d score; null: there is no cap
+    ggml_tensor* weights;  // [keys, queries, n_heads]
+    ggml_tensor* slopes;   // d capped / d score, with the shape of `weights`; null without a cap
   };
   Weighed weigh(ggml_tensor* q, ggml_tensor* k) {
     ggml_tensor* scores = ungrouped(ggml_mul_mat(c_, k, by_group(q)));
@@ -285,8 +287,8 @@ class Builder final : LayerTensors {
             ggml_scale_bias(c_, ggml_sqr(c_, t), -1, 1)};
   }
 
-  // Returns second moments of queries q [head_dim, n_rows * group, n_kv_heads], each weighted by the length
-  // of its derivative by scores.
+  // Returns the second moments of queries q [head_dim, n_rows * group, n_kv_heads]. Each query is weighted by
+  // the norm of the loss's derivative by its scores.
   ggml_tensor* moments(ggml_tensor* q, ggml_tensor* by_scores) {
     const std::int64_t n_queries = n_ * group_;
     ggml_tensor* squares = ggml_reshape_2d(c_, ggml_sqr(c_, by_scores), n_, n_queries * h_.n_kv_heads);
@@ -296,8 +298,8 @@ class Builder final : LayerTensors {
   }
 
   const LayerInputs& in_;
-  std::int64_t n_;  // rows
-  int group_;       // query heads of a KV head
+  std::int64_t n_;  // the number of rows
+  int group_;       // query heads per KV head
   ggml_tensor* mask_;
   LayerOutputs* out_ = nullptr;
   ggml_cgraph* graph_ = ggml_new_graph_custom(c_, kLayerGraphTensors, /*grads=*/false);

@@ -22,7 +22,7 @@ void copy(const ggml_tensor* from, std::vector<float>& to) {
   ggml_backend_tensor_get(from, to.data(), 0, ggml_nbytes(from));
 }
 
-// What has come from the device of a layer.
+// DeviceLayerGradient holds a layer's results after they were copied from the device.
 class DeviceLayerGradient final : public LayerGradient {
  public:
   void read(const AttentionShape& shape, const LayerOutputs& of) {
@@ -76,7 +76,7 @@ class GraphModel final : public DifferentiableModel {
         runner_(device.backend(), kLayerGraphTensors),
         vocabulary_(model.weights.output(), device.backend()) {}
 
-  // Takes the memory for contexts of n_rows tokens.
+  // Reserves the memory for contexts of n_rows tokens.
   Status reserve(int n_rows) {
     device_.pages()->enter();
     KVANT_RETURN_IF_ERROR(begin(n_rows));
@@ -94,7 +94,7 @@ class GraphModel final : public DifferentiableModel {
   Status begin(int n_rows) override {
     device_.pages()->enter();
     if (n_rows == n_rows_) return {};
-    n_rows_ = 0;  // until there is memory for them
+    n_rows_ = 0;  // stays 0 if there is no memory for them
     context_ = make_graph_context(kInputs);
     ggml_context* c = context_.get();
     inputs_.x = ggml_new_tensor_2d(c, GGML_TYPE_F32, h_.n_embd, n_rows);
@@ -140,7 +140,7 @@ class GraphModel final : public DifferentiableModel {
   VocabularyProducts& vocabulary() override { return vocabulary_; }
 
  private:
-  static constexpr int kInputs = 8;  // of LayerInputs
+  static constexpr int kInputs = 8;  // the tensors of LayerInputs
 
   static void set(ggml_tensor* to, MatrixView<const float> rows) {
     KVANT_CHECK(rows.stride == rows.cols && rows.rows == to->ne[1], "rows of another context");
@@ -157,7 +157,7 @@ class GraphModel final : public DifferentiableModel {
     return most;
   }
 
-  // All that does not depend on what the rows hold.
+  // Sends the inputs that do not depend on the contents of the rows.
   void send_inputs() {
     std::vector<std::int32_t> numbers(std::max<std::size_t>(inputs_.numbers->ne[0], n_rows_));
     std::iota(numbers.begin(), numbers.end(), 0);
@@ -174,7 +174,7 @@ class GraphModel final : public DifferentiableModel {
     send(counts, inputs_.behind_sink);
   }
 
-  // window: a query sees so many newest tokens; 0: all.
+  // Returns the attention mask. A query sees the newest `window` tokens, or all if `window` is 0.
   std::vector<float> mask(int window) const {
     std::vector<float> all(static_cast<std::size_t>(n_rows_) * n_rows_,
                            -std::numeric_limits<float>::infinity());

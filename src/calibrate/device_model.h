@@ -1,5 +1,5 @@
-// A differentiable model as graphs on a device, which has the weights: they are expanded to F32 there, a
-// layer at a time.
+// Runs a differentiable model as graphs on a device, which holds the weights. The graphs expand the weights
+// to F32, one layer at a time.
 #pragma once
 
 #include <memory>
@@ -10,8 +10,9 @@
 
 namespace kvant {
 
-// model: with known layers, of an engine on the device; all outlive the result. An error: the device can't
-// compute something, or lacks the memory for contexts of n_rows tokens.
+// Makes the model. `model` must have known layers and belong to an engine on the device; both must outlive
+// the result. Returns an error if the device cannot compute something, or lacks the memory for contexts of
+// n_rows tokens.
 Result<std::unique_ptr<DifferentiableModel>> make_device_model(const ModelParts& model,
                                                                const ComputeDevice& device, int n_rows);
 

@@ -1,4 +1,5 @@
-// Gradients on a device against those on the CPU: on one of host memory, and on a GPU where there is one.
+// Tests gradients on a device against those on the CPU. One device is host memory, and a GPU is tested if the
+// machine has one.
 #include "calibrate/device_model.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +19,7 @@
 namespace kvant {
 namespace {
 
-constexpr int kRows = 300;  // two pages that are sealed, and a part of one
+constexpr int kRows = 300;  // two sealed pages and a part of a third
 constexpr double kTolerance = 1e-4;
 
 std::vector<float> noise(std::size_t n, std::uint32_t seed) {
@@ -29,7 +30,7 @@ std::vector<float> noise(std::size_t n, std::uint32_t seed) {
   return all;
 }
 
-// Relative to the norm of what is expected.
+// Returns the norm of the difference relative to the norm of the expected values.
 template <class Got, class Expected>
 double difference(const Got& got, const Expected& expected, std::size_t n) {
   double difference = 0, norm = 0;
@@ -78,10 +79,11 @@ struct BothModels {
   std::unique_ptr<DifferentiableModel> host_model, device_model;
 };
 
-// Every architecture of which gradients are known, and weights that have to be expanded.
+// Returns every architecture that has gradients, and models whose weights must be expanded.
 std::vector<Variant> known_variants() {
   std::vector<Variant> all = variants();
-  // Scales of logits have no derivatives, nor have steps that the architecture of these alone has.
+  // Scales of logits have no derivatives. The other architectures have steps of their own without a
+  // derivative.
   const std::set<std::string> unknown = {"cohere2", "command_r", "granite", "mistral3"};
   for (const Variant& variant : dense_variants())
     if (unknown.count(variant.name) == 0) all.push_back(variant);
@@ -91,7 +93,7 @@ std::vector<Variant> known_variants() {
   all.push_back({"q4_0_weights", {.matrix_type = GGML_TYPE_Q4_0}});
   all.push_back({"q4_1_weights", {.matrix_type = GGML_TYPE_Q4_1}});
   all.push_back({"q5_0_weights", {.matrix_type = GGML_TYPE_Q5_0}});
-  // Blocks of 256 channels.
+  // These types have blocks of 256 channels.
   const TinyModel wide{.n_embd = 256, .n_ff = 256};
   for (const auto& [name, type] : {std::pair("q4_k_weights", GGML_TYPE_Q4_K),
                                    {"q5_k_weights", GGML_TYPE_Q5_K},
@@ -102,7 +104,7 @@ std::vector<Variant> known_variants() {
   return all;
 }
 
-// Calls test(both models) for each device of this machine.
+// Calls test(host model, device model) for each device of this machine.
 template <class Test>
 void on_each_device(const TinyModel& tiny, const Test& test) {
   for (const testing::Place& place : testing::kPlaces) {

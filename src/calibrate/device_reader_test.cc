@@ -1,5 +1,5 @@
-// Calibration with the model on a device. The device here is host memory with a GPU's graphs, tables and
-// calls.
+// Tests calibration with the model on a device. The device is host memory, with the graphs, tables and calls
+// of a GPU.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -32,7 +32,7 @@ class DeviceReader : public ::testing::Test {
   std::unique_ptr<Engine> engine_, device_engine_;
 };
 
-// Returns the difference relative to the norm of `b`.
+// Returns the norm of the difference relative to the norm of `b`.
 double difference(const std::vector<float>& a, const std::vector<float>& b) {
   EXPECT_EQ(a.size(), b.size());
   double difference = 0, norm = 0;
@@ -71,7 +71,8 @@ TEST_F(DeviceReader, CapturesWhatTheCpuCaptures) {
   }
 }
 
-// With caches in host memory, layers whose heads the device has no kernels for are captured too.
+// The device has no kernels for these layers' heads, so the cache lies in host memory. The layers must be
+// captured anyway.
 TEST(DeviceReaderWithCachesInHostMemory, CapturesWhatTheCpuCaptures) {
   TinyModel gemma4;
   for (const Variant& variant : variants_of_unlike_layers()) {
@@ -117,7 +118,7 @@ TEST_F(DeviceReader, GivesConstantsAsGoodAsTheCpus) {
     ASSERT_TRUE(there.ok()) << there.error().message;
     ASSERT_TRUE(again.ok());
     EXPECT_EQ(there->quality.front().output_error, again->quality.front().output_error);
-    if (self) continue;  // texts written by the model diverge where two tokens are nearly equally likely
+    if (self) continue;  // texts that the model writes diverge where two tokens are nearly equally likely
     EXPECT_NEAR(there->quality.front().key_error / here->quality.front().key_error, 1, 0.05);
     EXPECT_NEAR(there->quality.front().value_error / here->quality.front().value_error, 1, 0.05);
   }
@@ -144,7 +145,7 @@ CalibrationRequest request_on_letters() {
   return request;
 }
 
-// Covers measured sensitivities and estimated ones, with and without K errors shaped by queries.
+// The test covers measured and estimated sensitivities, with and without query-weighted errors of K.
 TEST_F(DeviceReader, WeighsHeadsAsTheCpuDoes) {
   CalibrationRequest request = request_on_letters();
   for (const char* encode : {"plain", "shaped"}) {
@@ -167,7 +168,7 @@ TEST_F(DeviceReader, WeighsHeadsAsTheCpuDoes) {
   }
 }
 
-// An engine that adds noise to another one's predictions, like coarse rounding of activations.
+// NoisyEngine adds noise to another engine's logits, which imitates coarse rounding of activations.
 class NoisyEngine final : public EngineDecorator {
  public:
   NoisyEngine(Engine& engine, float deviation) : EngineDecorator(engine), noise_(0, deviation) {}
@@ -184,7 +185,8 @@ class NoisyEngine final : public EngineDecorator {
   std::mt19937 random_{11};
 };
 
-// A device's engine multiplies quantized weights by 8-bit activations.
+// A device's engine rounds activations to 8 bits in products with quantized weights. Sensitivities must not
+// depend on that rounding.
 TEST_F(DeviceReader, WeighsHeadsByNothingThatTheDeviceRounds) {
   NoisyEngine noisy(*device_engine_, 0.3F);
   CalibrationRequest request = request_on_letters();
@@ -203,7 +205,8 @@ TEST_F(DeviceReader, WeighsHeadsByNothingThatTheDeviceRounds) {
   }
 }
 
-// So does the CPU's engine. Gradients of a device are therefore compared with the device's engine in F32.
+// The CPU's engine rounds activations, too. The gradients of a device must therefore be compared with the
+// device's engine in F32.
 TEST_F(DeviceReader, KnowsGradientsWhateverTheCpuRounds) {
   NoisyEngine noisy(*engine_, 3);
   CalibrationRequest request = request_on_letters();
@@ -217,7 +220,7 @@ TEST_F(DeviceReader, KnowsGradientsWhateverTheCpuRounds) {
   EXPECT_EQ(sensitivities(*rounded), sensitivities(*exact));
 }
 
-// An engine on a device whose memory another program takes after some steps.
+// ShortEngine is an engine on a device whose memory another program takes after some steps.
 class ShortEngine final : public EngineDecorator {
  public:
   ShortEngine(Engine& engine, int n_steps) : EngineDecorator(engine), left_(n_steps) {}
@@ -231,7 +234,7 @@ class ShortEngine final : public EngineDecorator {
   int left_;
 };
 
-// Memory runs short for samples or for probes; gradients have separate memory.
+// Memory runs short while samples are read or probes run. Gradients have memory of their own.
 TEST_F(DeviceReader, LeavesTheRestToTheCpuWhereItsMemoryIsShort) {
   CalibrationRequest request = request_on_letters();
   request.settings.samples = 4;
@@ -252,7 +255,7 @@ TEST_F(DeviceReader, LeavesTheRestToTheCpuWhereItsMemoryIsShort) {
   }
 }
 
-// Gradients of mixtures of experts are not supported, and products with their weights would round
+// Gradients of mixtures of experts are not supported, and products with their quantized weights round
 // activations.
 TEST(DeviceReaders, WeighMixturesOfExpertsOnTheDevice) {
   TinyModel model{.architecture = "qwen3moe", .qk_norm = true, .n_experts = 4, .n_ff_expert = 64};

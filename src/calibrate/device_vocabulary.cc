@@ -8,7 +8,7 @@ namespace {
 
 constexpr int kGraphTensors = 16;
 
-// Views the first n rows of a matrix, or n columns of n_rows rows that are stored contiguously.
+// Returns a view of the first n_rows rows of a matrix that is packed with n_columns columns.
 ggml_tensor* packed(ggml_context* context, ggml_tensor* of, int n_columns, int n_rows) {
   return ggml_view_2d(context, of, n_columns, n_rows, n_columns * sizeof(float), 0);
 }

@@ -1,4 +1,4 @@
-// DeviceVocabulary: vocabulary products on a device.
+// DeviceVocabulary computes products with the vocabulary's weights on a device.
 #pragma once
 
 #include <vector>
@@ -10,11 +10,12 @@ namespace kvant {
 
 class DeviceVocabulary final : public VocabularyProducts {
  public:
-  // output: the weights [n_embd, n_vocab] on the backend's device. Both must outlive it.
+  // `output` are the weights [n_embd, n_vocab], on the backend's device. Both arguments must outlive the
+  // object.
   DeviceVocabulary(ggml_tensor* output, ggml_backend* backend);
 
-  // Allocates memory for up to n_rows rows and n_words words. Returns an error if memory is short or the
-  // backend can't compute the products.
+  // Reserves memory for up to n_rows rows and n_words words. Returns an error if memory is short or the
+  // backend cannot compute the products.
   Status reserve(int n_rows, int n_words);
 
   Status begin(MatrixView<const float> x) override;
@@ -25,7 +26,7 @@ class DeviceVocabulary final : public VocabularyProducts {
   Status finish(MatrixView<float> gradient) override;
 
  private:
-  ggml_tensor* words(ggml_context* context);  // the words' weights [n_embd, n_words_]
+  ggml_tensor* words(ggml_context* context);  // the weights of the block's words, [n_embd, n_words_]
   ggml_cgraph* product(ggml_context* context, ggml_tensor** result);
   ggml_cgraph* backward(ggml_context* context);
   void note(const Status& status);
@@ -37,9 +38,10 @@ class DeviceVocabulary final : public VocabularyProducts {
   GgmlBuffer buffer_;
   ggml_tensor *x_ = nullptr, *gradient_ = nullptr;  // [n_embd, most rows]
   ggml_tensor* numbers_ = nullptr;                  // I32 [most words]
-  ggml_tensor* products_ = nullptr;                 // [most words, most rows]: products, or their derivatives
+  ggml_tensor* products_ = nullptr;                 // [most words, most rows]: products, or derivatives by
+                                                    // them
   int n_rows_ = 0, n_words_ = 0;
-  std::vector<float> host_;  // [n_rows, n_words]: products, or their derivatives
+  std::vector<float> host_;  // [n_rows, n_words]: products, or derivatives by them
   Status failure_;           // the first error since begin()
 };
 

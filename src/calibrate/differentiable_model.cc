@@ -16,8 +16,9 @@
 namespace kvant {
 namespace {
 
-// Limit of the activations kept from the forward to the backward pass: 135M parameters and 1024 tokens take
-// 0.7 GB. Layers beyond the limit are recomputed, which takes a third more processor time.
+// The forward pass keeps at most this many bytes of activations for the backward pass. A model of 135M
+// parameters needs 0.7 GB for 1024 tokens. Layers beyond the limit are computed again, which takes a third
+// more processor time.
 constexpr std::int64_t kMostKeptBytes = std::int64_t{1} << 30;
 
 class HostModel final : public DifferentiableModel {
@@ -52,7 +53,7 @@ class HostModel final : public DifferentiableModel {
   VocabularyProducts& vocabulary() override { return *vocabulary_; }
 
  private:
-  // Returns a layer of the given kind, or any layer if there is none.
+  // Returns a layer with or without a window, or any layer if there is none of that kind.
   int layer_that(bool slides) const {
     for (int layer = 0; layer < h_.n_layers; ++layer)
       if ((h_.sliding_window[layer] > 0) == slides) return layer;
@@ -73,8 +74,8 @@ class HostModel final : public DifferentiableModel {
   std::unique_ptr<VocabularyProducts> vocabulary_;
   int n_rows_ = 0;
   std::optional<RopeTable> full_, sliding_;
-  F32Layer weights_;                    // weights of the layer that ran last
-  std::vector<LayerActivations> kept_;  // of the first layers
+  F32Layer weights_;                    // the weights of the layer that ran last
+  std::vector<LayerActivations> kept_;  // the activations of the first layers
   LayerWorkspace workspace_;
   std::optional<HostLayerGradient> layer_;
 };
@@ -103,7 +104,7 @@ std::int64_t gradient_bytes(const Hparams& h, int n_rows) {
   const std::int64_t embd = h.n_embd, ff = h.n_ff, n = n_rows;
   const std::int64_t weights = embd * (2 * n_q + 2 * n_kv + 3 * ff),
                      packed = embd * std::max(ff, n_q + 2 * n_kv);
-  // includes gradients of all heads
+  // this includes the gradients of all heads
   const std::int64_t work = n * (ff + 3 * embd + 2 * n_q + 2 * n_kv + 2 * n_q);
   const std::int64_t vocabulary = kVocabularyBlock * 3 * embd + 3 * n * embd + kMostLogitBytes / 4;
   const std::int64_t kept = (layers_kept(h, n_rows) + 1) * activation_bytes(h, n_rows) / 4;

@@ -1,5 +1,5 @@
-// DifferentiableModel: the parts of a transformer on a whole context in F32, each with its derivative. It
-// runs on the CPU, or as graphs on a device.
+// DifferentiableModel runs the layers of a transformer on a whole context in F32, and computes the derivative
+// of each. It runs on the CPU, or as graphs on a device.
 #pragma once
 
 #include <cstdint>
@@ -20,27 +20,29 @@ class DifferentiableModel {
   virtual ~DifferentiableModel() = default;
 
   virtual const ModelParts& parts() const = 0;
-  // Sets the number of tokens of the following contexts.
+  // Sets the number of tokens of the contexts that follow.
   virtual Status begin(int n_rows) = 0;
-  // x [n_rows, n_embd]: the residual stream before the layer, replaced by that after it.
+  // Runs a layer. x [n_rows, n_embd] is the residual stream before the layer, and is replaced by the stream
+  // after it.
   virtual Status forward(int layer, MatrixView<float> x) = 0;
-  // x: the input of forward(). gradient: derivatives by its output, replaced by those by its input. The
-  // result is valid until the next call.
+  // Computes a layer's derivative. `x` is the input that forward() got. `gradient` holds the derivatives by
+  // the layer's output, and is replaced by those by its input. The result is valid until the next call.
   virtual Result<const LayerGradient*> backward(int layer, MatrixView<const float> x,
                                                 MatrixView<float> gradient) = 0;
   virtual VocabularyProducts& vocabulary() = 0;
 };
 
-// Whether every step of every layer has a derivative here.
+// Returns whether every step of every layer has a derivative.
 bool has_known_layers(const ModelParts& model);
 
-// For contexts of n_rows tokens on the CPU: the number of layers that are not recomputed in the backward
-// pass, and the bytes needed in addition to the model.
+// For contexts of n_rows tokens on the CPU, these return the number of layers that the backward pass need not
+// compute again, and the bytes needed in addition to the model.
 int layers_kept(const Hparams& hparams, int n_rows);
 std::int64_t gradient_bytes(const Hparams& hparams, int n_rows);
 
-// Runs on the CPU. The model must have known layers and outlive it. Results don't depend on the number of
-// threads. precision: of products with weights in the backward pass, and of those with the vocabulary.
+// Makes a model on the CPU. `model` must have known layers and outlive the result. Results do not depend on
+// the number of threads. `precision` applies to products with weights in the backward pass and to products
+// with the vocabulary.
 std::unique_ptr<DifferentiableModel> make_host_model(const ModelParts& model, int n_threads,
                                                      GemmPrecision precision = fastest_gemm_precision());
 

@@ -16,14 +16,15 @@ namespace {
 
 constexpr int kRowsAtOnce = 256;
 
-// Parts one after the other; a missing one is so many zeros, unless all are missing.
+// JoinedPart is one of several tensors that are joined. A missing tensor counts as `size` zeros, unless all
+// are missing.
 struct JoinedPart {
   const ggml_tensor* tensor;
   std::size_t size;
 };
 
-// An F32 vector as the engine has it. Norms of queries and keys are balanced (model/query_key_balance.h),
-// those in the file are not.
+// Returns an F32 vector as the engine has it. The engine balances the norms of queries and keys
+// (model/query_key_balance.h), so the vectors in the file differ.
 std::vector<float> loaded_values(const ggml_tensor* vector) {
   if (vector == nullptr) return {};
   KVANT_CHECK(vector->type == GGML_TYPE_F32, "a norm that wasn't expanded");
@@ -32,7 +33,7 @@ std::vector<float> loaded_values(const ggml_tensor* vector) {
   return values;
 }
 
-// All values of a weight, [its size].
+// Writes all values of a weight to `to`, as F32.
 void expand(const ModelParts& model, const ggml_tensor* weight, int n_threads, float* to) {
   const std::int64_t n_in = weight->ne[0];
   const auto n_out = static_cast<int>(ggml_nrows(weight));

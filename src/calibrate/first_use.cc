@@ -17,7 +17,7 @@ std::string text_or_default(const std::string& text) {
   return text.empty() ? default_calibration_text() : text;
 }
 
-// Checks that the file can be written before learning, which takes minutes.
+// Checks that the file can be written, before learning takes minutes.
 Status can_be_kept(const std::string& folder, const std::string& path) {
   if (folder.empty()) return error("there is no $XDG_CACHE_HOME and no $HOME");
   std::error_code failure;

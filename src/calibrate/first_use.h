@@ -1,4 +1,5 @@
-// Calibration on first use: it is loaded from a folder, or made and saved there.
+// Loads a recipe's constants from a folder when they are first needed. If there are none, calibrates and
+// saves the result.
 #pragma once
 
 #include <atomic>
@@ -13,28 +14,28 @@
 namespace kvant {
 
 struct FirstUse {
-  std::string folder;  // created when needed; empty: nothing is kept
+  std::string folder;  // created when needed; if it is empty, nothing is saved
   int n_threads = 2;
-  const std::atomic<bool>* stop = nullptr;  // see CalibrationRequest
-  std::string text;                         // text to learn from; empty: the default text
+  const std::atomic<bool>* stop = nullptr;  // CalibrationRequest::stop
+  std::string text;                         // the text to learn from; empty: the default text
 };
 
-// Returns the file in that folder for `recipe`. Its name depends on the model, on the constants that the
-// recipe needs, on the text (empty: the default one) and on the method.
+// Returns the path of the folder's file for `recipe`. The name depends on the model, on the constants that
+// the recipe needs, on the text (empty: the default text) and on the method.
 std::string first_use_path(const std::string& folder, const Recipe& recipe, const Geometry& geometry,
                            const std::string& fingerprint, const std::string& text = "",
                            const CalibrationMethod& method = {});
 
-// Loads the folder's constants for `recipe`. Returns null if the recipe needs none, or if there is no folder
-// or file. A file that can't be used counts as missing, and stderr says why.
+// Loads the constants for `recipe` from the folder. Returns null if the recipe needs none, and if there is no
+// folder or file. A file that cannot be used counts as missing, and stderr gets the reason.
 std::shared_ptr<const Constants> find_calibration(const Recipe& recipe, const Geometry& geometry,
                                                   const std::string& fingerprint, const std::string& folder,
                                                   const std::string& text = "");
 
-// Loads the constants or, if there are none, makes them with the default settings (reported on stderr) and
-// saves them. Returns null if the recipe needs none. If the folder can't be written, a warning says so, and
-// the next run learns again. Engine and backend must match the default CalibrationMethod. Errors: see
-// calibrate().
+// Loads the constants. If there are none, makes them with the default settings, reports that on stderr, and
+// saves them. Returns null if the recipe needs none. If the folder cannot be written, a warning says so, and
+// the next run must learn again. `engine` and `backend` must match the default CalibrationMethod. Returns the
+// errors of calibrate().
 Result<std::shared_ptr<const Constants>> load_or_calibrate(Engine& engine, AttentionBackend& backend,
                                                            const Recipe& recipe, const FirstUse& options);
 

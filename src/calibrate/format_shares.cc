@@ -7,7 +7,8 @@
 namespace kvant {
 namespace {
 
-// The ladder's formats, by index: those with at least as many bits as the probe format, and those with fewer.
+// LadderParts holds indices of the ladder's formats. Fine formats have at least as many bits as the probe
+// format, and coarse ones fewer.
 struct LadderParts {
   std::vector<int> fine, coarse;
 };
@@ -20,7 +21,8 @@ LadderParts parts_of(const Recipe& recipe, int head_dim) {
   return parts;
 }
 
-// Returns the geometric mean of a place's shares of the sums: 0 if one share is 0 or all sums are.
+// Returns the geometric mean of a place's shares of the sums. The mean is 0 if one share is 0, or if all sums
+// are.
 double mean_share(const std::vector<float>& costs, const std::vector<int>& formats,
                   const std::vector<double>& sums) {
   double logarithms = 0;
@@ -38,7 +40,7 @@ class SideShares {
   SideShares(const Sensitivities& from, Sensitivities& to, int n_formats)
       : from_(from), to_(to), n_formats_(n_formats) {}
 
-  // Returns the shares of the given places, [their number], in proportion to one another.
+  // Returns the shares of the given places, in proportion to one another.
   std::vector<double> shares(const std::vector<int>& places, const std::vector<int>& formats) const {
     const std::vector<double> sums = sums_of(places);
     std::vector<double> shares;

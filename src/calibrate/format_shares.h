@@ -1,4 +1,4 @@
-// FormatShares: combines the estimates that several formats of a ladder give for a place.
+// Combines the sensitivities of a place that the formats of a ladder give.
 #pragma once
 
 #include "base/geometry.h"
@@ -7,12 +7,12 @@
 
 namespace kvant {
 
-// A few positions of the contexts dominate each estimate, and the formats' errors differ there. So the
-// estimates of a place scatter, and an allocation exploits those that are too low. But while errors are
-// small, a place costs the same share of its side's sum in every format. So each place gets the geometric
-// mean of its shares in the formats of at least 2 bits, and the sum over all places of a side is kept for
-// each of these formats. With fewer bits errors are not small, and layers differ in this. There the sums of
-// each layer's side are kept, and its heads get their shares of them.
+// Returns smoothed sensitivities. Each estimate depends on a few positions of the contexts, where the errors
+// of formats differ. The estimates of a place therefore scatter, and an allocation would exploit those that
+// are too low by chance. While errors are small, though, a place has the same share of its side's sum in
+// every format. Among the formats of at least 2 bits, each place gets the geometric mean of its shares. The
+// sum over all places of a side stays the same for each format. With fewer bits, errors are not small and
+// layers differ. Here, the sum of each layer's side stays, and its heads get their shares of that sum.
 Sensitivities shared_over_formats(const Sensitivities& sensitivities, const Geometry& geometry,
                                   const Recipe& recipe);
 

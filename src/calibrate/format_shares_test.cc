@@ -21,7 +21,7 @@ Sensitivities shared(const Sensitivities& sensitivities) {
   return shared_over_formats(sensitivities, two_layers_of_two_heads(), *recipe);
 }
 
-// K by layers and heads. V, in between, is the same everywhere.
+// Returns sensitivities with these values for K, by layer and head. V's values, in between, are all equal.
 Sensitivities of_keys(const std::vector<std::vector<float>>& places) {
   Sensitivities all;
   for (const std::vector<float>& place : places) {
@@ -39,7 +39,7 @@ TEST(FormatShares, LeaveWhatFormatsAgreeOn) {
 }
 
 TEST(FormatShares, AreGeometricMeansOfTheFormatsFromTwoBitsOn) {
-  // With 2 and 3 bits the first place has 1/4 and 1/16 of the sums, and the others share the rest equally.
+  // With 2 and 3 bits, the first place has 1/4 and 1/16 of the sums. The other places share the rest equally.
   const Sensitivities result = shared(of_keys({{1, 4, 1}, {1, 4, 5}, {1, 4, 5}, {1, 4, 5}}));
   const double low = std::sqrt(1.0 / 4 * 1 / 16), high = std::sqrt(1.0 / 4 * 5 / 16);
   EXPECT_NEAR(result[0][1], 16 * low / (low + 3 * high), 1e-5);

@@ -12,7 +12,8 @@
 namespace kvant {
 namespace {
 
-// What the engine gives each next token, and the first one after the last; offset: of positions.
+// Returns the engine's log probability of each next token, and after the last token of the first one.
+// `offset` is added to the positions.
 Result<std::vector<double>> log_probabilities(Engine& engine, AttentionBackend& backend,
                                               std::span<const std::int32_t> tokens, int offset) {
   const auto resolved = resolve(Recipe{}, engine.geometry(), nullptr);
@@ -44,7 +45,7 @@ double mean_difference(const std::vector<double>& a, const std::vector<double>& 
 
 Result<bool> gradients_fit(Engine& engine, AttentionBackend& backend, DifferentiableModel& model,
                            std::span<const std::int32_t> tokens, int n_threads) {
-  constexpr double kTolerance = 0.1;  // nats: rounded activations make 0.02
+  constexpr double kTolerance = 0.1;  // nats; rounded activations cause differences of 0.02
   constexpr double kMostRounding = 0.4;
   const auto expected = log_probabilities(engine, backend, tokens, /*offset=*/0);
   if (!expected.ok()) return expected.error();

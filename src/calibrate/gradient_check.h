@@ -1,4 +1,5 @@
-// Whether gradients can be trusted: model_gradient() is a transformer of its own beside the engine's.
+// Checks whether gradients can be trusted. model_gradient() computes the transformer with code of its own,
+// which might not know a kind of model that the engine runs.
 #pragma once
 
 #include <span>
@@ -10,10 +11,10 @@
 
 namespace kvant {
 
-// Whether the model, differentiated, predicts the same after `tokens` as the engine, but for what this
-// rounds: false for a kind that model_gradient() doesn't know. What rounding does to a model is seen where
-// positions are shifted, which RoPE cancels: from there on everything is rounded otherwise. Errors: a step's,
-// or the model's.
+// Returns whether the differentiable model gives the same predictions after `tokens` as the engine, apart
+// from rounding. A wrong result shows that model_gradient() does not know the kind of model. The effect of
+// rounding is measured by shifting all positions: RoPE cancels the shift, but all values are rounded
+// differently. Returns errors of a step, and the model's.
 Result<bool> gradients_fit(Engine& engine, AttentionBackend& backend, DifferentiableModel& model,
                            std::span<const std::int32_t> tokens, int n_threads);
 

@@ -79,7 +79,8 @@ void HeadAttention::attend(int block, MatrixView<float> out) {
        out.data, out.stride);
 }
 
-// With the weights P and O = P V: dV = P^T dO, dS = P (dO V^T - its mean under P), dQ = dS K, dK = dS^T Q.
+// With the weights P and the outputs O = P V, the derivatives are dV = P^T dO, dS = P (dO V^T - its mean
+// under P), dQ = dS K and dK = dS^T Q.
 void HeadAttention::attend_back(int block, MatrixView<const float> gradient, MatrixView<float> q_gradient,
                                 const KvGradients& kv) {
   turn_to(block);
@@ -118,9 +119,10 @@ void HeadAttention::look_at(int block, MatrixView<const float> gradient) {
        products_.data(), n_keys_);
 }
 
-// With the weights P, and P' those with errors: dO . (P' - P) V for keys, dO . P (V' - V) for values.
+// P are the weights, and P' those with errors of keys. The effect is dO . (P' - P) V for errors of keys, and
+// dO . P (V' - V) for errors of values.
 void HeadAttention::add_effects(Side side, const PackedMatrix& pages, double* effects) {
-  const int n = side == Side::key ? n_keys_ : first_;  // length of a row of changed_
+  const int n = side == Side::key ? n_keys_ : first_;  // the length of a row of changed_
   changed_.resize(static_cast<std::size_t>(n_queries_) * n);
   gemm(n_queries_, first_, side == Side::key ? rows_of(q_, first_) : rows_of(gradient_), pages,
        /*accumulate=*/false, changed_.data(), n);

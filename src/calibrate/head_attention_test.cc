@@ -8,7 +8,7 @@
 namespace kvant::head_attention_test {
 namespace {
 
-constexpr int kRows = 200, kDim = 8, kLeftOut = 4;  // kLeftOut: the sink's tokens
+constexpr int kRows = 200, kDim = 8, kLeftOut = 4;  // kLeftOut is the number of the sink's tokens
 
 struct Matrix {
   std::vector<float> values = std::vector<float>(std::size_t{kRows} * kDim);
@@ -29,8 +29,7 @@ double dot(const float* a, const float* b) {
   return sum;
 }
 
-// For query r: the root of the sum of squares of p (dO.v - its mean under p) * scale over the first page's
-// tokens.
+// Returns, for query r, the norm over the first page's tokens of p (dO.v - its mean under p) * scale.
 double length_of_derivative(Matrix& q, Matrix& k, Matrix& v, Matrix& gradient, int r, double scale) {
   std::vector<double> p;
   double sum = 0, mean = 0, squares = 0;
@@ -58,8 +57,8 @@ TEST(HeadAttention, WeighsQueriesByTheDerivativeByTheirSealedScores) {
   }
 }
 
-// Returns the output of query r, [kDim], with the rows of `sealed_k` and `sealed_v` in place of the first
-// page's.
+// Returns the output of query r, [kDim]. The rows of `sealed_k` and `sealed_v` replace those of the first
+// page.
 std::vector<double> output(Matrix& q, Matrix& sealed_k, Matrix& k, Matrix& v, Matrix& sealed_v, int r,
                            const AttentionShape& shape) {
   std::vector<double> weights(r + 1), out(kDim);

@@ -1,4 +1,4 @@
-// Priorities of heads for mixed formats (TurboAttention, section 3.2 and the ablation in 5.6).
+// Computes priorities of heads for mixed formats (TurboAttention, section 3.2 and the ablation in 5.6).
 #pragma once
 
 #include <span>
@@ -8,16 +8,16 @@
 
 namespace kvant {
 
-// A measure of how much a head's values [n, d] (n > 0) suffer from few bits. A larger value asks for more
-// bits.
+// PriorityMetric measures how much a head's values [n, d] (n > 0) suffer from few bits. A larger value asks
+// for more bits.
 struct PriorityMetric {
-  const char* name;  // as a recipe's mix_metric names it
+  const char* name;  // the recipe's mix_metric has this name
   double (*measure)(MatrixView<const float> values);
 };
 
-// gap-std: the gap between the largest and the smallest value of all channels, times the standard deviation
-// of the channels' own gaps. min-max: the first factor alone. variation: the second factor alone. entropy: of
-// a histogram of all values, in bits.
+// Returns all metrics. gap-std multiplies the gap between the largest and the smallest value of all channels
+// by the standard deviation of the channels' own gaps. min-max is the first factor alone, and variation the
+// second. entropy is that of a histogram of all values, in bits.
 std::span<const PriorityMetric> priority_metrics();
 
 }  // namespace kvant

@@ -1,4 +1,4 @@
-// Moves work to the CPU when a device runs out of memory.
+// Moves work from a device to the CPU when the device runs out of memory.
 #pragma once
 
 #include <fmt/format.h>
@@ -9,8 +9,8 @@
 
 namespace kvant {
 
-// Runs work(). If the reader's device runs out of memory meanwhile, this warns, makes `host` the reader and
-// runs work() once more. Work that keeps its results then resumes.
+// Runs work(). If the reader's device runs out of memory during that, the function prints a warning, sets the
+// reader to `host`, and runs work() again. Work that keeps its results then resumes.
 template <class Work>
 auto with_host_fallback(SampleReader& reader, const SampleReader& host, const Work& work)
     -> decltype(work()) {

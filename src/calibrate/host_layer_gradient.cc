@@ -57,7 +57,7 @@ std::int64_t activation_bytes(const Hparams& hparams, int n_rows) {
   return of_row * n_rows * static_cast<std::int64_t>(sizeof(float));
 }
 
-// Turns a layer's steps into operations.
+// Walker turns a layer's steps into operations.
 class HostLayerGradient::Walker {
  public:
   explicit Walker(HostLayerGradient& of)
@@ -77,7 +77,7 @@ class HostLayerGradient::Walker {
     Value* from = rows(step.from);
     Value* to = from;
     if (step.to == RowSet::h) to = normed_ = value(h_.n_embd, &work_.normed, &work_.normed);
-    // The backward pass gets the layer's input from its caller, so nothing saves it.
+    // The caller of the backward pass supplies the layer's input, so the input is not saved.
     const bool of_input = from == x_ && n_sums_ == 0;
     const int saved = of_input ? -1 : save(h_.n_embd);
     HostLayerGradient& g = g_;
@@ -107,7 +107,7 @@ class HostLayerGradient::Walker {
     HostLayerGradient& g = g_;
     Operation& o = operation(nullptr);
     o.is_read_back = true;
-    // Calls of(columns of q or k, their weights).
+    // Calls of(columns of q or k, the weights of their norm).
     const auto each = [&g, of_rows = step.of_rows](const auto& of) {
       const int d = g.h_.head_dim;
       for (const bool query : {true, false}) {
@@ -117,7 +117,7 @@ class HostLayerGradient::Walker {
         if (of_rows) {
           of(first, n, norm);
         } else {
-          const bool by_head = std::ssize(norm) == n && n > d;  // each has weights of its own
+          const bool by_head = std::ssize(norm) == n && n > d;  // each head has weights of its own
           for (int i = 0; i < n; i += d) of(first + i, d, norm.subspan(by_head ? i : 0, d));
         }
       }
@@ -184,7 +184,7 @@ class HostLayerGradient::Walker {
     const NetworkUnit& unit = h_.architecture->unit;
     const GatedUnit kind = unit_of(unit.activation);
     Value& in = *rows(step.from);
-    // The gradients by gate and up take the place of them.
+    // The gradients by gate and up overwrite gate and up.
     Value *gate = nullptr, *up = value(h_.n_ff, &a_.up, &a_.up);
     Value* product = value(h_.n_ff, &work_.product, &work_.product);
     if (!unit.ungated) {
@@ -209,7 +209,7 @@ class HostLayerGradient::Walker {
 
   void run(const TemperQueries&) { KVANT_CHECK(h_.temperature == 0, "a step without a derivative"); }
   void run(const ScaleLayer&) { KVANT_CHECK(false, "a step without a derivative"); }
-  // Models with such steps are not differentiated: has_known_layers().
+  // has_known_layers() refuses models with such steps.
   template <class Other>
   requires(one_of<Other, NormValues, RunDeltaNet, GateHeads, RouteRows, RunExperts, ScaleByWidth,
                   ReadLayerInput>) void run(const Other&) {
@@ -240,7 +240,7 @@ class HostLayerGradient::Walker {
     return g_.operations_.emplace_back();
   }
 
-  // out = in W^T + bias, W [n_out, n_in].
+  // Adds the operation out = in W^T + bias with W [n_out, n_in].
   Operation& multiply(Value& in, Value& out, const std::vector<float>& weight,
                       const std::vector<float>& bias) {
     const auto index = static_cast<int>(g_.operations_.size());
@@ -265,7 +265,7 @@ class HostLayerGradient::Walker {
   LayerWorkspace& work_;
   LayerActivations& a_;
   Value *x_, *normed_ = nullptr, *y_ = nullptr, *qkv_ = nullptr, *attended_ = nullptr;
-  int n_sums_ = 0;  // x has become
+  int n_sums_ = 0;  // the number of blocks that were added to x_ so far
   int n_saved_ = 0;
 };
 
@@ -328,9 +328,9 @@ std::vector<double> HostLayerGradient::query_moments(int kv_head) const {
   return sums;
 }
 
-// --- operations in turn ---
+// The following functions run the operations.
 
-// Runs body(block) for all blocks of rows with work_.weight packed.
+// Packs the weight into work_.weight and runs body(block) for all blocks of rows.
 template <class Body>
 void HostLayerGradient::multiply_by(const Multiplier& by, Team& team, const Body& body) {
   team.once([&] { work_.weight.resize(by.n_in, by.n_out, by.precision); });
@@ -338,8 +338,9 @@ void HostLayerGradient::multiply_by(const Multiplier& by, Team& team, const Body
   team.for_each(n_blocks(), body);
 }
 
-// A pass over the blocks takes one product and all operations around it, until the next product or one of all
-// rows: a block's rows stay in the processor's cache.
+// Runs operations in passes over the blocks of rows. A pass contains at most one product with the operations
+// around it, up to the next product or the next operation on all rows. A block's rows therefore stay in the
+// processor's cache.
 void HostLayerGradient::run(Team& team, bool back, int n_operations, bool again) {
   std::vector<const std::function<void(int)>*> pass;
   Multiplier by;
@@ -372,12 +373,13 @@ void HostLayerGradient::run(Team& team, bool back, int n_operations, bool again)
 
 void HostLayerGradient::attend(Team& team) {
   team.for_each(h_.n_heads * n_blocks(), [&](int item) {
-    const int head = item % h_.n_heads, block = n_blocks() - 1 - item / h_.n_heads;  // the longest first
+    const int head = item % h_.n_heads, block = n_blocks() - 1 - item / h_.n_heads;  // the longest come first
     attention(head).attend(block, columns(rows(a_.attended, n_q(), block), head * h_.head_dim, h_.head_dim));
   });
 }
 
-// The gradient by K and V of the heads that share them, in the order of the heads.
+// Sums the gradients by K and V of the query heads that share them, in the order of the heads, so the result
+// does not depend on threads.
 void HostLayerGradient::sum_group(int kv_head, int block) {
   const int group = h_.n_heads / h_.n_kv_heads;
   const int n_cols = n_qkv();

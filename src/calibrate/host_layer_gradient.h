@@ -1,4 +1,4 @@
-// HostLayerGradient: one layer of a transformer on a whole context, and its derivative, on the CPU.
+// Computes one layer of a transformer on a whole context, and the layer's derivative, on the CPU.
 #pragma once
 
 #include <algorithm>
@@ -18,48 +18,51 @@
 
 namespace kvant {
 
-// What a layer computes of a whole context in the forward pass. It keeps its memory from use to use.
+// LayerActivations holds what a layer computes of a whole context in the forward pass. Its memory is reused.
 struct LayerActivations {
-  std::vector<float> qkv;                 // [n_rows, n_q + 2 n_kv]: as attention reads them
+  std::vector<float> qkv;                 // [n_rows, n_q + 2 n_kv], as attention reads them
   std::vector<float> attended;            // [n_rows, n_q]
   std::vector<float> gate, up;            // [n_rows, n_ff]
-  std::vector<std::vector<float>> saved;  // what norms read that nothing else keeps
-  bool complete = false;                  // what forward() left is kept for backward(), which uses it up
+  std::vector<std::vector<float>> saved;  // inputs of norms that no other member holds
+  bool complete = false;                  // forward() has left everything for backward(), which overwrites it
 };
-// The bytes of a layer's activations.
+// Returns the bytes of a layer's activations.
 std::int64_t activation_bytes(const Hparams& hparams, int n_rows);
 
-// What layers compute with, one after the other.
+// LayerWorkspace is the memory that layers use one after another.
 struct LayerWorkspace {
-  // The precision of products with weights in the backward pass, and of a network's products that this pass
-  // computes again. All others are in F32, because other rounding changes how K and V are encoded, which
-  // moves sensitivities by 5 %.
+  // The precision of products with weights in the backward pass, and of a network's products that the
+  // backward pass computes again. All other products are in F32: other rounding would change how K and V are
+  // encoded, which moves sensitivities by 5 %.
   GemmPrecision precision = GemmPrecision::f32;
-  LayerActivations activations;  // of layers whose activations aren't kept
-  PackedMatrix weight;           // that rows are multiplied by
-  std::vector<float> x;          // [n_rows, n_embd]: the residual stream, where it is computed again
-  // The gradients take the places of these.
-  std::vector<float> normed;             // [n_rows, n_embd]: what a block reads
-  std::vector<float> product;            // [n_rows, n_ff]: what a network multiplies by `down`
-  std::vector<float> y;                  // [n_rows, n_embd]: what a block makes
+  LayerActivations activations;  // for layers whose activations are not kept
+  PackedMatrix weight;           // the packed weight of the current product
+  std::vector<float> x;          // [n_rows, n_embd]: the residual stream, if it is computed again
+  // Gradients by the following values overwrite them.
+  std::vector<float> normed;             // [n_rows, n_embd]: inputs of a block
+  std::vector<float> product;            // [n_rows, n_ff]: inputs of a network's `down`
+  std::vector<float> y;                  // [n_rows, n_embd]: outputs of a block
   std::vector<float> attended_gradient;  // [n_rows, n_q]
   std::vector<float> qkv_gradient;       // [n_rows, n_q + 2 n_kv]
-  std::vector<float> head_gradients;     // [n_heads, 2, n_rows, head_dim]: KvGradients
+  std::vector<float> head_gradients;     // [n_heads, 2, n_rows, head_dim]: KvGradients of each head
   std::vector<double> score_weights;     // [n_heads, n_rows]
 };
 
 class HostLayerGradient final : public LayerGradient {
  public:
-  // What it refers to outlives it; what it gives lies in the workspace. kept: where backward() finds what
-  // forward() computed, also of another object for the same layer; null: it computes that again.
+  // All arguments must outlive the object, and results lie in the workspace. backward() takes the forward
+  // pass's activations from `kept`, also if another object of the same layer computed them. If `kept` is
+  // null, backward() computes them again.
   HostLayerGradient(const Hparams& hparams, int layer, const F32Layer& weights, const RopeTable& rope,
                     int n_rows, LayerWorkspace& workspace, LayerActivations* kept);
   HostLayerGradient(const HostLayerGradient&) = delete;
   HostLayerGradient& operator=(const HostLayerGradient&) = delete;
 
-  // x [n_rows, n_embd]: the residual stream, before and after the layer. Every thread of the team calls it.
+  // Runs the layer. x [n_rows, n_embd] is the residual stream, before and after the layer. Every thread of
+  // the team calls forward().
   void forward(MatrixView<float> x, Team& team);
-  // x: what forward() got, or would get. gradient: of a loss by what it would give, becomes that by x.
+  // Computes the derivative. `x` is the input of forward(), which need not have run. `gradient` is the
+  // derivative of a loss by the layer's output, and becomes the derivative by x.
   void backward(MatrixView<const float> x, MatrixView<float> gradient, Team& team);
 
   MatrixView<const float> stored(int kv_head, Side side) const override;
@@ -68,25 +71,25 @@ class HostLayerGradient final : public LayerGradient {
   std::vector<double> query_moments(int kv_head) const override;
 
  private:
-  // Rows that operations read and write. Without memory: the residual stream.
+  // Value describes rows that operations read and write. A Value without memory is the residual stream.
   struct Value {
     int n_cols;
     std::vector<float>*values = nullptr, *gradient = nullptr;
-    int last_reader = -1;  // the operation whose gradient the backward pass computes first
+    int last_reader = -1;  // the backward pass computes the gradient of this operation first
   };
   struct Multiplier {
-    int n_in = 0, n_out = 0;  // of a row; 0: there is none
+    int n_in = 0, n_out = 0;  // values per row; 0 if there is no product
     GemmOperand b;
     GemmPrecision precision = GemmPrecision::f32;
   };
-  // A part of a layer, and its derivative: of a block of rows, which may be multiplied by a weight; or of all
-  // rows.
+  // Operation is a part of a layer with its derivative. It works on a block of rows, which a weight may
+  // multiply, or on all rows.
   struct Operation {
     std::function<void(int block)> forward, back;
     Multiplier forward_by, back_by;
     std::function<void(Team&)> forward_all, back_all;
-    bool is_read_back = false;  // the backward pass reads what it has computed
-    bool of_network = false;    // where it is computed again, its product may be rounded
+    bool is_read_back = false;  // the backward pass reads the operation's result
+    bool of_network = false;    // if the product is computed again, it may be rounded
   };
   class Walker;
 
@@ -109,10 +112,11 @@ class HostLayerGradient final : public LayerGradient {
   MatrixView<float> gradient(const Value& v, int block) const {
     return v.gradient == nullptr ? part(gradient_, block) : rows(*v.gradient, v.n_cols, block);
   }
-  MatrixView<const float> qkv_head(int head) const;  // query heads, then those of K, then those of V
+  // Query heads come first, then the heads of K, then those of V.
+  MatrixView<const float> qkv_head(int head) const;
   KvGradients kv_gradients(int head);
 
-  // Runs operations in order, or their derivatives in the opposite order.
+  // Runs operations in order, or their derivatives in reverse order.
   void run(Team& team, bool back, int n_operations, bool again);
   template <class Body>
   void multiply_by(const Multiplier& by, Team& team, const Body& body);

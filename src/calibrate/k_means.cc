@@ -10,15 +10,15 @@
 namespace kvant {
 namespace {
 
-constexpr int kDrawnForEach = 8;        // points that k-means++ considers for each initial centroid
-constexpr double kMinErrorGain = 1e-4;  // share of the error that an iteration must gain
+constexpr int kDrawnForEach = 8;        // k-means++ considers this many points per initial centroid
+constexpr double kMinErrorGain = 1e-4;  // an iteration must lower the error by at least this share
 
-// The assignment of points to centroids.
+// Clusters assigns points to centroids.
 struct Clusters {
   std::vector<std::uint16_t> nearest;  // [n]
   std::vector<double> sums;            // [n_centroids, dim]
   std::vector<int> counts;             // [n_centroids]
-  double error = 0;                    // mean of |x - c|^2
+  double error = 0;                    // the mean of |x - c|^2
 };
 
 void assign(MatrixView<const float> points, const std::vector<float>& centroids, Clusters& clusters) {
@@ -56,8 +56,8 @@ int draw_member(const Clusters& clusters, int c, int n_members, std::mt19937_64&
   KVANT_CHECK(false, "a cluster without its members");
 }
 
-// Moves centroids to their clusters' means. An empty cluster gets a member of the largest, whose size then
-// counts as halved.
+// Moves each centroid to its cluster's mean. The centroid of an empty cluster moves to a member of the
+// largest cluster, whose size then counts as halved.
 void move_centroids(MatrixView<const float> points, const Clusters& clusters, std::mt19937_64& random,
                     std::vector<float>& centroids) {
   const int dim = points.cols;

@@ -9,9 +9,10 @@
 namespace kvant {
 namespace {
 
-constexpr int kBlock = 256;  // points whose distances are summed together
+constexpr int kBlock = 256;  // the distances of this many points are summed together
 
-// A part of the points, coordinate by coordinate, with each one's squared distance from the nearest centroid.
+// Draw holds a part of the points, coordinate by coordinate, with each point's squared distance from its
+// nearest centroid.
 struct Draw {
   int n = 0;
   int dim = 0;
@@ -34,7 +35,8 @@ Draw take_points(MatrixView<const float> points, int n_drawn) {
   return draw;
 }
 
-// Sets distances[i] to min(distances[i], |x_i - c|^2) for n <= kBlock points and returns their sum.
+// Sets distances[i] to min(distances[i], |x_i - c|^2) for n <= kBlock points, and returns the sum of the new
+// distances.
 KVANT_SIMD_CLONES float come_nearer(const float* coordinates, std::ptrdiff_t stride, int n, int dim,
                                     const float* centroid, float* distances) {
   float nearer[kBlock] = {};
@@ -65,7 +67,7 @@ double unit(std::mt19937_64& random) {
   return static_cast<double>(random() >> 11) * 0x1p-53;
 }
 
-// Returns the index of a point drawn in proportion to `distances`.
+// Returns the index of a point that is drawn with probability proportional to `distances`.
 int draw_point(const Draw& draw, std::mt19937_64& random) {
   double total = 0;
   for (const double block : draw.blocks) total += block;

@@ -24,7 +24,7 @@ MatrixView<const float> as_points(const std::vector<float>& values, int dim) {
   return {values.data(), static_cast<int>(values.size()) / dim, dim};
 }
 
-// Lloyd's algorithm in double precision by exhaustive search; empty clusters stay.
+// Runs Lloyd's algorithm in double precision by exhaustive search. Empty clusters keep their centroid.
 double lloyd_by_hand(MatrixView<const float> points, const std::vector<float>& start, int iterations) {
   const int dim = points.cols;
   std::vector<double> centroids(start.begin(), start.end());
@@ -63,7 +63,7 @@ TEST(KMeans, IsAsGoodAsLloydsAlgorithmInDoublePrecision) {
     const std::vector<float> values = normal_points(2000, dim, dim);
     const auto points = as_points(values, dim);
     std::mt19937_64 random(7);
-    // the same call as in k_means
+    // The call equals the one in k_means().
     const std::vector<float> start = spread_centroids(points, 32, 8 * 32, random);
     const double by_hand = lloyd_by_hand(points, start, 30);
     const KMeans ours = k_means(points, 32, {.iterations = 30, .seed = 7});
@@ -78,7 +78,7 @@ TEST(KMeans, CentroidsAreTheMeansOfTheirPoints) {
   const auto points = as_points(values, 4);
   const KMeans once = k_means(points, 16, {.iterations = 1000, .seed = 1});
   EXPECT_NEAR(lloyd_by_hand(points, once.centroids, 0), once.error_after, 1e-5);
-  // Another iteration by hand gains almost nothing.
+  // Another iteration by hand must gain almost nothing.
   EXPECT_NEAR(lloyd_by_hand(points, once.centroids, 1), once.error_after, 2e-4 * once.error_after);
 }
 
@@ -115,11 +115,12 @@ TEST(KMeans, ManagesWithEqualPoints) {
   for (const float x : means.centroids) EXPECT_EQ(x, 2.5F);
 }
 
-// All centroids start at one place, except for one point far away. The empty clusters must find the others.
+// All but one of the initial centroids lie at one place, far from the cloud of points. The empty clusters
+// must be moved to the cloud.
 TEST(KMeans, ReseedsEmptyClusters) {
   std::vector<float> values(2 * 4096, 0.0F);
   const std::vector<float> cloud = normal_points(64, 2, 9);
-  std::copy(cloud.begin(), cloud.end(), values.begin() + 2 * 1000);  // k-means++ draws from 128 points
+  std::copy(cloud.begin(), cloud.end(), values.begin() + 2 * 1000);  // k-means++ considers only 128 points
   const KMeans means = k_means(as_points(values, 2), 16, {.seed = 1});
   EXPECT_LT(means.error_after, 0.35 * means.error_before);
 }

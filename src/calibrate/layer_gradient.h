@@ -1,4 +1,5 @@
-// LayerGradient: what a layer of a transformer stored of a whole context, and the derivative of a loss by it.
+// LayerGradient gives access to what a layer stored of a whole context, and to the derivative of a loss by
+// it.
 #pragma once
 
 #include <vector>
@@ -13,14 +14,14 @@ class LayerGradient {
  public:
   virtual ~LayerGradient() = default;
 
-  // [n_rows, head_dim]: K after RoPE, or V.
+  // Returns K after RoPE, or V: [n_rows, head_dim].
   virtual MatrixView<const float> stored(int kv_head, Side side) const = 0;
-  // Of a query head; its matrices are this object's.
+  // Returns the attention of a query head. Its matrices belong to this object.
   virtual HeadAttention attention(int head) const = 0;
-  // [n_rows, head_dim]: the gradient by what that gives.
+  // Returns the gradient by the outputs of a query head's attention, [n_rows, head_dim].
   virtual MatrixView<const float> output_gradient(int head) const = 0;
-  // Second moments [d, d] of the queries of a KV head, turned back to how they are before RoPE, each times
-  // the length of the derivative by its scores with sealed tokens, the sink's left out.
+  // Returns the second moments [d, d] of a KV head's queries before RoPE. Each query is weighted by the norm
+  // of the loss's derivative by its scores with sealed tokens, except the sink's.
   virtual std::vector<double> query_moments(int kv_head) const = 0;
 };
 

@@ -19,12 +19,13 @@
 namespace kvant {
 namespace {
 
-// one context in this many evaluates adapters, which learn from the others
+// Of this many contexts, one evaluates the adapters, which learn from the others.
 constexpr int kContextsPerJudged = 4;
 const std::vector<float> kSwitchedOff{0.0F};
-constexpr float kLargestInteger = 119;  // largest integer of universal scales (TurboAttention, Algorithm 1)
+// The largest integer of universal scales (TurboAttention, Algorithm 1).
+constexpr float kLargestInteger = 119;
 
-// Returns a separate seed for every (layer, head, side), independent of what else is learned.
+// Returns a separate seed for every (layer, head, side), which does not depend on what else is learned.
 std::uint64_t head_seed(std::uint64_t seed, const HeadNeeds& needs) {
   std::uint64_t mixed = seed;
   for (const int part : {needs.layer, needs.kv_head, static_cast<int>(needs.side)})
@@ -87,7 +88,7 @@ class HeadLearner {
     return *found;
   }
 
-  // Learns each step's constants and applies the step to the rows.
+  // Learns each transform's constants and applies the transform to the rows.
   Status learn_transforms() {
     for (std::size_t i = 0; i < needs_.transforms.size(); ++i) {
       const TransformKind* kind = find_transform_kind(needs_.transforms[i]);
@@ -108,8 +109,8 @@ class HeadLearner {
     }
     return {};
   }
-  // Reads the tokens' untransformed K, and the passages' queries as they meet K after the first `n_steps`
-  // steps.
+  // Reads K of the tokens without transforms, and the passages' queries, transformed to match K after its
+  // first n_steps transforms.
   void read_attention(std::size_t n_steps) {
     keys_ = capture_.rows(needs_.layer, needs_.kv_head, Side::key, needs_.without_sink);
     const int group = capture_.geometry().group(needs_.layer);
@@ -137,7 +138,8 @@ class HeadLearner {
           static_cast<float>(book.error_int8)});
   }
 
-  // Transforms mix the channels of RoPE's pairs, so channels then count separately.
+  // Learns the energies of channels. Transforms mix the channels of RoPE's pairs, so with transforms, each
+  // channel counts alone.
   void learn_channel_energies(const ScopedNeed& constant) {
     if (queries_.empty()) read_attention(needs_.transforms.size());
     const bool turned = needs_.side == Side::key && needs_.transforms.empty();
@@ -145,7 +147,8 @@ class HeadLearner {
          channel_energies(rows(), of(queries_), turned ? turns_ : std::span<const ChannelTurn>()));
   }
 
-  // Unsealed and protected tokens are stored in the tail's format, so the sink is included here.
+  // Learns the tail's scale. The tail's format stores unsealed and protected tokens, so the sink's tokens are
+  // included.
   void learn_universal_scale(const ScopedNeed& constant) {
     KVANT_CHECK(constant.need.size == 1, "a tail's constant that nobody learns");
     std::vector<float> all = capture_.rows(needs_.layer, needs_.kv_head, needs_.side, false);
@@ -166,7 +169,8 @@ class HeadLearner {
     KVANT_CHECK(false, "a priority that nobody measures");
   }
 
-  // Both maps are trained together when the query map is requested.
+  // Trains the adapters. The maps of queries and keys are trained together, when the queries' map is
+  // requested.
   void learn_adapters(const ScopedNeed& constant) {
     if (constant.need.name != kQueryAdapter) return;
     CorrectedKeys keys{needs_.layer,
@@ -192,7 +196,7 @@ class HeadLearner {
     keep(constant.stored + kLossesSuffix,
          {static_cast<float>(trained.loss_before), static_cast<float>(trained.loss_after)});
   }
-  // Returns the need called `name` for the same format and scale.
+  // Returns the need called `name` for the same format and correction.
   const ScopedNeed& sibling(const ScopedNeed& of, const std::string& name) const {
     const auto found = std::find_if(needs_.constants.begin(), needs_.constants.end(), [&](const auto& c) {
       return c.need.name == name && c.corrected == of.corrected && c.correction == of.correction;
@@ -206,9 +210,9 @@ class HeadLearner {
   std::span<const ChannelTurn> turns_;
   const CalibrationSettings& settings_;
   std::uint64_t seed_;
-  std::vector<float> rows_;     // [n, d]: transformed by the steps learned so far
-  std::vector<float> keys_;     // the same tokens' K, if a step's learner reads attention
-  std::vector<float> queries_;  // [m, d], likewise: transformed as far as K's side
+  std::vector<float> rows_;     // [n, d]: transformed by the transforms that were learned so far
+  std::vector<float> keys_;     // K of the same tokens, if a transform's learner reads attention
+  std::vector<float> queries_;  // [m, d]: the passages' queries, transformed to match K
   Constants known_;             // by plain name
   LearnedConstants learned_;
 };

@@ -1,4 +1,4 @@
-// Learns the constants of one head's side from captured values.
+// Learns the constants of one side of a head from captured values.
 #pragma once
 
 #include <cstdint>
@@ -15,15 +15,17 @@
 
 namespace kvant {
 
-// Constants by scoped name. Each codebook is accompanied by "<name>#errors", the three errors of struct
-// Codebook. Each head's adapters are accompanied by "<name of the query's>#losses", the losses of
-// TrainedAdapters. Adapters that don't help their head are a single 0: see switched_off().
+// LearnedConstants holds constants by scoped name. Each codebook is accompanied by "<name>#errors", the three
+// errors of struct Codebook. Each head's adapters are accompanied by "<name of the queries' map>#losses", the
+// losses of TrainedAdapters. If adapters do not help their head, their constant is a single 0
+// (switched_off()).
 using LearnedConstants = std::vector<std::pair<std::string, std::vector<float>>>;
 
-// Learns everything that `needs` lists on the capture's rows, in order: each step's constants on the output
-// of the steps before it, then the formats' on the output of all steps. Deterministic for a seed
-// (settings.seed), and independent of what else is learned. turns: RoPE's rotations in the head's layer.
-// Returns an error if a transform rejects the rows (values that are not finite).
+// Learns everything that `needs` lists from the capture's rows: first the constants of each transform, from
+// the rows after the transforms before it, then those of the formats, from the rows after all transforms. The
+// result is deterministic for settings.seed, and does not depend on what else is learned. `turns` are RoPE's
+// rotations in the head's layer. Returns an error if a transform rejects the rows, because values are not
+// finite.
 Result<LearnedConstants> learn_head(const Capture& capture, const HeadNeeds& needs,
                                     std::span<const ChannelTurn> turns, const CalibrationSettings& settings);
 

@@ -12,7 +12,7 @@
 namespace kvant {
 namespace {
 
-// Returns the heads with those constants that are metrics.
+// Returns the heads of all recipes that need metrics, with only these needs.
 std::vector<HeadNeeds> metrics_of(std::span<const Recipe> recipes, const Geometry& geometry) {
   std::vector<HeadNeeds> heads = needs_of(recipes, geometry);
   for (HeadNeeds& needs : heads)

@@ -1,4 +1,5 @@
-// Constants of formats that shape K's errors (format/page_metric.h), from moments of queries.
+// Learns the constants of formats with query-weighted errors of K (format/page_metric.h), from moments of
+// queries.
 #pragma once
 
 #include <span>
@@ -14,8 +15,8 @@ namespace kvant {
 
 bool needs_page_metrics(std::span<const Recipe> recipes, const Geometry& geometry);
 
-// Adds them by scoped name to `constants`, which already has the recipes' transforms. turns: RoPE's rotations
-// of each layer.
+// Adds the metrics to `constants` by scoped name. `constants` must already have the recipes' transforms.
+// `turns` are RoPE's rotations in each layer.
 void learn_page_metrics(std::span<const Recipe> recipes, const Geometry& geometry,
                         const QueryMoments& moments, const std::vector<std::vector<ChannelTurn>>& turns,
                         int n_threads, Constants& constants);

@@ -101,8 +101,7 @@ TEST(PrincipalDirections, AreOrthonormalAndMakeChannelsIndependent) {
   for (int i = 1; i < d; ++i) EXPECT_LE(moments[i], moments[i - 1] * 1.0001);
 }
 
-// Queries read K along (1, 1) more than along (1, -1). Of V's tokens only the second has a key that they
-// read.
+// Queries read K along (1, 1) more than along (1, -1). They read only the key of V's second token.
 TEST(TransformLearner, OscarTurnsToWhatAttentionReads) {
   const std::vector<float> queries{2, 2, 1, -1}, keys{1, -1, 3, 3}, values{5, 0, 0, 1};
   const auto view = [](const std::vector<float>& x) { return MatrixView<const float>(x.data(), 2, 2); };
@@ -110,7 +109,8 @@ TEST(TransformLearner, OscarTurnsToWhatAttentionReads) {
   ASSERT_NE(learner, nullptr);
   const std::vector<float> of_keys = learner->learn({Side::key, view(keys), view(keys), view(queries)});
   EXPECT_NEAR(std::abs(of_keys[0] + of_keys[1]), std::sqrt(2.0F), 1e-6);  // moments [[5, 3], [3, 5]]
-  // Squared scores: (2 - 2)^2 + (1 + 1)^2 = 4 and 12^2 + 0 = 144; moments of V: diag(25 * 4, 144).
+  // The squared scores of the two keys are (2 - 2)^2 + (1 + 1)^2 = 4 and 12^2 + 0 = 144. The moments of V are
+  // diag(25 * 4, 144).
   const std::vector<float> of_values = learner->learn({Side::value, view(values), view(keys), view(queries)});
   EXPECT_NEAR(std::abs(of_values[1]), 1, 1e-6);
   EXPECT_NEAR(std::abs(of_values[2]), 1, 1e-6);
@@ -125,12 +125,15 @@ TEST(HeadPriority, MeasuresEveryMetricOfTheRecipes) {
   }
 }
 
-// Channel ranges are 2 and 8, and values reach from -4 to 4.
+// The channels' ranges are 2 and 8, and values reach from -4 to 4.
 TEST(HeadPriority, MatchesComputationByHand) {
   const MatrixView<const float> values(kValues.data(), 3, 2);
   for (const PriorityMetric& metric : priority_metrics()) {
-    const std::map<std::string, double> by_hand{
-        {"min-max", 8}, {"variation", 3}, {"gap-std", 24}, {"entropy", std::log2(6.0)}};  // six bins of one
+    const std::map<std::string, double> by_hand{// Six bins with one value each.
+                                                {"min-max", 8},
+                                                {"variation", 3},
+                                                {"gap-std", 24},
+                                                {"entropy", std::log2(6.0)}};
     ASSERT_TRUE(by_hand.contains(metric.name));
     EXPECT_NEAR(metric.measure(values), by_hand.at(metric.name), 1e-12) << metric.name;
   }

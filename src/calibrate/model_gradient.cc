@@ -10,8 +10,9 @@
 namespace kvant {
 namespace {
 
-// By what they take; the vocabulary is multiplied by two times and a half.
-constexpr int kForwardSteps = 3, kBackwardSteps = 4;  // of a layer
+// These numbers weigh the progress by the time that passes take. The vocabulary is multiplied two and a half
+// times.
+constexpr int kForwardSteps = 3, kBackwardSteps = 4;  // per layer
 
 int vocabulary_steps(const Hparams& h) {
   const double layer =
@@ -68,7 +69,7 @@ class Pass {
   const GradientRequest& request_;
   int n_rows_;
   std::vector<float> x_;                    // [n_rows, n_embd]: the residual stream
-  std::vector<std::vector<float>> inputs_;  // of each layer
+  std::vector<std::vector<float>> inputs_;  // the inputs of each layer
 };
 
 }  // namespace

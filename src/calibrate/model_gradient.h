@@ -1,4 +1,5 @@
-// The derivative of a model's predictions by its K and V, from one pass over a context and one back.
+// Computes the derivative of a model's predictions by its K and V, with one forward and one backward pass
+// over a context.
 #pragma once
 
 #include <atomic>
@@ -14,20 +15,20 @@ namespace kvant {
 
 struct GradientRequest {
   std::span<const std::int32_t> tokens;
-  int first_scored = 0;  // predictions of tokens [first_scored, n) count
+  int first_scored = 0;  // the predictions of tokens [first_scored, n) count
   std::uint64_t seed = 0;
   int n_threads = 1;
-  std::function<void(int)> advance;         // after n more of gradient_steps()
-  const std::atomic<bool>* stop = nullptr;  // once true: the error "interrupted"; null: never
+  std::function<void(int)> advance;         // called after n more of gradient_steps() are done
+  const std::atomic<bool>* stop = nullptr;  // once true, the error "interrupted" is returned; null: never
 };
 
-// Of one request, for progress.
+// Returns the number of steps of one request, for progress.
 int gradient_steps(const Hparams& hparams);
 
-// Calls visit(layer, state) from the last layer to the first, with the scores' derivative (score_gradient.h).
-// An empty visit: nothing is differentiated.
-// Returns the log probabilities of the scored positions' next tokens (of the last: of the first token).
-// Errors: "interrupted"; the model's.
+// Calls visit(layer, state) from the last layer to the first, with the derivative of the predictions' scores
+// (score_gradient.h). If `visit` is empty, nothing is differentiated. Returns the log probability of the next
+// token at each scored position; for the last position, that of the context's first token. Returns the error
+// "interrupted", and the model's errors.
 Result<std::vector<double>> model_gradient(DifferentiableModel& model, const GradientRequest& request,
                                            const std::function<void(int layer, const LayerGradient&)>& visit);
 

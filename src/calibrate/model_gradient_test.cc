@@ -14,11 +14,11 @@
 namespace kvant {
 namespace {
 
-constexpr int kTokens = 192;  // a page that is sealed, and queries that read it
+constexpr int kTokens = 192;  // a sealed page, and queries that read it
 constexpr int kScored = kTokens - kPageTokens;
 
-// Runs the model in two steps, of a page and of the rest. What the first leaves in the cache is K and V with
-// errors, while its own tokens attend without them: as a page is read once it is sealed.
+// Erring runs the model in two steps: the first page, and the rest. The first step leaves K and V with errors
+// in the cache, but its own tokens attend without errors. That is how a page is read once it is sealed.
 class Erring final : public BackendDecorator {
  public:
   Erring(AttentionBackend& inner, const Geometry& geometry, std::uint32_t seed)
@@ -34,7 +34,7 @@ class Erring final : public BackendDecorator {
     outputs_.resize(g_.n_layers);
   }
 
-  double scale = 0;  // of the errors
+  double scale = 0;  // factor of the errors
   bool records = false;
 
   float error(Side side, int layer, int token, int kv_head, int channel) const {
@@ -79,7 +79,7 @@ std::vector<std::int32_t> tokens_of_noise() {
   return tokens;
 }
 
-// log softmax [kScored, n_vocab] of the tokens after the page, in double.
+// Returns the log softmax [kScored, n_vocab] after each token behind the page, in double precision.
 std::vector<std::vector<double>> predictions(Engine& engine, Erring& backend,
                                              const std::vector<std::int32_t>& tokens) {
   const auto plan = resolve(*parse_recipe("k=f16,v=f16"), engine.geometry(), nullptr);
@@ -103,7 +103,7 @@ std::vector<std::vector<double>> predictions(Engine& engine, Erring& backend,
   return rows;
 }
 
-// Summed over the scored positions.
+// Returns the divergence of the predictions with errors, summed over the scored positions.
 double divergence(Engine& engine, Erring& backend, const std::vector<std::int32_t>& tokens, double scale) {
   backend.scale = 0;
   backend.records = true;
@@ -123,7 +123,7 @@ TinyModel tiny(const Architecture& architecture) {
   model.architecture = architecture.name;
   const LayerProgram& layer = architecture.layer;
   model.qk_norm = find_step<NormHeads>(layer.attention) != nullptr;
-  if (model.qk_norm) model.key_octaves = 2;  // the engine balances them
+  if (model.qk_norm) model.key_octaves = 2;  // the engine balances these norms
   model.post_norms = find_step<Norm>(layer.back) != nullptr;
   model.fused_gate_up = model.fused_qkv = architecture.unit.fused;
   model.qkv_bias = std::string(architecture.name) == "qwen2";
@@ -135,8 +135,8 @@ TinyModel tiny(const Architecture& architecture) {
 
 class Gradients : public ::testing::TestWithParam<Variant> {};
 
-// By the definition of Fisher's information, the mean of (g . d)^2 / 2 over the signs is the divergence that
-// small errors make, which change the heads' outputs by d.
+// Small errors change the heads' outputs by d. By the definition of Fisher's information, the divergence is
+// the mean of (g . d)^2 / 2 over the random signs of g.
 TEST_P(Gradients, ForeseeTheDivergence) {
   const auto file = write_tiny_model(GetParam().model);
   auto engine = Engine::load(file->path(), {.n_threads = 1});
@@ -185,7 +185,7 @@ INSTANTIATE_TEST_SUITE_P(Architectures, Gradients, ::testing::ValuesIn([] {
                            std::vector<Variant> all;
                            for (const char* name : {"gemma2", "gemma3", "llama", "phi3", "qwen2", "qwen3"})
                              all.push_back({name, tiny(*find_architecture(name))});
-                           // Other norms, networks without gates, layers without RoPE.
+                           // These models have other norms, networks without gates, and layers without RoPE.
                            for (const Variant& v : dense_variants())
                              for (const std::string name : {"arcee", "hunyuan_dense", "nemotron", "olmo3",
                                                             "smollm3", "stablelm_parallel"})

@@ -1,4 +1,4 @@
-// Saves the query moments that a calibration has read to a file.
+// Saves the query moments that a calibration has collected so far.
 #pragma once
 
 #include <cstdint>
@@ -10,9 +10,10 @@
 
 namespace kvant {
 
-// identity: hash of the work that they belong to. Errors: see write_whole_file.
+// Writes the moments. `identity` is a hash of the work to which they belong. Returns the errors of
+// write_whole_file().
 Status write_moments(const ReadContexts& read, std::uint64_t identity, const std::string& path);
-// Returns an empty result if there is no file. Errors: see open_state().
+// Reads the moments. The result is empty if there is no file. Returns the errors of open_state().
 Result<ReadContexts> read_moments(const std::string& path, std::uint64_t identity, const Geometry& geometry);
 
 }  // namespace kvant

@@ -14,7 +14,8 @@ std::string joined(const std::vector<std::string>& names) {
 
 std::string stored_name(const ConstantNeed& need, bool without_sink) {
   const std::string sink = without_sink ? "" : "nosink/";
-  if (need.kind == NeedKind::transform) return sink + need.name;  // its name includes the steps before it
+  // The name includes the transforms before it.
+  if (need.kind == NeedKind::transform) return sink + need.name;
   return sink + joined(need.after) + ":" + need.name;
 }
 
@@ -39,7 +40,7 @@ bool same_values(const HeadNeeds& a, const HeadNeeds& b) {
   return a.side == b.side && a.without_sink == b.without_sink && a.transforms == b.transforms;
 }
 
-// Merges needs of a head with its existing ones.
+// Adds the needs of a head to its earlier ones. Needs that are learned from the same values are merged.
 void merge(std::vector<HeadNeeds>& of_head, HeadNeeds needs) {
   if (needs.constants.empty()) return;
   const auto same =

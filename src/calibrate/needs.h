@@ -1,8 +1,9 @@
-// Needs: the constants that calibration must learn for recipes, and the names under which they are stored.
+// Lists the constants that calibration must learn for recipes, and the names under which they are stored.
 //
-// A constant depends on its input: the transforms before it, and whether the recipe has a sink (then the
-// first tokens of a sequence are left out). One file may serve many recipes, so a constant is stored under a
-// scoped name: "smooth+hadamard:codebook/vq-d4b8", prefixed with "nosink/" for recipes without a sink.
+// A constant depends on the values that it is learned from: on the transforms before it, and on whether the
+// recipe has a sink, whose tokens are then left out. One file may serve many recipes, so a constant has a
+// scoped name, such as "smooth+hadamard:codebook/vq-d4b8". For recipes without a sink, the name begins with
+// "nosink/".
 #pragma once
 
 #include <span>
@@ -18,41 +19,44 @@
 
 namespace kvant {
 
-// One constant with its dependencies.
+// ScopedNeed is a constant that a recipe needs, with what the constant depends on.
 struct ScopedNeed {
   ConstantNeed need;
   std::string stored;  // the scoped name
-  // Only for adapters: K's format, whose errors they correct, and the scale of the correction.
+  // These two apply only to adapters: the format of K whose errors they correct, and the kind of correction.
   const Format* corrected = nullptr;
   Correction correction = Correction::none;
 };
 
-// The constants to learn on the values of one (layer, KV head, side) after one chain of transforms.
+// HeadNeeds lists the constants to learn from the values of one (layer, KV head, side) after one chain of
+// transforms.
 struct HeadNeeds {
   int layer = 0;
   int kv_head = 0;
   Side side = Side::key;
-  bool without_sink = false;            // the recipe protects the first tokens: learn without them
+  bool without_sink = false;            // the recipe protects the first tokens, so constants are learned
+                                        // without them
   std::vector<std::string> transforms;  // in the order in which they are applied
-  std::vector<ScopedNeed> constants;    // each depends only on earlier ones
+  std::vector<ScopedNeed> constants;    // a constant depends only on constants before it
 };
 
-// Returns what the recipes need of a model, in the order of layers, heads and sides. Needs on the same values
-// are merged; heads that need nothing are left out.
+// Returns what the recipes need of a model, in the order of layers, heads and sides. Needs that are learned
+// from the same values are merged. Heads that need nothing are left out.
 std::vector<HeadNeeds> needs_of(std::span<const Recipe> recipes, const Geometry& geometry);
 
-// Returns the stored name of the sensitivities of the recipe's ladder for one head's side. Requires a recipe
-// with a budget.
+// Returns the stored name of the sensitivities of the recipe's ladder, for one side of a head. The recipe
+// must have a budget.
 std::string stored_sensitivity(const Recipe& recipe, const Geometry& geometry, int layer, int kv_head,
                                Side side);
 
-// Whether calibration has anything to learn for the recipe.
+// Returns whether calibration has anything to learn for the recipe.
 bool needs_calibration(const Recipe& recipe, const Geometry& geometry);
-// Whether the recipe can't be used without calibration: it has constants without stand-ins.
+// Returns whether the recipe cannot be used without calibration, because some of its constants have no
+// stand-in.
 bool requires_calibration(const Recipe& recipe, const Geometry& geometry);
 
-// Returns the constants of `stored` (by scoped name) that `recipe` needs, by the names that resolve() looks
-// up. An error names the first missing one.
+// Returns the constants that `recipe` needs from `stored`, whose names are scoped. The result has the names
+// that resolve() looks up. An error names the first missing constant.
 Result<Constants> constants_for(const Recipe& recipe, const Geometry& geometry, const Constants& stored);
 
 }  // namespace kvant

@@ -32,7 +32,7 @@ Status check(const Recipe& recipe, const Geometry& geometry) {
   return {};
 }
 
-// A layer of a model that runs elsewhere. All views must outlive it.
+// OutsideLayer is a layer of a model that runs elsewhere. All views must outlive the object.
 class OutsideLayer final : public LayerGradient {
  public:
   OutsideLayer(const Geometry& geometry, int layer, MatrixView<const float> q, MatrixView<const float> k,
@@ -53,7 +53,7 @@ class OutsideLayer final : public LayerGradient {
     return {shape_, head_of(q_, head), stored(kv_head, Side::key), stored(kv_head, Side::value)};
   }
   MatrixView<const float> output_gradient(int head) const override { return head_of(gradient_, head); }
-  // The caller passes them to add_moments().
+  // The caller passes moments to add_moments(), so there are none here.
   std::vector<double> query_moments(int) const override { return {}; }
 
  private:

@@ -23,7 +23,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Records the rows of one sequence that a backend is shown, by layer: [tokens, heads * d].
+// Watching records the rows of one sequence that a backend gets, by layer: [tokens, heads * d].
 class Watching final : public BackendDecorator {
  public:
   explicit Watching(AttentionBackend& inner) : BackendDecorator(inner) {}
@@ -50,7 +50,8 @@ class Watching final : public BackendDecorator {
   }
 };
 
-// Passes layers of a context on as an outside model has them: all heads side by side in a row.
+// HandingOver passes the layers of a context on in the form of an outside model: all heads of a token are in
+// one row.
 class HandingOver final : public ContextObserver {
  public:
   HandingOver(const Geometry& geometry, OutsideCalibration& to, int context)
@@ -91,7 +92,7 @@ std::string letters(int n) {
   return text;
 }
 
-// Calibrates a model with the engine, and as if it ran elsewhere.
+// OutsideModels calibrates a model with the engine, and again as if the model ran elsewhere.
 class OutsideModels : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -113,7 +114,7 @@ class OutsideModels : public ::testing::Test {
             rope_turns(engine_->parts(), engine_->geometry(), 1)};
   }
 
-  // Reads a sample like read_samples().
+  // Reads a sample in the same way as read_samples().
   void read(const Sample& sample, int sequence, OutsideCalibration& to) {
     const auto plan = resolve(Recipe{}, engine_->geometry(), nullptr).value();
     Watching backend(*backend_);

@@ -1,4 +1,4 @@
-// Principal directions of values, for the transforms `pca` and `oscar`.
+// Computes principal directions of values, for the transforms `pca` and `oscar`.
 #pragma once
 
 #include <span>
@@ -8,11 +8,11 @@
 
 namespace kvant {
 
-// Second moments x^T diag(weights) x, [d, d]. weights: [n], or empty if all are 1.
+// Returns the second moments x^T diag(weights) x, [d, d]. weights [n]; empty if all are 1.
 std::vector<double> second_moments(MatrixView<const float> x, std::span<const double> weights = {});
 
-// Returns the eigenvectors of symmetric `moments` [d, d] as the rows of an orthonormal matrix [d, d], the
-// largest eigenvalue first.
+// Returns the eigenvectors of the symmetric `moments` [d, d] as rows of an orthonormal matrix [d, d]. The
+// vector of the largest eigenvalue comes first.
 std::vector<float> principal_directions(std::vector<double> moments, int d);
 
 }  // namespace kvant

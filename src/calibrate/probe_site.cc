@@ -13,7 +13,7 @@
 namespace kvant {
 namespace {
 
-// Each group of 32 channels has its own scale, so errors are .4 % of the largest value.
+// In this format, each group of 32 channels has its own scale, so errors are .4 % of the largest value.
 constexpr const char* kNearlyExact = "tok8g32";
 
 Status can_run(const SampleReader& model, const Recipe& recipe, const Constants& learned) {
@@ -26,7 +26,7 @@ Status can_run(const SampleReader& model, const Recipe& recipe, const Constants&
   return placed.ok() ? Status{} : placed.error();
 }
 
-// Whether probes of both sides can run.
+// Returns an error if probes of one of the sides cannot run.
 Status can_probe(const SampleReader& model, const Recipe& recipe, const std::string& rest,
                  const Constants& learned) {
   const Geometry& g = model.engine->geometry();

@@ -1,5 +1,5 @@
-// ProbeSite: the model that runs to measure sensitivities (sensitivity.h), and the format of all but the
-// probed heads in these runs.
+// Chooses where probes run, which measure sensitivities (sensitivity.h). ProbeSite holds the model that runs,
+// and the format of all heads that are not probed.
 #pragma once
 
 #include <string>
@@ -14,17 +14,17 @@ struct ProbeSite {
   SampleReader model;
   std::string rest = "bf16";  // a format
 
-  // The recipe that a probed cache is compared with.
+  // Returns the recipe that a probed cache is compared with.
   Recipe base(const Recipe& recipe) const;
-  // Returns base() with one more token in the sink, or one less if the sink is a whole page. This changes
-  // predictions by almost nothing, except through different rounding.
+  // Returns base() with one more token in the sink, or with one less if the sink is a whole page. Apart from
+  // rounding, predictions hardly change.
   Recipe barely_changed(const Recipe& recipe) const;
 };
 
-// Returns a site with `reader` if its device supports the recipe's probe format in one layer's side and
-// another format in the rest. That other format is bf16, or 8 bits if the device only has pages of codes;
-// both compared runs use it. Else returns one with `host`, after a warning. learned: what the recipe needs
-// beside its sensitivities.
+// Returns a site on the reader's device if the device supports the recipe's probe format in one layer's side
+// next to another format in the rest. The rest is bf16, or 8 bits if the device has only pages of codes; both
+// of the compared runs use it. Otherwise, prints a warning and returns a site on `host`. `learned` holds what
+// the recipe needs besides its sensitivities.
 ProbeSite probe_site(const SampleReader& reader, const SampleReader& host, const Recipe& recipe,
                      const Constants& learned);
 

@@ -15,10 +15,10 @@
 namespace kvant {
 namespace {
 
-constexpr int kQueries = 32;  // last tokens of a passage, whose outputs are compared
+constexpr int kQueries = 32;  // the outputs of this many last tokens of a passage are compared
 
 struct Sums {
-  double difference[3] = {};  // squared: K, V, output
+  double difference[3] = {};  // sums of squares for K, V and the output
   double energy[3] = {};
   void add(int which, float exact, float got) {
     const double d = static_cast<double>(got) - exact;
@@ -34,8 +34,8 @@ struct Sums {
   double relative(int which) const { return energy[which] > 0 ? difference[which] / energy[which] : 0; }
 };
 
-// Returns the attention output [d] of token `query`, whose query vector is q. sink: the head's sink logit, or
-// -inf.
+// Returns the attention output [d] of token `query`, whose query vector is q. `sink` is the head's sink
+// logit, or -inf.
 std::vector<float> attend(const Geometry& geometry, int layer, float sink, int query, const float* q,
                           const std::vector<float>& all_k, const std::vector<float>& all_v) {
   const int d = geometry.dim(layer);
@@ -105,7 +105,7 @@ RecipeQuality measure_quality(const Capture& capture, const Plan& plan, int n_th
       of_head[i] = measure_head(capture, plan, where.layer, where.kv_head);
     });
   });
-  Sums sums;  // summed in a fixed order, so the number of threads doesn't matter
+  Sums sums;  // summed in a fixed order, so the result does not depend on the number of threads
   for (const Sums& head : of_head) sums.add(head);
   quality.key_error = sums.relative(0);
   quality.value_error = sums.relative(1);

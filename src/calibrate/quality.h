@@ -7,12 +7,13 @@
 
 namespace kvant {
 
-// Returns the errors on the capture's passages with all their whole pages sealed in the plan's formats,
-// without the sink. Attention outputs are those of the last tokens of these pages. Fields are 0 if passages
-// have no whole page. Runs on n_threads threads.
+// Returns the errors on the capture's passages. All their whole pages are sealed in the plan's formats,
+// except for the sink's tokens. Attention outputs are those of the last tokens of these pages. All errors are
+// 0 if passages have no whole page. The function runs on n_threads threads.
 RecipeQuality measure_quality(const Capture& capture, const Plan& plan, int n_threads);
 
-// Measures a recipe with constants by scoped name. Errors: a missing constant; see resolve().
+// Measures a recipe with constants that have scoped names. Returns an error for a missing constant, and the
+// errors of resolve().
 Result<RecipeQuality> quality_of(const Recipe& recipe, const Constants& constants, const Capture& capture,
                                  int n_threads);
 

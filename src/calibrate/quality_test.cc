@@ -14,7 +14,8 @@ namespace {
 
 constexpr int kSize = 32, kTokens = 2 * kPageTokens, kQueries = 32;
 
-// One KV head with two query heads in each of two layers, the second of which has a sliding window.
+// Returns a geometry of two layers with one KV head and two query heads each. The second layer has a sliding
+// window.
 Geometry geometry() {
   Geometry g;
   g.n_layers = 2;
@@ -45,7 +46,7 @@ void fill(Capture& capture) {
   }
 }
 
-// Attention of token `query` in double precision.
+// Computes the attention output of token `query` in double precision.
 std::vector<double> attention(const Geometry& g, int layer, int head, int query, const float* q,
                               const std::vector<float>& k, const std::vector<float>& v) {
   const int window = g.sliding_window[layer];

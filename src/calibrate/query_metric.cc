@@ -13,10 +13,10 @@
 namespace kvant {
 namespace {
 
-// Share of the mean eigenvalue that is added to all, because queries of other texts differ.
+// This share of the mean eigenvalue is added to all eigenvalues, because queries of other texts differ.
 constexpr double kFloor = 0.1;
 
-// Returns A of the transform of rows k -> k A + b.
+// Returns A of the transform of rows, k -> k A + b.
 std::vector<double> linear_part(const Transform& transform, int d) {
   std::vector<float> units(static_cast<std::size_t>(d) * d, 0.0F), origin(d, 0.0F);
   for (int i = 0; i < d; ++i) units[static_cast<std::size_t>(i) * d + i] = 1;
@@ -27,12 +27,12 @@ std::vector<double> linear_part(const Transform& transform, int d) {
   return map;
 }
 
-// Returns B^T moments B, where B transforms queries (rows: q -> q B).
+// Returns B^T moments B, where the transform maps queries (rows) q to q B.
 std::vector<double> moments_behind(const Transform& transform, const std::vector<double>& moments, int d) {
   std::vector<float> map(moments.size(), 0.0F);
   for (int i = 0; i < d; ++i) map[static_cast<std::size_t>(i) * d + i] = 1;
   transform.query({map.data(), d, d}, nullptr);
-  const auto product = [d](auto a, auto b) {  // sum over k of a(i, k) b(k, j)
+  const auto product = [d](auto a, auto b) {  // the sum over k of a(i, k) b(k, j)
     std::vector<double> out(static_cast<std::size_t>(d) * d, 0.0);
     for (int i = 0; i < d; ++i)
       for (int k = 0; k < d; ++k)
@@ -60,7 +60,7 @@ Result<QueryMoments> query_moments(DifferentiableModel& model, const Geometry& g
   read.sums.resize(geometry.n_all_kv_heads());
   for (std::size_t c = read.n; c < request.contexts.size(); ++c) {
     const auto context = static_cast<int>(c);
-    QueryMoments of_context(read.sums.size());  // partly read contexts don't count
+    QueryMoments of_context(read.sums.size());  // a partly read context does not count
     if (request.observer != nullptr) KVANT_RETURN_IF_ERROR(request.observer->begin(context, read.sums));
     const std::vector<std::int32_t>& tokens = request.contexts[c].tokens;
     const int first_scored = first_scored_query(static_cast<int>(tokens.size()));
@@ -91,10 +91,10 @@ std::vector<float> query_metric(const std::vector<double>& moments, const Transf
   const SymmetricEigen eigen = symmetric_eigen(moments_behind(transform, moments, d), d);
   double mean = 0, rest = 0;
   for (int i = 0; i < d; ++i) mean += std::max(eigen.values[i], 0.0) / d;
-  if (!(mean > 0)) return directions;  // no query reads this head: all errors count alike
+  if (!(mean > 0)) return directions;  // no query reads this head, so all directions have equal weight
   for (int i = kMetricRank; i < d; ++i) rest += std::max(eigen.values[i], 0.0) / (d - kMetricRank);
   rest += kFloor * mean;
-  const std::vector<double> back = linear_part(transform, d);  // transposed: the inverse of B
+  const std::vector<double> back = linear_part(transform, d);  // A, whose transpose is the inverse of B
   for (int r = 0; r < kMetricRank; ++r) {
     const double value = std::max(eigen.values[r], 0.0) + kFloor * mean;
     const double length = std::sqrt(std::max(value / rest - 1, 0.0));

@@ -26,7 +26,8 @@ double quadratic(const std::vector<double>& matrix, const std::vector<float>& e)
   return sum;
 }
 
-// Moments of three strong directions, with all others alike; the metric represents these exactly.
+// Returns moments with three strong directions, while all other directions are equal. The metric represents
+// these moments exactly.
 std::vector<double> moments() {
   const std::vector<float> v = normal_numbers(std::size_t{3} * kDim, 1);
   std::vector<double> m(std::size_t{kDim} * kDim, 0.0);

@@ -13,17 +13,17 @@ namespace kvant {
 
 class ComputeDevice;
 
-// A model that reads samples, and that writes them if asked to.
+// SampleReader is a model that reads samples, and that can also write them.
 struct SampleReader {
   Engine* engine = nullptr;
   AttentionBackend* backend = nullptr;
-  const ComputeDevice* device = nullptr;  // the device that the engine is on; null: the CPU
+  const ComputeDevice* device = nullptr;  // the engine's device; null: the CPU
 };
 
-// Runs samples [first, ...) through the model on an unquantized cache. Each sample's first kSinkTokens are at
-// the start of the context, the rest at its offset. advance(n) is called after n more samples. Returns the
-// total number of samples done, which is smaller than their number once `stop` is set (null: never). Errors:
-// from a step.
+// Runs samples [first, ...) through the model on an unquantized cache. The first kSinkTokens of each are at
+// the start of the context, and the others at the sample's offset. advance(n) is called after n more samples.
+// Returns how many samples are done in total. They are fewer than all once `stop` is true (null: never).
+// Returns the errors of a step.
 Result<int> read_samples(Engine& engine, AttentionBackend& backend, std::span<const Sample> samples,
                          int first, Capture& capture, const std::function<void(int)>& advance,
                          const std::atomic<bool>* stop);

@@ -12,7 +12,7 @@
 
 namespace kvant {
 
-// The rotations come from ggml itself, applied to the unit vectors of the pairs' first channels.
+// The rotations come from ggml itself, which is applied to unit vectors of each pair's first channel.
 RopeTable::RopeTable(const ModelParts& model, int layer, int n_rows, int n_threads) {
   const Hparams& h = model.hparams;
   const bool neox = h.rope_neox;

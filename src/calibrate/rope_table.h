@@ -1,4 +1,5 @@
-// RopeTable: rotations of rotary position embedding, which can be applied and undone.
+// Holds the rotations of rotary position embedding as a table, which can apply and undo them. Gradients on
+// the CPU need both.
 #pragma once
 
 #include <vector>
@@ -7,16 +8,16 @@
 
 namespace kvant {
 
-// The table of one layer, for positions [0, n_rows). RoPE is a linear map of each pair of channels. With (c,
-// s) of a position and pair, (a, b) becomes (a c - b s, a s + b c); c^2 + s^2 is 1 except for YaRN's
-// magnitude.
+// RopeTable is the table of one layer, for positions [0, n_rows). RoPE is a linear map of each pair of
+// channels. With (c, s) for a position and pair, (a, b) becomes (a c - b s, a s + b c). c^2 + s^2 is 1 except
+// for YaRN's magnitude.
 class RopeTable {
  public:
   RopeTable(const ModelParts& model, int layer, int n_rows, int n_threads);
 
-  // Rotates one head's values [head_dim] at position `row`, in place.
+  // Rotates the values [head_dim] of one head at position `row`, in place.
   void turn(int row, float* x) const;
-  // Applies the transposed map: derivatives by turn()'s output become those by its input.
+  // Applies the transposed map, which turns derivatives by turn()'s output into derivatives by its input.
   void turn_back(int row, float* gradient) const;
 
  private:
@@ -24,7 +25,8 @@ class RopeTable {
   void apply(int row, float* x) const;
 
   int n_pairs_;
-  int first_stride_, second_offset_;  // pair i: channel i * first_stride_ and the one second_offset_ after it
+  int first_stride_, second_offset_;    // pair i has channel i * first_stride_ and the channel second_offset_
+                                        // after it
   std::vector<float> cosines_, sines_;  // [n_rows, n_pairs]
 };
 

@@ -9,7 +9,7 @@
 namespace kvant {
 namespace {
 
-// Derives the rotations from where position 1 moves the unit vectors.
+// Derives a layer's rotations from the images of unit vectors at position 1.
 std::vector<ChannelTurn> turns_of_layer(const ModelParts& model, int layer, int head_dim, int n_threads) {
   const Hparams& h = model.hparams;
   const bool slides = h.sliding_window[layer] > 0;
@@ -42,7 +42,7 @@ std::vector<std::vector<ChannelTurn>> rope_turns(const ModelParts& model, const 
 
 void turn_row(std::span<const ChannelTurn> turns, int n_tokens, float* row) {
   for (const ChannelTurn& turn : turns) {
-    // Whole turns overflow out of the product, so they need no reduction.
+    // Whole turns overflow out of the product, so the angle needs no reduction.
     const auto turned =
         static_cast<std::int64_t>(turn.step * static_cast<std::uint64_t>(std::int64_t{n_tokens}));
     const double angle = std::ldexp(static_cast<double>(turned), -64) * 2 * std::numbers::pi;

@@ -1,5 +1,5 @@
-// RoPE's rotations as angles, for the prediction of K (compact/predictor.h) and for moments of queries in the
-// frame of a page (turned_moments.h).
+// Expresses RoPE's rotations as angles. They serve the prediction of K (compact/predictor.h) and the moments
+// of queries in a page's frame (turned_moments.h).
 #pragma once
 
 #include <span>
@@ -11,12 +11,13 @@
 
 namespace kvant {
 
-// Returns the rotations of each layer. If a model's layers rotate differently, some layers may get wrong
-// rotations or none. This only makes the prediction of K, or the shaping of its errors, less effective.
+// Returns the rotations of each layer. If the layers of a model rotate differently, some layers may get wrong
+// rotations or none. The prediction of K and its query-weighted errors are then less effective, but not
+// wrong.
 std::vector<std::vector<ChannelTurn>> rope_turns(const ModelParts& model, const Geometry& geometry,
                                                  int n_threads);
 
-// Rotates a row of channels as RoPE does for n_tokens tokens, backwards if negative.
+// Rotates a row of channels as RoPE does for n_tokens tokens. A negative number rotates backwards.
 void turn_row(std::span<const ChannelTurn> turns, int n_tokens, float* row);
 
 }  // namespace kvant

@@ -16,8 +16,8 @@ double reciprocal_rms(const float* x, int n, float epsilon) {
   return 1 / std::sqrt(squares / n + epsilon);
 }
 
-// Both activations are x sigma(u): of SiLU u = x, of the Gaussian error unit, as (1 + tanh(y)) / 2 is
-// sigma(2 y), u = 2 sqrt(2 / pi) (x + .044715 x^3).
+// Both activations have the form x sigma(u). For SiLU, u = x. For the Gaussian error unit, u = 2 sqrt(2 / pi)
+// (x + .044715 x^3), because (1 + tanh(y)) / 2 is sigma(2 y).
 constexpr float kLinear = 2 * 0.79788456F, kCubic = 0.044715F;
 
 KVANT_SIMD_CLONES void find_arguments(GatedUnit kind, const float* x, int n, float* u) {
@@ -29,7 +29,7 @@ KVANT_SIMD_CLONES void negative_sizes(const float* u, int n, float* sizes) {
   for (int i = 0; i < n; ++i) sizes[i] = -std::abs(u[i]);
 }
 
-// exponentials: exp(-|u|), which never overflows; become sigma(u).
+// Replaces `exponentials`, which hold exp(-|u|), by sigma(u). exp(-|u|) never overflows.
 KVANT_SIMD_CLONES void sigmas_of(const float* u, int n, float* exponentials) {
   for (int i = 0; i < n; ++i) {
     const float e = exponentials[i];
@@ -37,7 +37,7 @@ KVANT_SIMD_CLONES void sigmas_of(const float* u, int n, float* exponentials) {
   }
 }
 
-// sigma(u) [n] of a row; of relu_squared max(x, 0), as that is what x is multiplied by.
+// Computes sigma(u) [n] of a row. For relu_squared, computes max(x, 0), which takes the same role.
 void find_sigmas(GatedUnit kind, const float* x, int n, std::vector<float>& sigmas) {
   std::vector<float> u(n);
   sigmas.resize(n);
@@ -80,7 +80,7 @@ void rms_norm(MatrixView<const float> x, std::span<const float> weight, float ep
   }
 }
 
-// With f = 1 / rms: dx = f w g - x f^3 mean(x w g).
+// With f = 1 / rms, the derivative is dx = f w g - x f^3 mean(x w g).
 void rms_norm_back(MatrixView<const float> x, std::span<const float> weight, float epsilon,
                    MatrixView<float> gradient) {
   for (int r = 0; r < x.rows; ++r) {
@@ -104,7 +104,7 @@ void subtract_mean(const float* x, int n, float* out) {
 }
 }  // namespace
 
-// A norm that subtracts the mean is an RMS norm of what that leaves.
+// A norm that subtracts the mean is an RMS norm of the rest.
 void RowNorm::run(MatrixView<const float> x, std::span<const float> weight, std::span<const float> bias,
                   MatrixView<float> out) const {
   if (!subtracts_mean) return rms_norm(x, weight, epsilon, out);
@@ -155,7 +155,7 @@ void gated_unit_back(GatedUnit kind, MatrixView<const float> gradient, MatrixVie
   std::vector<float> sigmas, ones;
   for (int r = 0; r < gate.rows; ++r) {
     find_sigmas(kind, gate.row(r), gate.cols, sigmas);
-    if (up.data == nullptr) ones.assign(gate.cols, 1.0F);  // the row before has left a gradient there
+    if (up.data == nullptr) ones.assign(gate.cols, 1.0F);  // the previous row has left a gradient in `ones`
     gate_row_back(kind, gradient.row(r), sigmas.data(), gate.cols, gate.row(r),
                   up.data == nullptr ? ones.data() : up.row(r));
   }

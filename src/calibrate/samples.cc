@@ -12,7 +12,7 @@
 namespace kvant {
 namespace {
 
-// Returns a random place in one of n equal parts of [0, limit].
+// Returns a random place in part number `part` of n equal parts of [0, limit].
 int spread_place(int part, int n, int limit, std::mt19937_64& random) {
   const double inside = static_cast<double>(random() >> 11) * 0x1p-53;
   return std::min(limit, static_cast<int>((part + inside) / n * (limit + 1.0)));
@@ -25,7 +25,7 @@ std::vector<int> shuffled_parts(int n, std::mt19937_64& random) {
   return parts;
 }
 
-// Samples of one kind.
+// Group describes the samples of one kind.
 struct Group {
   int n = 0;
   int length = 0;
@@ -36,7 +36,7 @@ std::array<Group, 3> groups(const SampleSize& size) {
       Group{size.samples, size.length}, {size.passages, size.length}, {size.contexts, size.context_length}};
 }
 
-// A group's random numbers don't depend on the other groups.
+// Returns the random numbers of a group, which do not depend on the other groups.
 std::mt19937_64 random_of(const SampleSize& size, std::size_t group) {
   return std::mt19937_64(size.seed * 31 + group);
 }
@@ -46,7 +46,7 @@ void set_offsets(const SampleSize& size, int trained_context, std::vector<Sample
   for (std::size_t i = 0; i < samples.size(); ++i) samples[i].position_offset = offsets[i];
 }
 
-// Draws the start of each of a group's samples in a text of n_tokens, away from the passages if possible.
+// Draws the start of each sample of a group in a text of n_tokens, away from the passages if possible.
 std::vector<int> draw_starts(const Group& group, int n_tokens, const std::vector<int>& passages,
                              int passage_length, std::mt19937_64 random) {
   constexpr int kTries = 32;
@@ -65,7 +65,7 @@ std::vector<int> draw_starts(const Group& group, int n_tokens, const std::vector
   return starts;
 }
 
-// Returns the token that the model adds at the beginning of a text, or -1.
+// Returns the token that the model adds at the start of a text, or -1 if it adds none.
 Result<std::int32_t> beginning_token(const Tokenizer& tokenizer) {
   const auto with = tokenizer.encode("a", /*add_special=*/true, /*parse_special=*/false);
   if (!with.ok()) return with.error();
@@ -75,7 +75,7 @@ Result<std::int32_t> beginning_token(const Tokenizer& tokenizer) {
   return added ? with->front() : -1;
 }
 
-// Sequences that a model generates side by side.
+// Writing generates several sequences at the same time.
 class Writing {
  public:
   Writing(Engine& engine, AttentionBackend& backend, PlacedPlan plan, const std::vector<Sample>& starts)
@@ -106,7 +106,7 @@ class Writing {
   std::vector<float> logits_;
 };
 
-// Returns the first tokens of texts to be generated: the model's BOS, or letters if it has none.
+// Returns the first tokens of the texts to be generated: the model's BOS, or letters if it has none.
 Result<std::vector<Sample>> beginnings(const Tokenizer& tokenizer, int n) {
   const auto bos = beginning_token(tokenizer);
   if (!bos.ok()) return bos.error();

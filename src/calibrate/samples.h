@@ -1,4 +1,5 @@
-// Samples: the token sequences that a model reads for calibration.
+// Makes the samples that a model reads for calibration: sequences of tokens from a text, or from the model
+// itself.
 #pragma once
 
 #include <atomic>
@@ -15,8 +16,8 @@ namespace kvant {
 
 struct Sample {
   std::vector<std::int32_t> tokens;
-  // Is added to the positions of all tokens but the first kSinkTokens. Short samples then show K as it is far
-  // from the start of a long context, whose sink stays at the start.
+  // This is added to the positions of all tokens except the first kSinkTokens. Short samples then show K as
+  // it is far into a long context, while the sink stays at the start.
   int position_offset = 0;
 };
 
@@ -29,25 +30,26 @@ struct SampleSize {
   std::uint64_t seed = 0;
 };
 
-// Takes pieces of `text` from random places spread over it. Those for training avoid the passages if the text
-// is long enough. They begin with the model's BOS if it was trained with one. Offsets are random, spread over
-// [0, trained_context - length]. Errors: the text is not UTF-8, or too short.
+// Takes pieces of `text` from random places that are spread over the text. Pieces for training avoid the
+// passages if the text is long enough. Samples begin with the model's BOS if the model was trained with one.
+// Offsets are random, and spread over [0, trained_context - length]. Returns an error if the text is not
+// UTF-8 or too short.
 Result<std::vector<Sample>> samples_of_text(const Tokenizer& tokenizer, int trained_context,
                                             const std::string& text, const SampleSize& size);
 
-// Cuts samples out of a text's tokens, without any that a tokenizer adds. bos: the token that texts begin
-// with for the model, or -1. Errors: too few tokens.
+// Cuts samples out of the tokens of a text, which must not contain tokens that a tokenizer adds. `bos` is the
+// model's token for the start of a text, or -1. Returns an error if there are too few tokens.
 Result<std::vector<Sample>> samples_of_tokens(std::span<const std::int32_t> tokens, std::int32_t bos,
                                               int trained_context, const SampleSize& size);
 
-// Returns the offsets of such samples, whatever their text.
+// Returns the position offsets of all samples, which do not depend on the text.
 std::vector<int> position_offsets(const SampleSize& size, int trained_context);
 
 std::int64_t written_tokens(const SampleSize& size);
 
-// Lets the model generate the samples itself, all of them together at temperature 1. advance(n) is
-// called after n more tokens of one sample; the sum is written_tokens(size). Errors: out of memory, or
-// "interrupted" once `stop` is set (null: never).
+// Lets the model generate all samples at the same time, at temperature 1. advance(n) is called after n more
+// tokens of one sample; the sum of n is written_tokens(size). Returns an error if memory is exhausted, and
+// "interrupted" once `stop` is true (null: never).
 Result<std::vector<Sample>> samples_of_model(Engine& engine, AttentionBackend& backend,
                                              const SampleSize& size,
                                              const std::function<void(std::int64_t)>& advance,

@@ -17,13 +17,13 @@
 namespace kvant {
 namespace {
 
-constexpr int kSignsAtOnce = 64;  // to a number
+constexpr int kSignsAtOnce = 64;  // signs per 64-bit number
 
 KVANT_SIMD_CLONES void expand_signs(std::uint64_t bits, int n, float* signs) {
   for (int i = 0; i < n; ++i) signs[i] = static_cast<float>(static_cast<int>(bits >> i & 1) * 2 - 1);
 }
 
-// roots_i = sqrt(masses_i) signs_i; returns their sum.
+// Computes roots_i = sqrt(masses_i) signs_i, and returns the sum of the roots.
 KVANT_SIMD_CLONES double signed_roots(const float* masses, const float* signs, int n, float* roots) {
   double sums[kReductionLanes] = {};
   int i = 0;
@@ -42,13 +42,13 @@ KVANT_SIMD_CLONES double signed_roots(const float* masses, const float* signs, i
   return sum;
 }
 
-// A sign for each word of a row, 64 words to a number.
+// Signs gives a random sign for each word of each row. A 64-bit number holds the signs of 64 words.
 class Signs {
  public:
   Signs(std::uint64_t seed, int n_vocab)
       : start_(mix_bits(seed + kGoldenRatio64)),
         numbers_(static_cast<std::uint64_t>(n_vocab) / kSignsAtOnce + 1) {}
-  // Of the words [first, first + n); first: a multiple of 64.
+  // Returns the signs of words [first, first + n). `first` must be a multiple of 64.
   std::vector<float> operator()(int row, int first, int n) const {
     std::vector<float> signs(n);
     for (int i = 0; i < n; i += kSignsAtOnce) {
@@ -65,8 +65,8 @@ class Signs {
 
 static_assert(kVocabularyBlock % kSignsAtOnce == 0);
 
-// The vocabulary is read twice, block by block, so memory stays small: for the normalizers and what of z
-// goes along sqrt(p), then for the derivative.
+// ScorePass reads the vocabulary twice, block by block, so memory stays small. The first pass computes the
+// normalizers and the product of z and sqrt(p). The second computes the derivative.
 class ScorePass {
  public:
   ScorePass(const ModelParts& model, VocabularyProducts& products, MatrixView<const float> x,
@@ -121,8 +121,9 @@ class ScorePass {
 
   bool is_kept(int first) const { return first / kVocabularyBlock < static_cast<int>(kept_.size()); }
 
-  // Calls visit(block of rows, first, n) for words [first, first + n) of the vocabulary, then end(). back:
-  // visit multiplies back, and by words whose logits aren't kept; else by all.
+  // Calls visit(block of rows, first, n) for words [first, first + n) of each block of the vocabulary, and
+  // then end(). With `back`, `visit` multiplies by the derivative, and multiplies forward only by words whose
+  // logits were not kept. Otherwise it multiplies forward by all words.
   template <class Visit, class End>
   void for_each_vocabulary_block(Team& team, bool back, const Visit& visit, const End& end) {
     for (int first = 0; first < h_.n_vocab; first += kVocabularyBlock) {
@@ -136,7 +137,8 @@ class ScorePass {
     }
   }
 
-  // Where the logits [rows of the block, n] of those words are to be: in `memory`, unless they are kept.
+  // Returns the place for the logits [rows of the block, n] of words [first, first + n). The place is in
+  // `memory` unless the logits are kept.
   MatrixView<float> place_of_logits(int b, int first, int n, std::vector<float>& memory) {
     if (is_kept(first)) {
       float* all = kept_[first / kVocabularyBlock].data();
@@ -162,7 +164,7 @@ class ScorePass {
     for (int r = 0; r < z.rows; ++r) add_mass(b * kPageTokens + r, first, n, z.row(r));
   }
 
-  // Takes the words' mass into account.
+  // Adds the probability mass of words [first, first + n) to the sums of a row.
   void add_mass(int row, int first, int n, const float* logits) {
     if (words_[row] >= first && words_[row] < first + n) word_logit_[row] = logits[words_[row] - first];
     const float top = std::max(max_[row], max_row(logits, n));
@@ -208,11 +210,12 @@ class ScorePass {
   int n_threads_;
   std::vector<float> norm_, norm_bias_, bias_;
   std::vector<float> normed_, gradient_;  // [rows, n_embd]
-  std::vector<float> max_;                // [rows], of the logits so far
-  std::vector<double> sum_;               // of exp(logit - max)
-  std::vector<double> along_;             // sum of sqrt(exp(logit - max)) z
-  std::vector<float> word_logit_;         // of words_
-  std::vector<std::vector<float>> kept_;  // logits [rows, n] of the first blocks of words, later derivatives
+  std::vector<float> max_;                // [rows]: the largest logit so far
+  std::vector<double> sum_;               // [rows]: the sum of exp(logit - max)
+  std::vector<double> along_;             // [rows]: the sum of sqrt(exp(logit - max)) z
+  std::vector<float> word_logit_;         // [rows]: the logit of each of words_
+  std::vector<std::vector<float>> kept_;  // logits [rows, n] of the first blocks of words, which become
+                                          // derivatives
 };
 
 }  // namespace

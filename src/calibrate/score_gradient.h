@@ -1,13 +1,15 @@
-// ScoreGradient: where the derivative of a model's predictions begins.
+// Starts the backward pass of gradients: computes the derivative of the predictions' scores by the last
+// layer's output.
 //
-// To second order a small change dz of the logits costs KL(p || p') = 1/2 dz^T F dz, F = diag(p) - p p^T
-// (Fisher's information; Martens 2020, "New insights and perspectives on the natural gradient method",
-// section 5). With signs z drawn for all words, u = sqrt(p) z - p (sqrt(p) . z) has the mean 0 and E u u^T =
-// F: F = B B^T with B = diag(sqrt(p)) - p sqrt(p)^T. So where positions have signs of their own, and g is the
-// derivative of the sum of all u . logits by anything inside the model, E (g . e)^2 / 2 is what a small error
-// e of that thing costs, summed over the positions. A score e_y - p of a target y drawn from p has these
-// moments, too; but where one word is nearly certain, it is nearly always next to nothing and now and then
-// large.
+// To second order, a small change dz of the logits costs KL(p || p') = 1/2 dz^T F dz with Fisher's
+// information F = diag(p) - p p^T (Martens 2020, "New insights and perspectives on the natural gradient
+// method", section 5). Let z be random signs for all words, and u = sqrt(p) z - p (sqrt(p) . z). u has mean 0
+// and E u u^T = F, because F = B B^T with B = diag(sqrt(p)) - p sqrt(p)^T.
+//
+// Every position has signs of its own. Let g be the derivative of the sum of u . logits over all positions by
+// any value inside the model. A small error e of that value then costs E (g . e)^2 / 2, summed over the
+// positions. A score e_y - p of a target y drawn from p has the same moments. But if one word is nearly
+// certain, such a score is almost always close to nothing, and rarely large.
 #pragma once
 
 #include <cstdint>
@@ -22,17 +24,18 @@
 namespace kvant {
 
 struct ScoreGradient {
-  std::vector<float> gradient;            // by x, [n, n_embd]
-  std::vector<double> log_probabilities;  // [n]: of `words`
+  std::vector<float> gradient;            // the derivative by x, [n, n_embd]
+  std::vector<double> log_probabilities;  // [n]: the log probabilities of `words`
 };
 
-// Words that are multiplied at once.
+// A block of the vocabulary has this many words, which are multiplied together.
 inline constexpr int kVocabularyBlock = 2048;
-// The logits that are kept from the first reading of the vocabulary to the second.
+// Of the first pass over the vocabulary, logits of at most this many bytes are kept for the second pass.
 inline constexpr std::int64_t kMostLogitBytes = std::int64_t{256} << 20;
 
-// x [n, n_embd]: the residual stream after the last layer; words: one for each of its positions. The signs
-// depend on `seed` alone. products: of the model. Errors: theirs.
+// Computes the derivative. x [n, n_embd] is the residual stream after the last layer. `words` holds one word
+// for each position. The signs depend only on `seed`. `products` must belong to the model, and their errors
+// are returned.
 Result<ScoreGradient> score_gradient(const ModelParts& model, VocabularyProducts& products,
                                      MatrixView<const float> x, std::span<const std::int32_t> words,
                                      std::uint64_t seed, int n_threads);

@@ -20,7 +20,7 @@ Result<double> mean_divergence(std::span<const float> expected, std::span<const 
                                int n_threads) {
   KVANT_CHECK(expected.size() == got.size(), "predictions of different tokens");
   const int n = static_cast<int>(expected.size() / n_vocab);
-  const std::vector<std::int32_t> targets(n, 0);  // the divergence doesn't depend on the next tokens
+  const std::vector<std::int32_t> targets(n, 0);  // the divergence does not depend on the next tokens
   LogitMetrics metrics;
   metrics.begin_chunk();
   KVANT_RETURN_IF_ERROR(

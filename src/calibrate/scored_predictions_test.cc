@@ -14,7 +14,8 @@ TEST(ScoredPredictions, AreTheSecondHalfOrWhatLogitsHaveRoomFor) {
   EXPECT_EQ(n_scored_predictions(1, 32000), 1);
 }
 
-// The divergence of p = (1/2, 1/2) and q = (3/4, 1/4) is (log 4/3) / 2; at the other position both agree.
+// The divergence of p = (1/2, 1/2) and q = (3/4, 1/4) is (log 4/3) / 2. At the other position, both
+// predictions agree.
 TEST(ScoredPredictions, DivergeByTheMeanOfTheirPositions) {
   const auto log = [](double x) { return static_cast<float>(std::log(x)); };
   const std::vector<float> expected{log(0.5), log(0.5), 1, 2}, got{log(0.75), log(0.25), 1, 2};

@@ -1,7 +1,7 @@
-// GGUF files with a checksum: built in memory, written whole, checked when read.
+// Builds GGUF files with a checksum in memory, writes them as a whole, and checks them when they are read.
 //
-// The 8 bytes after the GGUF data are the FNV-1a hash of everything before them, little-endian. GGUF readers
-// ignore bytes after the last tensor.
+// The 8 bytes after the GGUF data are the FNV-1a hash of all bytes before, little-endian. GGUF readers ignore
+// bytes after the last tensor.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 namespace kvant {
 
-// FNV-1a hash of bytes; continues `hash`.
+// Returns the FNV-1a hash of bytes. `hash` continues an earlier hash.
 std::uint64_t fnv1a(std::string_view bytes, std::uint64_t hash = 0xcbf29ce484222325U);
 
 class SealedGguf {
@@ -27,15 +27,15 @@ class SealedGguf {
   void set(const std::string& key, const std::string& text);
   void set(const std::string& key, std::int64_t number);
   void set(const std::string& key, std::span<const std::int32_t> numbers);
-  // Adds a tensor [n], n > 0. Names must be distinct and shorter than 64 characters.
+  // These add a tensor [n], n > 0. Names must be distinct and shorter than 64 characters.
   void add_f32(const std::string& name, std::span<const float> values);
   void add_f16(const std::string& name, std::span<const std::uint16_t> values);
-  // The values must outlive the file, because no copy is made.
+  // The following values must outlive the file object, because they are not copied.
   void add_bf16(const std::string& name, std::span<const std::uint16_t> values);
   void add_bytes(const std::string& name, std::span<const std::byte> bytes);
   void add_i8(const std::string& name, std::span<const std::int8_t> values);
 
-  // Writes the whole file or nothing. Errors: see write_whole_file.
+  // Writes either the whole file or nothing. Returns the errors of write_whole_file().
   Status write(const std::string& path) const;
 
  private:
@@ -44,12 +44,13 @@ class SealedGguf {
   std::unique_ptr<State> state_;
 };
 
-// Marks a file as saved work in progress. identity: hash of everything that the work depends on.
+// Marks a file as saved work. `identity` is a hash of everything that the work depends on.
 void set_state(SealedGguf& file, const std::string& type, std::uint64_t identity);
-// Opens such a state; null: there is none. Errors: the file is damaged, or it belongs to other work.
+// Opens a file of saved work. Returns null if there is none. Returns an error if the file is damaged or
+// belongs to other work.
 Result<std::shared_ptr<GgufFile>> open_state(const std::string& path, std::uint64_t identity);
 
-// Opens a file with a checksum. Errors: see GgufFile::open; a wrong checksum.
+// Opens a file with a checksum. Returns the errors of GgufFile::open(), and an error for a wrong checksum.
 Result<std::shared_ptr<GgufFile>> open_sealed_gguf(const std::string& path);
 
 }  // namespace kvant

@@ -26,7 +26,7 @@ double squared_distance(const std::vector<float>& a, const std::vector<float>& b
   return sum;
 }
 
-// The error of stored tokens in the measure that the encoder minimizes.
+// StoredError computes the error of stored tokens in the measure that the format's encoder minimizes.
 class StoredError {
  public:
   StoredError(const Transform& transform, const PageContext& context)

@@ -1,5 +1,5 @@
-// Sensitivity: the effect of each format of a recipe's ladder on the model's predictions in one (layer, KV
-// head, side), for bit allocation (recipe/bit_allocation.h).
+// Measures sensitivities: the effect of each format of a recipe's ladder on the model's predictions, in one
+// (layer, KV head, side). Bit allocation uses them (recipe/bit_allocation.h).
 #pragma once
 
 #include <memory>
@@ -17,7 +17,7 @@
 
 namespace kvant {
 
-// Heads of one layer's side that are measured together.
+// SensitivityUnit is a number of heads of one layer's side that are measured together.
 struct SensitivityUnit {
   int layer = 0;
   int first_head = 0;
@@ -25,26 +25,26 @@ struct SensitivityUnit {
   Side side = Side::key;
 };
 
-// Returns every (layer, KV head, side) separately or, if these are more than a few hundred, all heads of a
-// layer's side together.
+// Returns every (layer, KV head, side) as a unit of its own. If these are more than a few hundred, a unit is
+// all heads of a layer's side.
 std::vector<SensitivityUnit> sensitivity_units(const Geometry& geometry);
 
-// Returns the recipe in which only the unit's heads are quantized: in `recipe`'s probe format, after its
-// transforms, with its sink. rest: the format of the others.
+// Returns the recipe in which only the unit's heads are quantized, in the probe format of `recipe`, with its
+// transforms and sink. All other heads have the format `rest`.
 Recipe probe_recipe(const Recipe& recipe, const SensitivityUnit& unit, int head_dim,
                     const std::string& rest = "bf16");
 
-// Compares the model's predictions on one context with those for a cache of another recipe.
+// SensitivityProbe compares the model's predictions on one context with those for a cache of another recipe.
 class SensitivityProbe {
  public:
-  // Runs the model on `tokens` with the cache of `base`. The predictions of the second half count, or those
-  // of its end if they are too many to keep.
+  // Runs the model on `tokens` with the cache of `base`. The predictions of the second half count, or fewer
+  // last ones if those are too many to keep.
   static Result<std::unique_ptr<SensitivityProbe>> make(Engine& engine, AttentionBackend& backend,
                                                         std::vector<std::int32_t> tokens, int n_threads,
                                                         const Recipe& base = {});
 
-  // Returns the mean KL divergence from those predictions, in nats, with the cache of `recipe`. constants:
-  // everything that the recipe needs.
+  // Returns the mean KL divergence, in nats, of the predictions with the cache of `recipe` from those with
+  // the cache of `base`. `constants` must have everything that the recipe needs.
   Result<double> divergence(const Recipe& recipe, std::shared_ptr<const Constants> constants);
 
  private:
@@ -61,9 +61,9 @@ class SensitivityProbe {
   std::vector<float> expected_, got_;  // logits [n_scored, n_vocab]
 };
 
-// Returns for each format of the ladder its squared error on the capture's passages, relative to that of the
-// probe format. The divergence is proportional to that error while both are small. constants: everything that
-// the recipe's transforms and formats need.
+// Returns, for each format of the ladder, its squared error on the capture's passages relative to that of the
+// probe format. The divergence is proportional to the squared error while both are small. `constants` must
+// have everything that the recipe's transforms and formats need.
 std::vector<double> error_ratios(const Capture& capture, const Recipe& recipe, const Constants& constants,
                                  int layer, int kv_head, Side side);
 

@@ -20,9 +20,9 @@
 namespace kvant {
 namespace {
 
-constexpr int kEffectSteps = 2;  // progress steps of a layer that is weighed, in addition to gradient_steps()
+constexpr int kEffectSteps = 2;  // progress steps for weighing a layer, in addition to gradient_steps()
 constexpr int kCheckedTokens = 64;
-// Limit in nats. In the probe format a place costs 1e-5 to 1e-2.
+// nats; for comparison, quantizing one place in the probe format costs 1e-5 to 1e-2.
 constexpr double kMostRounding = 1e-4;
 
 }  // namespace
@@ -72,7 +72,7 @@ CalibrationWork SensitivityAnalysis::work_left() const {
   return work;
 }
 
-// --- queries ---
+// The following functions find the moments of queries.
 
 Result<QueryMoments> SensitivityAnalysis::query_moments() {
   return with_host_fallback(reader_, host_, [&] { return moments_by_gradients(); });
@@ -136,11 +136,12 @@ std::vector<double> SensitivityAnalysis::moments_of_passages(int layer, int kv_h
   return sums;
 }
 
-// --- gradients ---
+// The following functions work with gradients.
 
-// Returns a model whose layers are known: on the reader's device if that supports all of it, else on the CPU.
+// Returns a differentiable model, whose layers must be known. It is on the reader's device if that supports
+// all of it, else on the CPU.
 DifferentiableModel& SensitivityAnalysis::differentiable() {
-  if (on_device_ && reader_.device == nullptr) {  // the device's memory was short
+  if (on_device_ && reader_.device == nullptr) {  // the device has run out of memory
     on_device_ = false;
     differentiable_.reset();
   }
@@ -157,7 +158,7 @@ DifferentiableModel& SensitivityAnalysis::differentiable() {
   return *differentiable_;
 }
 
-// Returns the reader or, on a device, the same model in F32.
+// Returns the reader. On a device, the model multiplies in F32.
 SampleReader SensitivityAnalysis::reader_in_f32() {
   SampleReader reader = reader_;
   if (reader.device == nullptr) return reader;
@@ -166,12 +167,12 @@ SampleReader SensitivityAnalysis::reader_in_f32() {
   return reader;
 }
 
-// Whether model_gradient() gives the gradients of this model; checks this on `context`. On a device the check
-// runs in F32. With quantized weights the CPU, like devices, rounds activations to 8 bits, which moves some
-// models' predictions by more than the tolerance.
+// Returns whether model_gradient() gives the gradients of this model, which is tested on `context`. On a
+// device, the test runs in F32. With quantized weights, the engines of the CPU and of devices round
+// activations to 8 bits, which moves the predictions of some models by more than the tolerance.
 Result<bool> SensitivityAnalysis::knows_gradients(const Sample& context) {
   if (!fit_ && !has_known_layers(engine_.parts())) fit_ = false;
-  if (!fit_ && contexts_read_.n > 0) fit_ = true;  // they were only read because the check succeeded
+  if (!fit_ && contexts_read_.n > 0) fit_ = true;  // contexts were read only because the test had succeeded
   if (fit_) return *fit_;
   const auto start = std::span(context.tokens);
   DifferentiableModel& model = differentiable();
@@ -212,7 +213,7 @@ Status SensitivityAnalysis::estimate(const Recipe& recipe, const Constants& know
   return {};
 }
 
-// --- runs ---
+// The following functions run the model with one place of the cache in few bits.
 
 // Measures how much the model's predictions change by rounding alone.
 Result<double> SensitivityAnalysis::rounding_at(const ProbeSite& site, const Recipe& recipe,
@@ -224,7 +225,7 @@ Result<double> SensitivityAnalysis::rounding_at(const ProbeSite& site, const Rec
   return (*probe)->divergence(site.barely_changed(recipe), nullptr);
 }
 
-// Uses a device, in F32, only if it rounds so little that formats can be distinguished.
+// Returns a site on a device, in F32, only if it rounds so little that formats can be told apart.
 Result<ProbeSite> SensitivityAnalysis::site_of_probes(const Recipe& recipe, const Sample& context) {
   const ProbeSite site = probe_site(reader_in_f32(), host_, recipe, constants_);
   if (site.model.engine == host_.engine) return site;
@@ -254,7 +255,8 @@ Result<double> SensitivityAnalysis::divergence(const Recipe& recipe, const Sensi
   return probe.divergence(probing, std::make_shared<const Constants>(std::move(*constants)));
 }
 
-// Runs the model once per unit. This is for models whose gradients don't fit, and on demand.
+// Runs the model once per unit. This serves models whose gradients cannot be trusted, and requests that
+// demand measuring.
 Status SensitivityAnalysis::measure(const Recipe& recipe, const Constants& known) {
   std::vector<SensitivityUnit> open;
   for (const SensitivityUnit& unit : sensitivity_units(geometry()))
@@ -276,7 +278,8 @@ Status SensitivityAnalysis::measure(const Recipe& recipe, const Constants& known
   return stopped() ? Status(error("interrupted")) : Status{};
 }
 
-// The heads of a unit share its divergence. known: what the recipe needs beside its sensitivities.
+// Measures one unit, whose heads share the divergence. `known` holds what the recipe needs besides its
+// sensitivities.
 Status SensitivityAnalysis::measure_unit(const Recipe& recipe, const Constants& known,
                                          const SensitivityUnit& unit, const ProbeSite& site,
                                          SensitivityProbe& probe) {

@@ -1,5 +1,5 @@
-// SensitivityAnalysis: the effect of cache errors on a model's predictions. It uses the model's gradients if
-// they are known, else runs of the model with one place of the cache in few bits.
+// Finds the effect of cache errors on a model's predictions. SensitivityAnalysis uses the model's gradients
+// if they can be trusted. Otherwise it runs the model with one place of the cache in few bits.
 #pragma once
 
 #include <functional>
@@ -19,36 +19,38 @@
 
 namespace kvant {
 
-// A calibration in progress. All references must outlive the analysis.
+// CalibratedModel is a calibration in progress. All references must outlive the analysis.
 struct CalibratedModel {
   Engine& engine;
   AttentionBackend& backend;
-  SampleReader& reader;  // becomes the engine if its device runs out of memory
+  SampleReader& reader;  // becomes the engine on the CPU if its device runs out of memory
   const CalibrationRequest& request;
-  const std::vector<std::vector<ChannelTurn>>& turns;  // RoPE's rotations of each layer
+  const std::vector<std::vector<ChannelTurn>>& turns;  // RoPE's rotations in each layer
   const Capture& capture;
-  Constants& constants;                 // constants learned so far; receives the sensitivities
-  std::function<void()> save_progress;  // called now and then
+  Constants& constants;                 // the constants learned so far; sensitivities are added
+  std::function<void()> save_progress;  // called from time to time
 };
 
-// Shows progress on stderr. Once the request's `stop` is set, calls return the error "interrupted".
+// SensitivityAnalysis shows progress on stderr. Once the request's `stop` is true, calls return the error
+// "interrupted".
 class SensitivityAnalysis {
  public:
   explicit SensitivityAnalysis(const CalibratedModel& model);
   ~SensitivityAnalysis();
 
-  // Returns moments of the queries that read each head's K: weighted by gradients, or unweighted over the
-  // capture's passages. For recipes that also need sensitivities, the same gradients are used, and weigh()
-  // finds the results.
+  // Returns moments of the queries that read each head's K. Queries are weighted by gradients, or unweighted
+  // over the capture's passages. If recipes also need sensitivities, they come from the same gradients, and
+  // weigh() finds the results.
   Result<QueryMoments> query_moments();
-  // Computes the sensitivities to the formats of a recipe's ladder, after everything else that it needs is
-  // known. Does nothing for a recipe without a budget, or if they are known.
+  // Computes the sensitivities for the formats of a recipe's ladder. Everything else that the recipe needs
+  // must be known. The function does nothing for a recipe without a budget, or if the sensitivities are
+  // known.
   Status weigh(const Recipe& recipe);
 
-  // Returns the remaining work of both.
+  // Returns the remaining work of query_moments() and weigh().
   CalibrationWork work_left() const;
 
-  // Results of single contexts. An analysis that gets them back resumes from there.
+  // These hold results of single contexts. An analysis that gets them back resumes from there.
   Constants& contexts_done() { return contexts_done_; }
   const Constants& contexts_done() const { return contexts_done_; }
   ReadContexts& contexts_read() { return contexts_read_; }
@@ -92,9 +94,10 @@ class SensitivityAnalysis {
   Constants contexts_done_;
   ReadContexts contexts_read_;
   std::unique_ptr<DifferentiableModel> differentiable_;  // created when needed
-  bool on_device_ = false;                               // whether differentiable_ is on the device
-  std::unique_ptr<Engine> in_f32_;                       // reader_in_f32() on a device, created when needed
-  std::optional<bool> fit_;                              // result of knows_gradients()
+  bool on_device_ = false;                               // differentiable_ is on the device
+  std::unique_ptr<Engine> in_f32_;                       // the engine of reader_in_f32() on a device, created
+                                                         // when needed
+  std::optional<bool> fit_;                              // the result of knows_gradients()
 };
 
 }  // namespace kvant

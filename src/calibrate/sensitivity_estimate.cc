@@ -10,7 +10,7 @@
 namespace kvant {
 namespace {
 
-// Returns the contents of sealed pages of a KV head's side in a format of the ladder.
+// Returns the contents of the sealed pages of one side of a KV head, in a format of the ladder.
 PackedMatrix held(MatrixView<const float> stored, const Recipe& recipe, const Format& format,
                   const HeadConstants& constants, int n_pages) {
   const PageContext context{stored.cols, constants};
@@ -25,7 +25,7 @@ PackedMatrix held(MatrixView<const float> stored, const Recipe& recipe, const Fo
   return packed_pages(constants.side, {values.data(), n_pages * kPageTokens, stored.cols}, stored);
 }
 
-// The effects of errors in one layer of a context.
+// LayerEffects computes the effects of errors in one layer of a context.
 class LayerEffects {
  public:
   LayerEffects(const LayerGradient& state, const Geometry& geometry, int layer, const Recipe& recipe)
@@ -36,11 +36,12 @@ class LayerEffects {
         n_heads_(geometry.n_heads),
         n_formats_(static_cast<int>(recipe.ladder.size())),
         n_rows_(state.stored(0, Side::key).rows),
-        n_pages_((n_rows_ - 1) / kPageTokens),  // pages that some query reads sealed
+        n_pages_((n_rows_ - 1) / kPageTokens),  // the number of pages that some query reads sealed
         held_(static_cast<std::size_t>(n_kv_heads_) * 2 * n_formats_),
         effects_(static_cast<std::size_t>(n_heads_) * 2 * n_formats_ * n_rows_, 0.0) {}
 
-  // known: what the recipe's transforms and formats need. Every thread of the team must call it.
+  // Finds all effects. `known` must have what the recipe's transforms and formats need. Every thread of the
+  // team must call find().
   void find(const Constants& known, Team& team) {
     team.for_each(static_cast<int>(held_.size()), [&](int i) {
       const int kv_head = i / n_formats_ / 2;
@@ -50,11 +51,12 @@ class LayerEffects {
     });
     const int n_blocks = (n_rows_ + kPageTokens - 1) / kPageTokens;
     team.for_each(n_heads_ * (n_blocks - 1), [&](int item) {
-      look(item % n_heads_, n_blocks - 1 - item / n_heads_);  // the longest first
+      look(item % n_heads_, n_blocks - 1 - item / n_heads_);  // the longest come first
     });
   }
 
-  // Returns the sum over positions of the squared effect of a KV head's errors through its outputs.
+  // Returns the squared effect of a KV head's errors, through the outputs of its query heads, summed over
+  // positions.
   double squares(int kv_head, Side side, int format) const {
     const int group = n_heads_ / n_kv_heads_;
     double squares = 0;

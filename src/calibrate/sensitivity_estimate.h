@@ -1,6 +1,6 @@
-// Estimates sensitivities without a run of the model for each: the effect of each format of a ladder on the
-// predictions in every (layer, KV head, side), to second order. It takes one forward and one backward pass
-// over a context.
+// Estimates sensitivities to second order: the effect of each format of a ladder on the predictions, in every
+// (layer, KV head, side). One forward and one backward pass over a context give all estimates, in place of
+// one run of the model for each.
 #pragma once
 
 #include <vector>
@@ -12,27 +12,28 @@
 
 namespace kvant {
 
-// Nats per scored position, by place_of() and rung: [ladder.size()] for each place.
+// Sensitivities has [ladder.size()] values for each place, in nats per scored position. place_of() numbers
+// the places.
 using Sensitivities = std::vector<std::vector<float>>;
 inline int place_of(const Geometry& g, int layer, int kv_head, Side side) {
   return g.head_index(layer, kv_head) * 2 + static_cast<int>(side);
 }
 
-// The estimate of one context, accumulated layer by layer. Its sealed pages are encoded as the cache would
-// encode them.
+// SensitivityEstimate is the estimate of one context, accumulated layer by layer. The context's sealed pages
+// are encoded as the cache would encode them.
 //
-// Errors of a head's K or V change the outputs of its query heads at each position. These changes are
-// computed exactly, because few bits of K move the softmax far. Let g be the gradient by these outputs
-// (score_gradient.h). Then the change d of a position's outputs costs (g . d)^2 / 2; changes at different
-// positions are taken as independent.
+// Errors of a head's K or V change the outputs of its query heads at each position. The changes are computed
+// exactly, because K in few bits moves the softmax far. Let g be the gradient by these outputs
+// (score_gradient.h). A change d of a position's outputs then costs (g . d)^2 / 2. Changes at different
+// positions count as independent.
 class SensitivityEstimate {
  public:
-  // known: what the recipe's transforms and formats need.
+  // `known` must have what the recipe's transforms and formats need.
   SensitivityEstimate(const Geometry& geometry, Recipe recipe, Constants known, int n_threads);
 
-  // Must be called with each layer of a model_gradient(), in any order.
+  // Adds one layer. It must be called for each layer of a model_gradient(), in any order.
   void add(int layer, const LayerGradient& state);
-  // n_scored: number of predictions in the loss of the gradients.
+  // Returns the estimates. n_scored is the number of predictions that count in the gradients.
   Sensitivities sensitivities(int n_scored) const;
 
  private:
@@ -43,13 +44,13 @@ class SensitivityEstimate {
   Sensitivities all_;  // summed over the positions
 };
 
-// Estimates the sensitivities in a pass of its own. Errors: those of model_gradient().
+// Estimates the sensitivities in a pass of its own. Returns the errors of model_gradient().
 Result<Sensitivities> estimate_sensitivities(DifferentiableModel& model, const Geometry& geometry,
                                              const Recipe& recipe, const Constants& known,
                                              const GradientRequest& request);
 
-// Adds 3 % of the places' mean to each format's sensitivity in every place. Where the estimate is lowest an
-// allocation spends the fewest bits, so effects that the estimate misses cost most there.
+// Adds, in every place, 3 % of the places' mean to each format's sensitivity. An allocation spends the fewest
+// bits where the estimate is lowest. Effects that the estimate misses would cost most there.
 void add_floor(Sensitivities& sensitivities);
 
 }  // namespace kvant

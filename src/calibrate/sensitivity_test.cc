@@ -32,7 +32,7 @@ std::string letters(int n) {
   return text;
 }
 
-// An engine that claims to have another model's weights, so its gradients don't fit.
+// OddEngine claims to have another model's weights, so its gradients must not be trusted.
 class OddEngine final : public EngineDecorator {
  public:
   OddEngine(Engine& engine, Engine& other) : EngineDecorator(engine), other_(other) {}
@@ -51,7 +51,7 @@ class SensitivityTest : public ::testing::Test {
     engine_ = std::move(*loaded);
   }
 
-  // Returns log softmax of every prediction [n, n_vocab] of `tokens`, in double.
+  // Returns the log softmax of every prediction [n, n_vocab] of `tokens`, in double precision.
   std::vector<std::vector<double>> predictions(const Recipe& of, const std::vector<std::int32_t>& tokens) {
     const auto plan = resolve(of, engine_->geometry(), nullptr);
     EXPECT_TRUE(plan.ok());
@@ -140,7 +140,7 @@ TEST_F(SensitivityTest, OfACalibrationLeadToAnAllocationWithinTheBudget) {
   EXPECT_GT(bits, 2.3);
 }
 
-// The mean of many estimates must equal the measurement by runs of the model where errors are small.
+// Where errors are small, the mean of many estimates must equal the measurement by runs of the model.
 TEST_F(SensitivityTest, AreEstimatedAsTheyAreMeasured) {
   const Recipe spread = recipe("k=hadamard:tcq4,v=tcq4,sink=4,budget=4.6,ladder=tcq4+tcq5");
   std::vector<std::int32_t> tokens;
@@ -193,8 +193,8 @@ TEST_F(SensitivityTest, AreTheSameForAnyNumberOfThreads) {
   EXPECT_EQ(values(3), alone);
 }
 
-// Gradients don't fit here, so sensitivities are measured. The work stops after the unquantized run and two
-// probes, and must find the two when it resumes.
+// The gradients cannot be trusted, so sensitivities are measured. The work stops after the unquantized run
+// and two probes. When it resumes, it must find the two results.
 TEST_F(SensitivityTest, GoOnWhereTheyWereInterrupted) {
   const TinyFile other_file("other.gguf");
   TinyModelWriter(TinyModel{.seed = 2}).write(other_file.path());

@@ -30,9 +30,9 @@ constexpr Unit kByteUnits[] = {{"TiB", kKibi* kKibi* kKibi* kKibi},
                                {"kB", 1e3},
                                {"B", 1}};
 
-constexpr double kMostBytes = 0x1p62;  // fits into an int64
+constexpr double kMostBytes = 0x1p62;  // the largest size that certainly fits into an int64
 
-// Parses the whole text as a positive number; 0: it is not one.
+// Parses the whole text as a positive number. Returns 0 if it is not one.
 double positive_number(const std::string& text) {
   double value = 0;
   const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -40,7 +40,7 @@ double positive_number(const std::string& text) {
   return whole && std::isfinite(value) && value > 0 ? value : 0;
 }
 
-// Parses "16k" or "16384".
+// Parses a number of tokens: "16k" or "16384".
 Result<int> parse_context(const std::string& text) {
   const bool thousands = text.ends_with('k') || text.ends_with('K');
   const double number =
@@ -59,8 +59,8 @@ Result<std::int64_t> size_of(const Recipe& recipe, const Geometry& geometry,
 
 enum class Price { cheapest, dearest };
 
-// Returns the recipe with the cheapest or the dearest format of its ladder wherever its own overrides allow
-// it.
+// Returns the recipe with the smallest or the largest format of its ladder, wherever the recipe's own
+// overrides allow it.
 Recipe with_all(Price price, const Recipe& recipe, int head_dim) {
   const Format* chosen = nullptr;
   for (const std::string& name : recipe.ladder) {
@@ -145,7 +145,7 @@ Result<SizeBudget> parse_size_budget(const std::string& text) {
 Result<Recipe> allocate_bytes(const Recipe& recipe, const Geometry& geometry,
                               std::shared_ptr<const Constants> constants, std::int64_t max_bytes,
                               int context) {
-  double low = 100, high = 0;  // mean bits of sealed elements
+  double low = 100, high = 0;  // the mean bits of sealed values
   for (const std::string& name : recipe.ladder) {
     low = std::min(low, find_format(name)->bits(geometry.head_dim));
     high = std::max(high, find_format(name)->bits(geometry.head_dim));
@@ -154,7 +154,7 @@ Result<Recipe> allocate_bytes(const Recipe& recipe, const Geometry& geometry,
     Recipe wanted = recipe;
     wanted.budget = bits;
     auto found = allocate_bits(wanted, geometry, constants.get());
-    if (found.ok()) {  // the overrides decide everything
+    if (found.ok()) {  // nothing is left to be allocated
       found->budget = 0;
       found->ladder.clear();
     }

@@ -8,7 +8,7 @@
 namespace kvant {
 namespace {
 
-// A square matrix [d, d].
+// Square is a square matrix [d, d].
 struct Square {
   int d;
   std::vector<double> values;
@@ -22,8 +22,8 @@ double off_diagonal(Square& a) {
   return sum;
 }
 
-// Rotates rows and columns p and q of the symmetric `a` so that a_pq becomes 0, and rotates the rows of
-// `basis` alike.
+// Rotates rows and columns p and q of the symmetric `a` so that a_pq becomes 0. The rows of `basis` are
+// rotated in the same way.
 void rotate(Square& a, Square& basis, int p, int q) {
   const double apq = a.at(p, q);
   if (apq == 0) return;
@@ -45,7 +45,7 @@ void rotate(Square& a, Square& basis, int p, int q) {
 
 SymmetricEigen symmetric_eigen(std::vector<double> matrix, int d) {
   constexpr int kMaxSweeps = 50;
-  constexpr double kTolerance = 1e-20;  // squared sum off the diagonal, relative to the squared trace
+  constexpr double kTolerance = 1e-20;  // the squared sum off the diagonal, relative to the squared trace
   Square a{d, std::move(matrix)};
   Square basis{d, std::vector<double>(static_cast<std::size_t>(d) * d)};
   double trace = 0;

@@ -1,4 +1,4 @@
-// Eigenvalues and eigenvectors of symmetric matrices.
+// Computes eigenvalues and eigenvectors of symmetric matrices.
 #pragma once
 
 #include <vector>
@@ -10,8 +10,8 @@ struct SymmetricEigen {
   std::vector<double> vectors;  // [d, d]: orthonormal rows
 };
 
-// Decomposes `matrix` [d, d], which must be finite, by cyclic Jacobi rotations (Golub and Van Loan, section
-// 8.5).
+// Decomposes `matrix` [d, d], whose values must be finite, by cyclic Jacobi rotations (Golub and Van Loan,
+// section 8.5).
 SymmetricEigen symmetric_eigen(std::vector<double> matrix, int d);
 
 }  // namespace kvant

@@ -8,8 +8,8 @@
 
 namespace kvant {
 
-// Transforms, encodes and decodes whole pages of values [n, d], whose first token has position
-// `first_position`, in `format`. The first `sink` tokens are left out of their page and stay exact.
+// Transforms, encodes and decodes whole pages of values [n, d] in `format`. The first token has position
+// `first_position`. The first `sink` tokens are left out of their page and stay exact.
 std::vector<float> through_cache(const Format& format, const Transform& transform, const PageContext& context,
                                  int sink, int first_position, std::vector<float> values);
 

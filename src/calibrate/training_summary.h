@@ -1,4 +1,4 @@
-// Summarizes the gain of training by constant.
+// Summarizes how much training has gained, by constant.
 #pragma once
 
 #include <string>
@@ -9,14 +9,16 @@
 
 namespace kvant {
 
-// The mean over all heads that have the constant `name`. Codebooks: relative squared errors with the initial
-// and the final centroids of k-means. Adapters: mean divergence of the attention weights without and with the
-// correction, on contexts that they were not trained on.
+// TrainingGain is the mean over all heads that have the constant `name`. For codebooks, it compares the
+// relative squared errors of the initial and final centroids of k-means. For adapters, it compares the mean
+// divergence of the attention weights without and with the correction, on contexts that were not used for
+// training.
 struct TrainingGain {
   Side side = Side::key;
-  std::string name;  // scoped
+  std::string name;  // the scoped name
   int heads = 0;
-  int improved = 0;  // heads for which training lowered it; adapters of the others are switched off
+  // Heads in which training lowered the value; adapters of the other heads are switched off.
+  int improved = 0;
   double before = 0;
   double after = 0;
 };

@@ -79,7 +79,7 @@ class Tuner {
     });
   }
 
-  // Returns the mean divergence over the tuning contexts.
+  // Returns the mean divergence of an allocation over the tuning contexts.
   Result<double> measure(const SensitivityBend& bend) {
     if (const auto known = state_.find(bend)) return *known;
     const auto recipe = allocated(bend);
@@ -96,7 +96,8 @@ class Tuner {
     return sum / static_cast<double>(probes_.size());
   }
 
-  // Returns the recipe with the ladder's largest format that fits the size for all heads alike.
+  // Returns the recipe in which all heads have the largest format of the ladder that fits the size. Returns
+  // nothing if none fits.
   std::optional<Recipe> uniform() const {
     std::optional<Recipe> best;
     double best_bits = 0;
@@ -116,7 +117,7 @@ class Tuner {
     return best;
   }
 
-  // Evaluates the best allocation and its alternatives on the held-out text, and sets the recipe.
+  // Evaluates the best allocation and its alternatives on the held-out text, and sets the result's recipe.
   Status judge(TuneResult& result) {
     auto tuned = allocated(result.bend);
     auto plain = allocated({});
@@ -172,7 +173,7 @@ class Tuner {
     return rows;
   }
 
-  // Sets the size, and the sum of the calibrated sensitivities of the recipe's formats.
+  // Sets the size of the result, and the sum of the calibrated sensitivities of its formats.
   Status predict(TuneResult& result) const {
     const Geometry& g = engine_.geometry();
     const auto plan = resolve(result.recipe, g, request_.constants);
@@ -202,7 +203,7 @@ class Tuner {
   AttentionBackend& backend_;
   const TuneRequest& request_;
   TuneState state_;
-  std::vector<std::unique_ptr<SensitivityProbe>> probes_;  // by tuning context
+  std::vector<std::unique_ptr<SensitivityProbe>> probes_;  // one per tuning context
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Tunes a recipe to a model: chooses formats for every layer, KV head and side within a size, such that the
-// model's predictions change least.
+// Tunes a recipe to a model. Within a size, tune() chooses formats for every layer, KV head and side such
+// that the model's predictions change least.
 #pragma once
 
 #include <atomic>
@@ -20,20 +20,22 @@
 namespace kvant {
 
 struct TuneRequest {
-  Recipe base;                                 // must have a ladder
-  std::shared_ptr<const Constants> constants;  // everything that it needs, including sensitivities
-  std::int64_t max_bytes = 0;                  // for a sequence of `context` tokens
+  Recipe base;                                 // the recipe must have a ladder
+  std::shared_ptr<const Constants> constants;  // everything that the recipe needs, including sensitivities
+  std::int64_t max_bytes = 0;                  // the limit for a sequence of `context` tokens
   int context = 0;
   std::vector<std::vector<std::int32_t>> tuning;  // contexts on which allocations are compared
-  EvalText held_out;                              // text for the final figures, in chunks of held_out_context
+  EvalText held_out;                              // the text for the final figures, in chunks of
+                                                  // held_out_context tokens
   int held_out_context = 0;
   int trials = 0;
   int n_threads = 2;
-  std::string state_path;                   // trials are saved there until the end, and resumed
-  const std::atomic<bool>* stop = nullptr;  // see CalibrationRequest
+  std::string state_path;                   // trials are saved in this file until the end; an interrupted
+                                            // tuning resumes from it
+  const std::atomic<bool>* stop = nullptr;  // CalibrationRequest::stop
 };
 
-// The result of one cache on the held-out text.
+// TuneRow is the result of one cache on the held-out text.
 struct TuneRow {
   std::string name;
   MetricsSummary metrics;
@@ -42,19 +44,20 @@ struct TuneRow {
 struct TuneResult {
   Recipe recipe;
   SensitivityBend bend;
-  double predicted = 0;           // sum of the measured sensitivities of its formats, nats
-  std::vector<BendTrial> trials;  // on the tuning contexts; the first is the plain allocation
-  std::vector<TuneRow> held_out;  // the recipe first, then the plain allocation, if it is another, and the
-                                  // best format for all heads alike that fits, if there is one
-  int chunks = 0;                 // chunks of the held-out text
-  double bits_all = 0, bits_sealed = 0;  // mean_bits(), at `context`
-  ConstantSize constants;                // likewise
-  std::int64_t bytes = 0;                // likewise
+  double predicted = 0;           // the sum of the sensitivities of its formats, in nats
+  std::vector<BendTrial> trials;  // the trials on the tuning contexts; the first is the plain allocation
+  // The recipe comes first. Next comes the plain allocation, if it differs. Last comes the largest format
+  // that fits for all heads alike, if there is one.
+  std::vector<TuneRow> held_out;
+  int chunks = 0;                        // the number of chunks of the held-out text
+  double bits_all = 0, bits_sealed = 0;  // mean_bits() at `context`
+  ConstantSize constants;                // at `context`
+  std::int64_t bytes = 0;                // at `context`
 };
 
-// Deterministic, with or without interruptions. If the plain allocation does better on the held-out text, it
-// is the result. On a device, sizes are those of the CPU's pages and tails. Shows progress on stderr. Errors:
-// see allocate_bytes; a step's error; "interrupted".
+// Runs the tuning. The result is deterministic, with or without interruptions. If the plain allocation does
+// better on the held-out text, it is the result. On a device, sizes are those of the CPU's pages and tails.
+// Progress goes to stderr. Returns the errors of allocate_bytes() and of a step, and "interrupted".
 Result<TuneResult> tune(Engine& engine, AttentionBackend& backend, const TuneRequest& request);
 
 }  // namespace kvant

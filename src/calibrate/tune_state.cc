@@ -8,7 +8,7 @@
 
 namespace kvant {
 
-// The file has lines of text: the identity, then five numbers per trial.
+// The file has lines of text: the identity, and then five numbers per trial.
 TuneState::TuneState(std::string path, std::string identity)
     : path_(std::move(path)), identity_(std::move(identity)) {
   if (path_.empty()) return;
@@ -35,7 +35,7 @@ void TuneState::add(const SensitivityBend& bend, double divergence) {
     text += fmt::format("{:.17g} {:.17g} {:.17g} {:.17g} {:.17g}\n", t.bend.keys, t.bend.depth,
                         t.bend.contrast, t.bend.curve, t.divergence);
   }
-  (void)write_whole_file(path_, text);  // if this fails, the trial is run again next time
+  (void)write_whole_file(path_, text);  // if writing fails, the trial must be run again next time
 }
 
 void TuneState::remove() const {

@@ -1,4 +1,4 @@
-// Trials of a tuning in progress, saved in a file.
+// TuneState saves the trials of a tuning in a file.
 #pragma once
 
 #include <optional>
@@ -11,10 +11,10 @@ namespace kvant {
 
 class TuneState {
  public:
-  // Loads the file at `path` if it has the same `identity` (model, texts, recipe, size). Empty path: nothing
-  // is saved.
+  // Loads the file at `path` if it has the same `identity` (model, texts, recipe, size). If the path is
+  // empty, nothing is saved.
   TuneState(std::string path, std::string identity);
-  // Returns the divergence of an earlier trial.
+  // Returns the divergence of an earlier trial, or nothing if the bend is new.
   std::optional<double> find(const SensitivityBend& bend) const;
   void add(const SensitivityBend& bend, double divergence);
   void remove() const;

@@ -10,7 +10,7 @@
 namespace kvant {
 namespace {
 
-// Returns the weighted means of e^(i angle x), x counted from 0.
+// Returns the weighted means of e^(i angle x) over distances x, counted from 0.
 std::vector<std::complex<double>> mean_phases(const std::vector<double>& angles,
                                               std::span<const double> weights) {
   const std::size_t n = angles.size();
@@ -79,7 +79,7 @@ std::vector<double> MeanTurn::operator()(std::span<const double> moments) const 
       const Component &a = components_[i], &b = components_[j];
       const double xx = moment(a.real, b.real), yy = moment(a.imaginary, b.imaginary);
       const double xy = moment(a.real, b.imaginary), yx = moment(a.imaginary, b.real);
-      // E[a conj(b)] rotates by the difference of the angles, E[a b] by their sum.
+      // E[a conj(b)] rotates by the difference of the angles, and E[a b] by their sum.
       const auto differing = std::complex<double>(xx + yy, yx - xy) * of_difference(i, j);
       const auto adding = std::complex<double>(xx - yy, yx + xy) * of_sum(i, j);
       set(a.real, b.real, (differing.real() + adding.real()) / 2);

@@ -1,4 +1,4 @@
-// Second moments of queries in the frame of the pages that they read.
+// Computes second moments of queries in the frame of the pages that they read.
 #pragma once
 
 #include <complex>
@@ -10,27 +10,30 @@
 
 namespace kvant {
 
-// Weights of queries by their distance x from the middle of a page, [n_positions], in contexts of n_positions
-// tokens: (n_positions - x) / x^1.5, from the first x after the page on. The numerator counts the possible
-// places of page and reader. The derivatives by scores decrease about like the denominator.
+// Returns the weights [n_positions] of queries by their distance x from the middle of a page, in contexts of
+// n_positions tokens. The weight is (n_positions - x) / x^1.5 from the first x after the page on. The
+// numerator counts the possible places of page and query. The derivatives by scores decrease about like 1 /
+// x^1.5.
 std::vector<double> reading_weights(int n_positions);
 
-// The mean of R(x) M R(x)^T over distances x, where R(x) rotates channels as RoPE does for x tokens. It
-// transforms moments M [d, d] of queries before RoPE into the frame of a page's middle. Pairs of channels
-// that rotate fast lose their direction, slow ones keep it. Channels without a rotation stay as they are.
+// MeanTurn is the mean of R(x) M R(x)^T over distances x, where R(x) rotates channels as RoPE does for x
+// tokens. The mean transforms moments M [d, d] of queries before RoPE into the frame of a page's middle.
+// Channel pairs that rotate fast lose their direction, and slow pairs keep it. Channels without a rotation
+// stay as they are.
 class MeanTurn {
  public:
-  // weights: of the distances 0, 1, 2 ..., not all 0. Takes O(d^2) for each of them.
+  // `weights` are those of the distances 0, 1, 2, ..., and must not all be 0. Each of them takes O(d^2)
+  // operations.
   MeanTurn(std::span<const ChannelTurn> turns, int d, std::span<const double> weights);
 
   std::vector<double> operator()(std::span<const double> moments) const;
 
  private:
-  // A pair of channels as a complex number that rotates by `angle` per token, or a single channel that
-  // doesn't rotate.
+  // Component is a pair of channels as a complex number that rotates by `angle` per token, or a single
+  // channel without a rotation.
   struct Component {
     int real;
-    int imaginary;  // -1: always 0
+    int imaginary;  // -1 if the imaginary part is always 0
     double angle;
   };
   std::complex<double> of_difference(std::size_t a, std::size_t b) const {
@@ -42,11 +45,12 @@ class MeanTurn {
 
   int d_;
   std::vector<Component> components_;
-  // The means of e^(i angle x) for the differences and the sums of each two components' angles.
+  // These are the means of e^(i angle x) for the difference and the sum of the angles of each two components.
   std::vector<std::complex<double>> differences_, sums_;
 };
 
-// Returns the mean rotation of each layer, over the distances that its queries can see. turns: by layer.
+// Returns the mean rotation of each layer, over the distances that the layer's queries can see. `turns` has
+// RoPE's rotations by layer.
 std::vector<MeanTurn> mean_turns(const std::vector<std::vector<ChannelTurn>>& turns,
                                  const Geometry& geometry);
 

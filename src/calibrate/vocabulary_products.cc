@@ -57,7 +57,7 @@ class HostVocabulary final : public VocabularyProducts {
   MatrixView<const float> x_{nullptr, 0, 0};
   std::vector<float> gradient_;
   std::vector<float> weights_;   // [n, n_embd]
-  PackedMatrix forward_, back_;  // packed for products and for derivatives
+  PackedMatrix forward_, back_;  // the weights, packed for products and for derivatives
 };
 
 }  // namespace

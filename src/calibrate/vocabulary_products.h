@@ -1,5 +1,5 @@
-// VocabularyProducts: products of rows with the weights of a model's output and their derivatives, a block of
-// words at a time.
+// VocabularyProducts multiplies rows by the weights of a model's output, and computes the derivatives, one
+// block of words at a time.
 #pragma once
 
 #include <memory>
@@ -16,23 +16,25 @@ class VocabularyProducts {
  public:
   virtual ~VocabularyProducts() = default;
 
-  // Sets the rows x [n, n_embd] of the following calls, which they must outlive, and their gradient to zero.
+  // Sets the rows x [n, n_embd] for the following calls, and sets their gradient to zero. x must outlive
+  // these calls.
   virtual Status begin(MatrixView<const float> x) = 0;
-  // Selects a block of words, [first, first + n), and announces which of the two products follow. Every
-  // thread of a team must call it.
+  // Selects the block of words [first, first + n), and announces whether multiply() and multiply_back() will
+  // follow. Every thread of a team must call begin_block().
   virtual void begin_block(int first, int n, bool multiplies, bool multiplies_back, Team& team) = 0;
-  // Computes out [some rows, n], from row `first` on: x W^T, where W [n, n_embd] are the block's weights.
+  // Computes out [some rows, n] = x W^T for the rows from `first` on, where W [n, n_embd] are the block's
+  // weights.
   virtual void multiply(int first, MatrixView<float> out) const = 0;
-  // derivative [some rows, n], from row `first` on: derivatives by these products. Adds derivative W to the
-  // rows' gradient when the block ends. Call it once per row.
+  // `derivative` [some rows, n] is the derivative by the products of the rows from `first` on. When the block
+  // ends, derivative W is added to the rows' gradient. Call this once per row.
   virtual void multiply_back(int first, MatrixView<const float> derivative) = 0;
-  // Ends a block with multiply_back(). Every thread of a team must call it.
+  // Ends a block for which multiply_back() was called. Every thread of a team must call end_block().
   virtual void end_block(Team& team) = 0;
-  // Copies the rows' gradient into gradient [n, n_embd]. Returns the first error since begin().
+  // Copies the rows' gradient to `gradient` [n, n_embd]. Returns the first error since begin().
   virtual Status finish(MatrixView<float> gradient) = 0;
 };
 
-// Computes on the CPU.
+// Makes products that the CPU computes.
 std::unique_ptr<VocabularyProducts> make_host_vocabulary(const ModelParts& model, GemmPrecision precision);
 
 }  // namespace kvant

@@ -1,5 +1,5 @@
-// Weighing: estimates the sensitivities of a recipe's ladder in every (layer, KV head, side) of a model from
-// several contexts.
+// Estimates the sensitivities of a recipe's ladder in every (layer, KV head, side) of a model, from several
+// contexts.
 #pragma once
 
 #include <atomic>
@@ -18,46 +18,46 @@
 
 namespace kvant {
 
-// Sensitivities are estimated on the contexts for queries (query_metric.h) except the first. Texts differ:
-// for most places the costs in one context are within a factor of two of those in another, as are the true
-// costs.
+// Sensitivities are estimated on the contexts for queries (query_metric.h), except on the first one. In most
+// places, two contexts give costs within a factor of two of each other, and true costs of texts differ as
+// much.
 inline constexpr int kContextsBeforeWeighed = 1;
 
 struct WeighingRequest {
   DifferentiableModel& model;
   const Geometry& geometry;
   const Recipe& recipe;    // must have a budget
-  const Constants& known;  // everything that it needs beside its sensitivities
+  const Constants& known;  // everything that the recipe needs besides its sensitivities
   const std::vector<Sample>& contexts;
   std::uint64_t seed = 0;
   int n_threads = 1;
-  const std::atomic<bool>* stop = nullptr;  // once true: the error "interrupted"; null: never
+  const std::atomic<bool>* stop = nullptr;  // once true, the error "interrupted" is returned; null: never
   std::function<void()> context_done;       // called after each context that was weighed; may be empty
 };
 
-// Estimates sensitivities on one context after the other (sensitivity_estimate.h) and returns their mean.
-// Results of contexts are kept in `work`; contexts that are already there are not read again. Shows progress
-// on stderr.
+// Estimates sensitivities on one context after another (sensitivity_estimate.h), and returns their mean.
+// Results of contexts are stored in `work`, and contexts that `work` already has are not read again. Progress
+// goes to stderr.
 Result<Sensitivities> weigh_contexts(const WeighingRequest& request, Constants& work);
 
 // Returns the mean of the results of n_contexts contexts.
 Sensitivities mean_of_weighed(const Recipe& recipe, const Geometry& geometry, int n_contexts,
                               const Constants& work);
 
-// Adds the sensitivities given by such a mean to `constants` (format_shares.h; add_floor).
+// Adds to `constants` the sensitivities that follow from the mean of contexts (format_shares.h, add_floor).
 void keep_sensitivities(const Recipe& recipe, const Geometry& geometry, const Sensitivities& mean,
                         Constants& constants);
 
-// Returns what a recipe needs of `stored` beside its sensitivities, by the names that resolve() looks up.
+// Returns what a recipe needs of `stored` besides its sensitivities, by the names that resolve() looks up.
 Result<Constants> constants_beside_sensitivities(const Recipe& recipe, const Geometry& geometry,
                                                  const Constants& stored);
 
-// Whether `work` has the results of that context; keep_weighed() stores them there.
+// is_weighed() returns whether `work` has the results of a context. keep_weighed() stores the results.
 bool is_weighed(const Recipe& recipe, const Geometry& geometry, int context, const Constants& work);
 void keep_weighed(const Recipe& recipe, const Geometry& geometry, int context,
                   const Sensitivities& sensitivities, Constants& work);
 
-// Whether `name` is that of an array in `work`.
+// Returns whether `name` is the name of an array in `work`.
 bool is_weighed_context(const std::string& name);
 
 }  // namespace kvant
