@@ -58,7 +58,7 @@ struct Geometry {
   int kv_heads(int layer) const { return layer_heads.empty() ? n_kv_heads : layer_heads[layer].n_kv_heads; }
   int dim(int layer) const { return layer_heads.empty() ? head_dim : layer_heads[layer].head_dim; }
   int n_q(int layer) const { return n_heads * dim(layer); }  // values of a token's queries
-  // Returns the number of values of a token's K. Its V has as many.
+  // Returns the number of values of a token's K, or of its V.
   int n_kv(int layer) const { return kv_heads(layer) * dim(layer); }
   int group(int layer) const { return n_heads / kv_heads(layer); }  // G: query heads per KV head
   // Returns the index of a KV head among the KV heads of all layers, layer by layer.

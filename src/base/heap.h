@@ -17,9 +17,9 @@ struct HeapBytes {
 std::optional<HeapBytes> heap_bytes();
 
 // Bounds the free memory that the heap of a program with many threads keeps. By default the GNU C library
-// gives each thread an arena, up to eight arenas for each core. It also moves larger and larger blocks into
-// the arenas, where small blocks between them keep their pages in use. A program calls this function before
-// it starts other threads.
+// gives each thread an arena, up to eight arenas for each core. The library also moves larger and larger
+// blocks into the arenas, where small blocks between them keep their pages in use. A program calls this
+// function before it starts other threads.
 void bound_free_heap();
 
 // Gives free pages of the heap back to the operating system.

@@ -14,8 +14,8 @@ namespace {
 
 constexpr std::int64_t kMiB = 1 << 20;
 
-// Returns whether heap_bytes() sees an allocation. Under the sanitizers, whose own heap counts nothing, it
-// does not.
+// Returns whether heap_bytes() sees an allocation. The sanitizers have a heap of their own, which counts
+// nothing.
 bool counts() {
   const auto sum = [] {
     const HeapBytes bytes = heap_bytes().value_or(HeapBytes{});

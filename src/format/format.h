@@ -3,7 +3,7 @@
 //
 // A page is kPageTokens consecutive tokens of one KV head and one side (K or V): values [kPageTokens, d],
 // token-major. Formats come in families, one file each, listed in formats.def. Code outside a family's file
-// depends neither on the family's names nor on its layout; it reads describe() or code_scheme() instead.
+// depends neither on the family's names nor on its layout, but reads describe() or code_scheme().
 #pragma once
 
 #include <array>
@@ -106,7 +106,7 @@ class Format {
 
   // Encodes a whole page. values: [kPageTokens, d], finite, as the cache has checked. page: page_bytes(d)
   // bytes, all of which are written. Tokens in `left_out` are protected, which means that the cache stores
-  // them elsewhere. They widen no range, and their decoded values are finite but arbitrary.
+  // them elsewhere. Protected tokens widen no range, and their decoded values are finite but arbitrary.
   virtual void encode(const float* values, const TokenMask& left_out, const PageContext& context,
                       std::byte* page) const = 0;
 
@@ -134,9 +134,9 @@ class Format {
   virtual CodeOrder code_order() const { return CodeOrder{}; }
   // Formats with a code scheme or a number type implement code_table and read_parameters. code_table returns
   // the table of the scheme, which is empty where codes are numbers. read_parameters fills the empty vectors
-  // of `parameters` with a page's parameters. It reads no codes of `page`, so their order does not matter.
-  // Only formats with a number type accept a short page; parameters of tokens beyond the page's capacity are
-  // 0.
+  // of `parameters` with a page's parameters. read_parameters reads no codes of `page`, so the order of the
+  // codes does not matter. Only formats with a number type accept a short page; parameters of tokens beyond
+  // the page's capacity are 0.
   virtual CodeTable code_table(const PageContext& /*context*/) const { return {}; }
   virtual void read_parameters(const std::byte* page, const PageContext& context, const CodeTable& table,
                                CodeParameters& parameters) const;

@@ -1,4 +1,4 @@
-// fp8: 8-bit floating point with one scale a token. Serving engines use it as their usual quantized cache.
+// fp8: 8-bit floating point with one scale a token. It is the usual quantized cache of serving engines.
 //
 // Bytes of a page, d channels:
 //   codes   [kPageTokens][d]  e4m3: sign, 4 bits of exponent (bias 7), 3 of mantissa; no infinities,

@@ -1,5 +1,5 @@
 // The Lloyd-Max quantizer, whose levels minimize the mean squared error for a given distribution. The format
-// lm uses it for the normal distribution.
+// lm uses the quantizer of the normal distribution.
 #pragma once
 
 #include <vector>

@@ -86,8 +86,8 @@ void orthonormalize(float* tokens, int rank) {
   }
 }
 
-// Gives column k of `tokens`, a unit vector, and row k of `channels` the same length, without changing the
-// product of the two: the square root of the row's length.
+// Gives column k of `tokens`, a unit vector, and row k of `channels` equal lengths without changing the
+// product of the two. The new length is the square root of the row's length.
 void balance(int d, int rank, LowRankFactors& factors) {
   for (int k = 0; k < rank; ++k) {
     float* channels = factors.channels + static_cast<std::ptrdiff_t>(k) * d;

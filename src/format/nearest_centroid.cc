@@ -11,8 +11,8 @@
 namespace kvant {
 namespace {
 
-// Floats and Ints have 16 numbers. The compiler splits them into as many registers as the instruction set
-// needs.
+// Floats and Ints have 16 numbers. The compiler splits such vectors into as many registers as the instruction
+// set needs.
 using Floats = float __attribute__((vector_size(4 * kCentroidLanes)));
 using Ints = std::int32_t __attribute__((vector_size(4 * kCentroidLanes)));
 

@@ -1,4 +1,5 @@
-// The error metric of a page of K, which rotates with the page's position. Encoders that shape errors use it.
+// The error metric of a page of K, which rotates with the page's position. Encoders that shape errors use the
+// metric.
 //
 // RoPE rotates a query at position t by R(t), and a key at position p by R(p). Relative to the key, the
 // queries that read the key are similar everywhere in a text: E[R(t - p) q q^T R(t - p)^T] describes what a

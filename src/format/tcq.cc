@@ -13,8 +13,9 @@
 //
 // value = step * mean of the channel + gain of the token * level[state] * scale, with the table of B
 // (trellis.h). The gain of code c is loudest * 2^(-c / 32), and 0 for c = 255. Each token's remainder,
-// including the rounding error of the means, is divided by its root mean square and encoded. Its gain is then
-// fitted (fitted_gain in trellis_gain.h). Left-out tokens affect neither the means nor the loudest gain.
+// including the rounding error of the means, is divided by its root mean square and encoded. The token's gain
+// is then fitted (fitted_gain in trellis_gain.h). Left-out tokens affect neither the means nor the loudest
+// gain.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -95,8 +95,8 @@ TEST(TrellisCodedTokens, KeepTheMeansOfTheTokensThatCount) {
 }
 
 // The tokens' codes absorb the rounding error of a channel's mean. If one channel's mean is 100 deviations,
-// all means are multiples of .8 deviations. Their rounding adds 5 % to the variance of the tokens, and half
-// of that to the errors.
+// all means are multiples of .8 deviations. The rounding of the means adds 5 % to the variance of the tokens,
+// and half of that to the errors.
 TEST(TrellisCodedTokens, MakeUpForTheRoundingOfMeans) {
   constexpr int kDim = 128;
   const std::vector<float> plain = gaussian_values(kDim, 6);

@@ -94,8 +94,7 @@ class VqFormat : public Format {
                         .group_channels = shape_.dim,
                         .token_groups = 1};
     }
-    constexpr int kGroupCodes = 4;  // whole bytes
-    // Four codes of 10 or 12 bits fill whole bytes.
+    constexpr int kGroupCodes = 4;  // Four codes of 10 or 12 bits fill whole bytes.
     const bool known = (shape_.bits == 10 || shape_.bits == 12) && shape_.dim >= 4;
     if (!known || head_dim % (shape_.dim * kGroupCodes) != 0) return std::nullopt;
     return CodeScheme{.meaning = CodeMeaning::wide_vector,

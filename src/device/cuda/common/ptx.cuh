@@ -118,9 +118,9 @@ __device__ __forceinline__ std::uint32_t max_u16x2(std::uint32_t a, std::uint32_
   }
 }
 
-// These two functions round two numbers and saturate them to 0 .. 255, or to -128 .. 127. The results become
-// the upper two bytes of the result, above the two low bytes of `behind`. This takes one instruction if the
-// GPU has it (Architecture::kPacksBytes).
+// Both functions round two numbers and saturate the results to 0 .. 255, or to -128 .. 127. The two become
+// the upper bytes of a word, above the two low bytes of `behind`. A call takes one instruction if the GPU has
+// it (Architecture::kPacksBytes).
 __device__ __forceinline__ std::uint32_t pack_unsigned_bytes(float x, float y, std::uint32_t behind) {
   std::uint32_t bytes;
   asm("cvt.pack.sat.u8.s32.b32 %0, %1, %2, %3;"
@@ -306,7 +306,7 @@ __device__ __forceinline__ void admit_successors() {
   if constexpr (Architecture::kOverlapsLaunches) asm volatile("griddepcontrol.launch_dependents;");
 }
 
-// Waits for all threads of the cluster. Their writes to shared memory are then visible to every thread of it.
+// Waits for all threads of the cluster. The writes of each thread to shared memory are then visible to all.
 __device__ __forceinline__ void cluster_sync() {
   if constexpr (Architecture::kClusters) {
     asm volatile("barrier.cluster.arrive.aligned;" ::: "memory");

@@ -22,7 +22,7 @@ struct TileCodes {
     }
   }
   // kBytes is the size of a contraction tile's fragments. offset() returns where tiles first_tile and
-  // first_tile + 1 lie within them.
+  // first_tile + 1 lie within these fragments.
   static constexpr int kBytes = kTokenTiles * Bits / 16 * (kLanes * 16);
   static __device__ __forceinline__ int offset(int first_tile, int lane) {
     const int word = first_tile / 2 * (Bits / 2);

@@ -141,8 +141,7 @@ __device__ __forceinline__ void for_each_fragment(const unsigned char* codes, in
     }
     return;
   }
-  constexpr int kFragments = 16 / Bits;  // in a piece of 16 bytes: 4 or 8
-  // 4 or 8 fragments in a piece of 16 bytes.
+  constexpr int kFragments = 16 / Bits;  // fragments in a piece of 16 bytes: 4 or 8
   const auto* pieces = reinterpret_cast<const uint4*>(codes) + lane;
 #pragma unroll
   for (int fragment = first * MTiles; fragment < last * MTiles; fragment += kFragments) {

@@ -154,8 +154,8 @@ struct ProgressiveValueStrips : TokensInOrder {
                              pack_half2(unit, unit));
         }
       }
-      // The sums of a block's weights come from half of the warps. They are rows of one tile, or both rows of
-      // a tile.
+      // The sums of a block's weights come from half of the warps. The sums are rows of one tile, or both
+      // rows of a tile.
 #pragma unroll
       for (int tile = 0; tile < Sets / 2; ++tile) {
         const int low = Sets == 2 ? 0 : tile, high = Sets == 2 ? 1 : tile;

@@ -6,8 +6,8 @@
 
 namespace kvant::cuda {
 
-// A codebook in shared memory. It has as many copies side by side as fit, up to one copy for each lane that
-// is served at a time. Lane l reads copy l % kCopies.
+// A codebook in shared memory. The table has as many copies side by side as fit, up to one copy for each lane
+// that is served at a time. Lane l reads copy l % kCopies.
 template <int Channels, int Bits>
 struct CodebookTable {
   static constexpr int kEntryBytes = 2 * Channels;

@@ -64,7 +64,7 @@ struct PageEncoding {
   const void* codebooks;
   std::int64_t codebook_stride;
   // For the errors of keys in trellis pages: metrics in the layout of kvant_decode_layer, or null, and
-  // metrics that rotate with the page. The latter take precedence.
+  // metrics that rotate with the page. If both exist, the rotating metrics are used.
   const float* metrics;
   PageMetrics page_metrics;
   // Returns whether the kernel of this encoding can make pages from rows. The search for trellis codes reads

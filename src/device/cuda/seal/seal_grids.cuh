@@ -1,6 +1,6 @@
-// Encoders of uniform grids and of numbers with a scale per token. They repeat the arithmetic of src/format
-// operation by operation, so GPU and CPU give the same codes. Intrinsics keep the compiler from contracting
-// what the formats round twice.
+// Encoders of uniform grids and of numbers with a scale per token. The encoders repeat the arithmetic of
+// src/format operation by operation, so GPU and CPU give the same codes. Intrinsics keep the compiler from
+// contracting what the formats round twice.
 #pragma once
 
 #include "device/cuda/seal/seal_page.cuh"

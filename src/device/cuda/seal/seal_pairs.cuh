@@ -30,7 +30,7 @@ struct alignas(16) PairsShared {
   TrellisPage<kPairedBits, D> page;
 };
 
-// Gives TokenPath the same memory in the form that it expects.
+// Refers to memory of PairsShared in the form that TokenPath expects.
 template <int D>
 struct OneByOne {
   using Choices = typename PairsShared<D, false>::ChoicesOfOne;

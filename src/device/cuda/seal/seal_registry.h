@@ -6,8 +6,8 @@
 
 namespace kvant::cuda {
 
-// Describes the kernel for the pages of a side. Its arguments are SealArgs and the side of blocks with
-// blockIdx.z = 0. Blocks are the pages that may be due (x), the heads (y) and the sides (z).
+// Describes the kernel for the pages of a side. The kernel's arguments are SealArgs and the side of blocks
+// with blockIdx.z = 0. Blocks are the pages that may be due (x), the heads (y) and the sides (z).
 struct SealKernel {
   const void* function;
   int threads, shared_bytes;

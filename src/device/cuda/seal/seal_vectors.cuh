@@ -76,8 +76,8 @@ struct alignas(128) VectorShared {
     return {x.x * factors[token], x.y * factors[token]};
   }
 
-  // The centroids follow this struct. They are scaled by a power of two that brings their largest coordinate
-  // into [1/2, 1].
+  // The centroids follow this struct. The centroids are scaled by a power of two that brings the largest
+  // coordinate into [1/2, 1].
   __device__ __half* centroids() { return reinterpret_cast<__half*>(this + 1); }
   // Returns how many of n centroids are loaded at once.
   static __host__ __device__ constexpr int part_of(int n) {

@@ -117,8 +117,8 @@ struct alignas(16) TrellisPage {
     return (left_out[token / 32] >> (token % 32) & 1) == 0;
   }
 
-  // The caller first notes the gains of all tokens. After __syncthreads() it stores the gains, as powers of
-  // 2^(-1/32) relative to the largest one.
+  // The caller first notes the gains of all tokens. After __syncthreads() the caller stores the gains, as
+  // powers of 2^(-1/32) relative to the largest one.
   __device__ void note_gain(int token, float gain) {
     // Gains are not negative, so their bits compare like integers.
     if (keeps(token)) atomicMax(reinterpret_cast<int*>(&largest), __float_as_int(gain));

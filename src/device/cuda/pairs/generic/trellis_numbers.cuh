@@ -178,8 +178,8 @@ __device__ __forceinline__ void mix_trellis(int bits_of_page, int code_bytes, co
         std::uint32_t even[2], odd[2];  // pairs of tiles whose rows g and g + 8 are tokens 4g .. 4g + 3
         select(weights.b, 2 * step, even);
         select(weights.b, 2 * step + 1, odd);
-        // This lane's tokens are 4t .. 4t + 3 in the first half, then 4t + 16 .. 4t + 19. Their first row g
-        // is t, then t + 4.
+        // This lane's tokens are 4t .. 4t + 3 in the first half, then 4t + 16 .. 4t + 19. The first row g of
+        // these tokens is t, then t + 4.
         const int from = lane / 4 * 4 + half * 2 + lane % 4 / 2;
         const int selector = lane % 2 == 0 ? 0x5410 : 0x7632;
         const std::uint32_t b0 =
