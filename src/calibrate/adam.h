@@ -1,4 +1,4 @@
-// Adam is the optimizer of Kingma and Ba 2015 (algorithm 1). It trains KVLinC's correction adapters.
+// Adam is the optimizer of Kingma and Ba 2015 (algorithm 1). Adam trains KVLinC's correction adapters.
 #pragma once
 
 #include <cstddef>

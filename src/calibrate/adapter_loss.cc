@@ -66,8 +66,8 @@ void map_rows_back(const float* x, int rows, int d, const float* features, int n
   }
 }
 
-// Returns sum_i A_i log(A_i / w_i) + log Z of one query, where `targets` are A, `corrected` [n] are w, and Z
-// is the sum of w.
+// Returns sum_i A_i log(A_i / w_i) + log Z of one query. `targets` are A, `corrected` [n] are w, and Z is the
+// sum of w.
 double divergence(const float* targets, const float* corrected, int n) {
   double loss = 0;
   double sum = 0;

@@ -1,4 +1,5 @@
-// Calibration holds the constants learned for one model and their origin. It is stored as a GGUF file.
+// Calibration holds the constants learned for one model and their origin. A calibration is stored as a GGUF
+// file.
 #pragma once
 
 #include <cstdint>
@@ -28,8 +29,8 @@ struct CalibrationSettings {
   bool operator==(const CalibrationSettings&) const = default;
 };
 
-// The version of what calibration does with samples and captured values. It must be raised if the same text
-// and settings would give other constants.
+// The version of what calibration does with samples and captured values. The version must be raised if the
+// same text and settings would give other constants.
 inline constexpr int kCalibrationAlgorithm = 8;
 
 // CalibrationMethod says how constants are measured. Constants that are kept for first use always come from
@@ -53,9 +54,9 @@ inline constexpr const char* kKeyFactors = "key-factors";
 // sum of squared differences / sum of squares, over all layers and heads. All tokens except the sink are
 // quantized.
 struct RecipeQuality {
-  std::string recipe;       // the string form
-  double key_error = 0;     // the error of K
-  double value_error = 0;   // the error of V
+  std::string recipe;  // the string form
+  double key_error = 0;
+  double value_error = 0;
   double output_error = 0;  // the error of the attention outputs of each passage's last tokens
 };
 
@@ -73,8 +74,8 @@ struct Calibration {
 // f16 or F32. Either the whole file is written or none. Returns the errors of write_whole_file().
 Status write_calibration(const Calibration& calibration, const std::string& path);
 
-// Reads a calibration. Returns the errors of open_sealed_gguf(), and an error for a GGUF file that is not a
-// calibration or has another version of the layout or algorithm.
+// Reads a calibration. Returns the errors of open_sealed_gguf(), and an error if the GGUF file is not a
+// calibration, or has another version.
 Result<Calibration> read_calibration(const std::string& path);
 
 // Returns the constants that `recipe` needs, by the names that resolve() looks up, or null if it needs none.

@@ -27,7 +27,7 @@ struct CaptureSize {
   int passages = 0;  // samples that are kept whole
   int contexts = 0;
   int context_length = 0;  // tokens of each context
-  // The number of tokens per context whose queries are kept. They are drawn from [first_query,
+  // The number of tokens per context whose queries are kept. The tokens are drawn from [first_query,
   // context_length), uniformly in the logarithm of their position, so every octave of lengths has equal
   // weight.
   int context_queries = 0;
@@ -69,14 +69,14 @@ class Capture {
   // Returns K or V of the samples' kept tokens, [n, d]. without_sink leaves out the first kSinkTokens of each
   // sample.
   std::vector<float> rows(int layer, int kv_head, Side side, bool without_sink) const;
-  // These return K or V of passage p, or the queries of a query head, [length, d].
+  // The following functions return K or V of passage p, or the queries of a query head, [length, d].
   std::vector<float> passage(int p, int layer, int kv_head, Side side) const;
   std::vector<float> passage_queries(int p, int layer, int head) const;
   // Returns the position that the first token of passage p would have if it were not one of the first
   // kSinkTokens.
   int passage_position(int p) const { return offsets_.empty() ? 0 : offsets_[size_.samples + p]; }
-  // These return K of context c [context_length, d], the tokens whose queries are kept (ascending), and their
-  // queries [context_queries, d].
+  // The following functions return K of context c [context_length, d], the tokens whose queries are kept
+  // (ascending), and their queries [context_queries, d].
   std::vector<float> context_keys(int c, int layer, int kv_head) const;
   std::span<const std::int32_t> context_query_tokens(int c) const;
   std::vector<float> context_queries(int c, int layer, int head) const;
@@ -95,8 +95,8 @@ class Capture {
   }
   bool is_passage(int sequence) const { return sequence >= size_.samples && !is_context(sequence); }
   bool is_context(int sequence) const { return sequence >= size_.samples + size_.passages; }
-  // These return the row of a token within the blocks of its kind of sequence, or -1 if the token is not
-  // kept.
+  // The following functions return the row of a token within the blocks of its kind of sequence, or -1 if the
+  // token is not kept.
   int kv_row(int sequence, int token) const;
   int query_row(int sequence, int token) const;
   void choose_rows();

@@ -9,9 +9,9 @@
 
 namespace kvant {
 
-// Returns [d]: for each channel, the average of its mean square over keys [n, d] and its mean square over
-// queries [m, d]; n, m > 0. Both channels of a RoPE pair get the sum of the pair's values (Block-GTQ, arXiv
-// 2606.24033, section 3).
+// Returns [d]: for each channel, the average of two mean squares, over keys [n, d] and over queries [m, d];
+// n, m > 0. Both channels of a RoPE pair get the sum of the pair's values (Block-GTQ, arXiv 2606.24033,
+// section 3).
 std::vector<float> channel_energies(MatrixView<const float> keys, MatrixView<const float> queries,
                                     std::span<const ChannelTurn> turns);
 

@@ -25,7 +25,7 @@ double seconds_since(CostClock::time_point start) {
   return std::chrono::duration<double>(CostClock::now() - start).count();
 }
 
-// These two return the number of weights of all layers, and of the output.
+// The following functions return the number of weights of all layers, and of the output.
 double layer_weights(const Hparams& h) {
   double all = 0;
   for (int layer = 0; layer < h.n_layers; ++layer)

@@ -1,5 +1,5 @@
 // DifferentiableModel runs the layers of a transformer on a whole context in F32, and computes the derivative
-// of each. It runs on the CPU, or as graphs on a device.
+// of each. A differentiable model runs on the CPU, or as graphs on a device.
 #pragma once
 
 #include <cstdint>
@@ -35,8 +35,8 @@ class DifferentiableModel {
 // Returns whether every step of every layer has a derivative.
 bool has_known_layers(const ModelParts& model);
 
-// For contexts of n_rows tokens on the CPU, these return the number of layers that the backward pass need not
-// compute again, and the bytes needed in addition to the model.
+// The following functions apply to contexts of n_rows tokens on the CPU. They return the number of layers
+// that the backward pass need not compute again, and the bytes needed besides the model.
 int layers_kept(const Hparams& hparams, int n_rows);
 std::int64_t gradient_bytes(const Hparams& hparams, int n_rows);
 

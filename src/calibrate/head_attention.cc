@@ -79,7 +79,7 @@ void HeadAttention::attend(int block, MatrixView<float> out) {
        out.data, out.stride);
 }
 
-// With the weights P and the outputs O = P V, the derivatives are dV = P^T dO, dS = P (dO V^T - its mean
+// The weights are P, and the outputs are O = P V. The derivatives are dV = P^T dO, dS = P (dO V^T - its mean
 // under P), dQ = dS K and dK = dS^T Q.
 void HeadAttention::attend_back(int block, MatrixView<const float> gradient, MatrixView<float> q_gradient,
                                 const KvGradients& kv) {

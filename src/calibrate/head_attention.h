@@ -1,5 +1,5 @@
-// HeadAttention computes exact causal attention of one query head over a context, its derivative, and the
-// effects of errors of K or V on sealed pages.
+// HeadAttention computes exact causal attention of one query head over a context. It also computes the
+// derivative, and the effects of errors of K or V on sealed pages.
 //
 // Queries come in blocks of one page. A block's queries read the pages before their own as sealed, and their
 // own page as unsealed.

@@ -378,8 +378,8 @@ void HostLayerGradient::attend(Team& team) {
   });
 }
 
-// Sums the gradients by K and V of the query heads that share them, in the order of the heads, so the result
-// does not depend on threads.
+// Sums the gradients by K and V over the query heads that share them. The order is that of the heads, so the
+// result does not depend on threads.
 void HostLayerGradient::sum_group(int kv_head, int block) {
   const int group = h_.n_heads / h_.n_kv_heads;
   const int n_cols = n_qkv();

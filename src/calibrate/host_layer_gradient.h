@@ -18,7 +18,7 @@
 
 namespace kvant {
 
-// LayerActivations holds what a layer computes of a whole context in the forward pass. Its memory is reused.
+// LayerActivations holds what a layer computes of a whole context in the forward pass. The memory is reused.
 struct LayerActivations {
   std::vector<float> qkv;                 // [n_rows, n_q + 2 n_kv], as attention reads them
   std::vector<float> attended;            // [n_rows, n_q]
@@ -82,8 +82,8 @@ class HostLayerGradient final : public LayerGradient {
     GemmOperand b;
     GemmPrecision precision = GemmPrecision::f32;
   };
-  // Operation is a part of a layer with its derivative. It works on a block of rows, which a weight may
-  // multiply, or on all rows.
+  // Operation is a part of a layer with its derivative. An operation works on a block of rows, which a weight
+  // may multiply, or on all rows.
   struct Operation {
     std::function<void(int block)> forward, back;
     Multiplier forward_by, back_by;

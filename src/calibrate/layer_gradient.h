@@ -16,7 +16,7 @@ class LayerGradient {
 
   // Returns K after RoPE, or V: [n_rows, head_dim].
   virtual MatrixView<const float> stored(int kv_head, Side side) const = 0;
-  // Returns the attention of a query head. Its matrices belong to this object.
+  // Returns the attention of a query head. The attention's matrices belong to this object.
   virtual HeadAttention attention(int head) const = 0;
   // Returns the gradient by the outputs of a query head's attention, [n_rows, head_dim].
   virtual MatrixView<const float> output_gradient(int head) const = 0;

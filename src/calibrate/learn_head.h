@@ -21,11 +21,11 @@ namespace kvant {
 // (switched_off()).
 using LearnedConstants = std::vector<std::pair<std::string, std::vector<float>>>;
 
-// Learns everything that `needs` lists from the capture's rows: first the constants of each transform, from
-// the rows after the transforms before it, then those of the formats, from the rows after all transforms. The
-// result is deterministic for settings.seed, and does not depend on what else is learned. `turns` are RoPE's
-// rotations in the head's layer. Returns an error if a transform rejects the rows, because values are not
-// finite.
+// Learns everything that `needs` lists from the capture's rows. First come the constants of each transform,
+// learned from the rows after all earlier transforms. Then come the constants of the formats, learned from
+// the rows after all transforms. The result is deterministic for settings.seed, and does not depend on what
+// else is learned. `turns` are RoPE's rotations in the head's layer. Returns an error if a transform rejects
+// the rows, because values are not finite.
 Result<LearnedConstants> learn_head(const Capture& capture, const HeadNeeds& needs,
                                     std::span<const ChannelTurn> turns, const CalibrationSettings& settings);
 

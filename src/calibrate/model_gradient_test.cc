@@ -18,7 +18,7 @@ constexpr int kTokens = 192;  // a sealed page, and queries that read it
 constexpr int kScored = kTokens - kPageTokens;
 
 // Erring runs the model in two steps: the first page, and the rest. The first step leaves K and V with errors
-// in the cache, but its own tokens attend without errors. That is how a page is read once it is sealed.
+// in the cache, but its own tokens attend without errors. A sealed page in the cache is read in the same way.
 class Erring final : public BackendDecorator {
  public:
   Erring(AttentionBackend& inner, const Geometry& geometry, std::uint32_t seed)
@@ -79,7 +79,8 @@ std::vector<std::int32_t> tokens_of_noise() {
   return tokens;
 }
 
-// Returns the log softmax [kScored, n_vocab] after each token behind the page, in double precision.
+// Returns the log softmax [kScored, n_vocab] after each token that follows the first page, in double
+// precision.
 std::vector<std::vector<double>> predictions(Engine& engine, Erring& backend,
                                              const std::vector<std::int32_t>& tokens) {
   const auto plan = resolve(*parse_recipe("k=f16,v=f16"), engine.geometry(), nullptr);

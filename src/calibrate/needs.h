@@ -1,7 +1,7 @@
 // Lists the constants that calibration must learn for recipes, and the names under which they are stored.
 //
-// A constant depends on the values that it is learned from: on the transforms before it, and on whether the
-// recipe has a sink, whose tokens are then left out. One file may serve many recipes, so a constant has a
+// A constant depends on the values that it is learned from. The values depend on the transforms before the
+// constant, and on the sink, whose tokens are left out. One file may serve many recipes, so a constant has a
 // scoped name, such as "smooth+hadamard:codebook/vq-d4b8". For recipes without a sink, the name begins with
 // "nosink/".
 #pragma once
@@ -23,7 +23,8 @@ namespace kvant {
 struct ScopedNeed {
   ConstantNeed need;
   std::string stored;  // the scoped name
-  // These two apply only to adapters: the format of K whose errors they correct, and the kind of correction.
+  // These members apply only to adapters: the format of K whose errors the adapters correct, and the kind of
+  // correction.
   const Format* corrected = nullptr;
   Correction correction = Correction::none;
 };

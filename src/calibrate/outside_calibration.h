@@ -1,6 +1,6 @@
 // Calibrates a model that runs elsewhere: in PyTorch, driven by Python's kvant.hf.calibrate.
-// OutsideCalibration supplies the samples to read and receives the model's values. It then runs the engine's
-// learners on these values.
+// OutsideCalibration supplies the samples to read and receives the model's values. OutsideCalibration then
+// runs the engine's learners on these values.
 #pragma once
 
 #include <atomic>
@@ -29,8 +29,8 @@ struct OutsideModel {
 
 class OutsideCalibration {
  public:
-  // text_hash and `method` go into the result. Returns an error for a recipe that does not fit the model or
-  // needs nothing, and for a budget with formats that do not weight K's errors by queries.
+  // text_hash and `method` go into the result. Returns an error if a recipe does not fit the model, needs
+  // nothing, or has a budget with formats that do not weight K's errors by queries.
   static Result<OutsideCalibration> make(OutsideModel model, std::vector<Recipe> recipes,
                                          const CalibrationSettings& settings, std::uint64_t text_hash,
                                          CalibrationMethod method);
@@ -51,9 +51,9 @@ class OutsideCalibration {
   // Adds second moments [d, d] of the queries that read a KV head (QueryMoments).
   void add_moments(int layer, int kv_head, std::span<const double> moments);
 
-  // For recipes with a budget, the caller passes each of query_contexts() in turn: begin_context(), its
-  // layers from the last to the first, end_context(), and then the context's moments. Returns the errors of
-  // ContextWeigher.
+  // For recipes with a budget, the caller passes each of query_contexts() in turn. The calls are
+  // begin_context(), add_gradient() from the last layer to the first, end_context(), and add_moments().
+  // Returns the errors of ContextWeigher.
   bool weighs() const;
   Status begin_context(int context, int n_threads);
   // Takes a layer's values of all tokens after RoPE. Queries and `gradient`, the derivatives of the scores by

@@ -21,8 +21,8 @@ struct ProbeSite {
   Recipe barely_changed(const Recipe& recipe) const;
 };
 
-// Returns a site on the reader's device if the device supports the recipe's probe format in one layer's side
-// next to another format in the rest. The rest is bf16, or 8 bits if the device has only pages of codes; both
+// Returns a site on the reader's device if the device supports the probe format in one layer's side, and
+// another format elsewhere. The other format is bf16, or 8 bits if the device has only pages of codes; both
 // of the compared runs use it. Otherwise, prints a warning and returns a site on `host`. `learned` holds what
 // the recipe needs besides its sensitivities.
 ProbeSite probe_site(const SampleReader& reader, const SampleReader& host, const Recipe& recipe,

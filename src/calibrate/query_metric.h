@@ -62,9 +62,9 @@ struct QueryMomentsRequest {
 };
 
 // Returns moments in which each query has a weight: the effect of errors of its scores on the predictions.
-// That is the norm of the derivative by the scores (score_gradient.h), over the tokens that the query reads
-// from sealed pages. To second order, the square of the norm would be right. But a few queries dominate the
-// squares, which in short texts are noise. Returns the errors of model_gradient().
+// The effect is the norm of the derivative by the scores (score_gradient.h), over the tokens that the query
+// reads from sealed pages. To second order, the square of the norm would be right. But a few queries dominate
+// the squares, which in short texts are noise. Returns the errors of model_gradient().
 Result<QueryMoments> query_moments(DifferentiableModel& model, const Geometry& geometry,
                                    const QueryMomentsRequest& request);
 

@@ -22,8 +22,8 @@ struct SampleReader {
 
 // Runs samples [first, ...) through the model on an unquantized cache. The first kSinkTokens of each are at
 // the start of the context, and the others at the sample's offset. advance(n) is called after n more samples.
-// Returns how many samples are done in total. They are fewer than all once `stop` is true (null: never).
-// Returns the errors of a step.
+// Returns how many samples are done in total. The number is smaller than that of all samples once `stop` is
+// true (null: never). Returns the errors of a step.
 Result<int> read_samples(Engine& engine, AttentionBackend& backend, std::span<const Sample> samples,
                          int first, Capture& capture, const std::function<void(int)>& advance,
                          const std::atomic<bool>* stop);

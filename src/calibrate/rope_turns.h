@@ -1,5 +1,5 @@
-// Expresses RoPE's rotations as angles. They serve the prediction of K (compact/predictor.h) and the moments
-// of queries in a page's frame (turned_moments.h).
+// Expresses RoPE's rotations as angles. The angles serve the prediction of K (compact/predictor.h) and the
+// moments of queries in a page's frame (turned_moments.h).
 #pragma once
 
 #include <span>

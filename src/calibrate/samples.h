@@ -16,8 +16,8 @@ namespace kvant {
 
 struct Sample {
   std::vector<std::int32_t> tokens;
-  // This is added to the positions of all tokens except the first kSinkTokens. Short samples then show K as
-  // it is far into a long context, while the sink stays at the start.
+  // The offset is added to the positions of all tokens except the first kSinkTokens. Short samples then show
+  // K as it is far into a long context, while the sink stays at the start.
   int position_offset = 0;
 };
 

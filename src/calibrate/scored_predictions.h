@@ -8,12 +8,12 @@
 
 namespace kvant {
 
-// Returns the number of last tokens whose predictions count: half of n_tokens, but at least 1 and no more
-// than 256 MiB of logits have room for.
+// Returns the number of last tokens whose predictions count. The number is half of n_tokens, but at least 1,
+// and their logits take at most 256 MiB.
 int n_scored_predictions(std::size_t n_tokens, int n_vocab);
 
-// Returns the mean KL divergence, in nats, of the predictions `got` from `expected`. Both are logits [n,
-// n_vocab]. Returns the errors of LogitMetrics::add().
+// Returns the mean KL divergence, in nats, of the predictions `got` from `expected`. Both arguments are
+// logits [n, n_vocab]. Returns the errors of LogitMetrics::add().
 Result<double> mean_divergence(std::span<const float> expected, std::span<const float> got, int n_vocab,
                                int n_threads);
 

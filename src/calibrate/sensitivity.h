@@ -25,8 +25,8 @@ struct SensitivityUnit {
   Side side = Side::key;
 };
 
-// Returns every (layer, KV head, side) as a unit of its own. If these are more than a few hundred, a unit is
-// all heads of a layer's side.
+// Returns every (layer, KV head, side) as a unit of its own. If there are more than a few hundred places, a
+// unit is all heads of a layer's side.
 std::vector<SensitivityUnit> sensitivity_units(const Geometry& geometry);
 
 // Returns the recipe in which only the unit's heads are quantized, in the probe format of `recipe`, with its

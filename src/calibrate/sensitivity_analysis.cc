@@ -138,8 +138,8 @@ std::vector<double> SensitivityAnalysis::moments_of_passages(int layer, int kv_h
 
 // The following functions work with gradients.
 
-// Returns a differentiable model, whose layers must be known. It is on the reader's device if that supports
-// all of it, else on the CPU.
+// Returns a differentiable model, whose layers must be known. The model is on the reader's device if that
+// supports all of it, else on the CPU.
 DifferentiableModel& SensitivityAnalysis::differentiable() {
   if (on_device_ && reader_.device == nullptr) {  // the device has run out of memory
     on_device_ = false;
@@ -169,7 +169,7 @@ SampleReader SensitivityAnalysis::reader_in_f32() {
 
 // Returns whether model_gradient() gives the gradients of this model, which is tested on `context`. On a
 // device, the test runs in F32. With quantized weights, the engines of the CPU and of devices round
-// activations to 8 bits, which moves the predictions of some models by more than the tolerance.
+// activations to 8 bits. That rounding moves the predictions of some models by more than the tolerance.
 Result<bool> SensitivityAnalysis::knows_gradients(const Sample& context) {
   if (!fit_ && !has_known_layers(engine_.parts())) fit_ = false;
   if (!fit_ && contexts_read_.n > 0) fit_ = true;  // contexts were read only because the test had succeeded

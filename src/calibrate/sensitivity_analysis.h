@@ -50,7 +50,8 @@ class SensitivityAnalysis {
   // Returns the remaining work of query_moments() and weigh().
   CalibrationWork work_left() const;
 
-  // These hold results of single contexts. An analysis that gets them back resumes from there.
+  // The following members hold results of single contexts. An analysis that gets these results back resumes
+  // from there.
   Constants& contexts_done() { return contexts_done_; }
   const Constants& contexts_done() const { return contexts_done_; }
   ReadContexts& contexts_read() { return contexts_read_; }

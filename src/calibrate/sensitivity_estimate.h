@@ -31,7 +31,7 @@ class SensitivityEstimate {
   // `known` must have what the recipe's transforms and formats need.
   SensitivityEstimate(const Geometry& geometry, Recipe recipe, Constants known, int n_threads);
 
-  // Adds one layer. It must be called for each layer of a model_gradient(), in any order.
+  // Adds one layer. add() must be called for each layer of a model_gradient(), in any order.
   void add(int layer, const LayerGradient& state);
   // Returns the estimates. n_scored is the number of predictions that count in the gradients.
   Sensitivities sensitivities(int n_scored) const;

@@ -22,7 +22,7 @@ double off_diagonal(Square& a) {
   return sum;
 }
 
-// Rotates rows and columns p and q of the symmetric `a` so that a_pq becomes 0. The rows of `basis` are
+// Rotates rows and columns p and q of the symmetric `a`, after which a_pq is 0. The rows of `basis` are
 // rotated in the same way.
 void rotate(Square& a, Square& basis, int p, int q) {
   const double apq = a.at(p, q);

@@ -45,7 +45,8 @@ class MeanTurn {
 
   int d_;
   std::vector<Component> components_;
-  // These are the means of e^(i angle x) for the difference and the sum of the angles of each two components.
+  // These members hold the means of e^(i angle x) for the difference and the sum of the angles of each two
+  // components.
   std::vector<std::complex<double>> differences_, sums_;
 };
 

@@ -9,7 +9,7 @@
 namespace kvant {
 
 struct ChatHistory {
-  nlohmann::ordered_json json = nlohmann::ordered_json::array();  // the messages, in the OpenAI API's format
+  nlohmann::ordered_json json = nlohmann::ordered_json::array();
   bool calls_tools = false;  // some messages are tool calls or their results
   // Variables for the template, from the client.
   nlohmann::ordered_json template_values = nlohmann::ordered_json::object();

@@ -19,7 +19,7 @@ namespace kvant {
 
 struct TemplatedChat {
   std::string prompt;
-  std::vector<std::int32_t> tokens;  // the prompt's tokens
+  std::vector<std::int32_t> tokens;
   // true if messages quote the texts of control tokens, so the prompt's text alone does not determine its
   // tokens
   bool quotes_tokens = false;

@@ -12,8 +12,8 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::string_view kBlank = " \t\n\r\f\v";
 
-// UnusedDigits makes strings of digits that do not occur in the conversation. They serve as marks, because
-// templates copy digits unchanged.
+// UnusedDigits makes strings of digits that do not occur in the conversation. The digits serve as marks,
+// because templates copy digits unchanged.
 class UnusedDigits {
  public:
   explicit UnusedDigits(const Json& conversation)

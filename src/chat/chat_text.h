@@ -1,5 +1,5 @@
 // Renders a conversation as the text of a prompt. A user must not be able to forge a turn by quoting a
-// control token, so the text comes with the places where messages only quote such tokens.
+// control token. The text therefore comes with the places where messages only quote control tokens.
 #pragma once
 
 #include <cstdint>

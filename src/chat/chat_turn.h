@@ -15,9 +15,9 @@ struct ChatTurn {
   std::vector<std::int32_t> tokens;
 };
 
-// Returns the template's text between a completion and the next one: the end of the assistant's turn, the
-// user's turn with `message`, and the start of the assistant's next turn. Returns the errors of write_chat().
-// If the template changes earlier turns, the text cannot be appended, which is also an error.
+// Returns the template's text between a completion and the next one. The text ends the assistant's turn,
+// holds the user's turn with `message`, and starts the assistant's next turn. Returns the errors of
+// write_chat(). If the template changes earlier turns, the text cannot be appended, which is also an error.
 Result<ChatTurn> next_turn(const ChatTemplate& chat_template, const std::string& message);
 
 }  // namespace kvant

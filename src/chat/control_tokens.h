@@ -24,7 +24,7 @@ class ControlTokens {
 
   void add(const std::string& text, const ControlToken& token);
 
-  // Match is the longest control token at a byte of a text. Its length is 0 if there is none.
+  // Match is the longest control token at a byte of a text. The length is 0 if there is none.
   struct Match {
     std::size_t length = 0;
     ControlToken token;

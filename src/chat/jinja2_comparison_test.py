@@ -145,7 +145,8 @@ THOUGHTS = {"LFM2.5-8B-A1B": "thinking", "LFM2.5-Instruct": "thinking", "openai-
             "upstage-Solar-Open-100B": "reasoning"}
 THOUGHTS_AS_PARTS = {"mistralai-Ministral-3-14B-Reasoning-2512"}
 NO_SYSTEM_TURN = {"google-gemma-2-2b-it"}
-# These templates iterate over the tools without a check. They fail if `tools` is null, but not if it is undefined.
+# These templates iterate over the tools without a check. The templates fail if `tools` is null, but not if it is
+# undefined.
 FOR_TOOLS_ALONE = {"CohereForAI-c4ai-command-r-plus-tool_use", "NousResearch-Hermes-2-Pro-Llama-3-8B-tool_use",
                    "NousResearch-Hermes-3-Llama-3.1-8B-tool_use"}
 # This template reads a variable of its own in place of the tools.

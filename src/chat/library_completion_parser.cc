@@ -27,15 +27,15 @@ std::string new_call_id() {
   return fmt::format("call_{:08x}{:08x}{:08x}", random(), random(), random());
 }
 
-// Replaces bytes that are not UTF-8 by U+FFFD, because the library stops at such bytes.
+// Replaces bytes that are not UTF-8 by U+FFFD, because the library throws an exception at other bytes.
 std::string readable(const std::string& text) {
   return Json::parse(Json(text).dump(-1, ' ', false, Json::error_handler_t::replace)).get<std::string>();
 }
 
 // BracketDepth measures the nesting depth of brackets outside of strings. The parser does not know where a
-// call begins, and a quotation mark in the text before the call swaps the inside and the outside of strings.
-// Brackets are therefore counted both ways. The count inside of strings has a higher limit, because such
-// brackets are often left open.
+// call begins. A quotation mark in the text before the call swaps the inside and the outside of strings.
+// Brackets are therefore counted both ways. The count inside of strings has a higher limit, because brackets
+// in strings are often left open.
 class BracketDepth {
  public:
   void add(const std::string& text) {
@@ -90,7 +90,7 @@ class LibraryParse {
   std::vector<common_chat_msg_diff> finish() { return advance(/*is_partial=*/false); }
   bool has_calls() const { return !message_.tool_calls.empty(); }
 
-  // Returns the end of the text that does not match the template's format. Such an end exists if the
+  // Returns the end of the text that does not match the template's format. The end is not empty if the
   // completion was cut off or if the model left the format. Call unread() after finish().
   std::string unread() const {
     const std::string& begin = format_.params.generation_prompt;

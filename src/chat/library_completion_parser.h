@@ -1,4 +1,4 @@
-// Parses the completions of a request with llama.cpp's parser for the template's own format. It also
+// Parses the completions of a request with llama.cpp's parser for the template's own format. The parser also
 // recognizes thoughts and calls that models write outside of that format.
 #pragma once
 

@@ -8,8 +8,8 @@
 
 namespace kvant {
 
-// Returns the conversation in the template's form. Content is a text or a list of parts, arguments of calls
-// are objects or texts, and thoughts are in the member that the template reads. If the template has no system
+// Returns the conversation in the template's form. Content is a text or a list of parts. Arguments of calls
+// are objects or texts. Thoughts are in the member that the template reads. If the template has no system
 // turn, the system message precedes the user's first message. `messages` have the OpenAI API's format, with
 // thoughts in `reasoning_content`.
 nlohmann::ordered_json shape_messages(const nlohmann::ordered_json& messages, const TemplateProgram& program);

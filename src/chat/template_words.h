@@ -8,7 +8,7 @@ namespace kvant {
 
 struct TemplateWords {
   std::set<std::string> variables;  // also functions, tests and filters, but no members of values
-  std::set<std::string> literals;   // the string literals
+  std::set<std::string> literals;
 };
 
 // Returns the names in a template's source. Both sets are empty if the source is not a template.

@@ -7,7 +7,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// These are the lines that read the switches in the templates of the model families.
+// The constants hold the lines that read the switches in the templates of the model families.
 constexpr const char* kQwen3 =
     "{%- if enable_thinking is defined and enable_thinking is false %}off{% endif %}";
 constexpr const char* kGranite = "{%- if thinking %}Think, {{ message.reasoning_effort }}{% endif %}";

@@ -34,7 +34,7 @@ std::size_t common_length(std::span<const std::int32_t> a, std::span<const std::
 
 struct Likeliest {
   std::int32_t token = 0;
-  double odds = 0;  // the token's probability
+  double odds = 0;
 };
 
 Likeliest likeliest(std::span<const float> logits) {
@@ -130,8 +130,8 @@ class ModelDraft : public DraftSource {
   }
 
   std::shared_ptr<DraftModel> model_;
-  Tokens tokens_;               // the sequence's tokens
-  Tokens drafted_;              // the newest draft
+  Tokens tokens_;
+  Tokens drafted_;
   std::size_t n_compared_ = 0;  // the sequence has passed this many tokens of the draft
   double odds_ = 0.8;   // moving average of the chance that a drafted token is right if all before it are
                         // right

@@ -1,5 +1,6 @@
 // DraftModel is a smaller model with the target model's tokenizer, which drafts tokens for speculative
-// decoding (Leviathan et al. 2023). Its cache is unquantized, so any number of tokens can be rolled back.
+// decoding (Leviathan et al. 2023). The draft model's cache is unquantized, so any number of tokens can be
+// rolled back.
 #pragma once
 
 #include <cstdint>
@@ -48,8 +49,8 @@ class DraftModel {
   AttentionBackend& backend_;
   Cache cache_;
   int n_target_vocab_;
-  std::list<Held> kept_;       // ended sequences, the newest first
-  std::vector<float> logits_;  // the logits of the newest token
+  std::list<Held> kept_;  // ended sequences, the newest first
+  std::vector<float> logits_;
 };
 
 }  // namespace kvant

@@ -1,4 +1,5 @@
-// Generation is one completion while it is generated. It chooses tokens from logits and turns them into text.
+// Generation is one completion while it is generated. Generation chooses tokens from logits and turns them
+// into text.
 #pragma once
 
 #include <cstdint>

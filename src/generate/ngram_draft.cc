@@ -14,7 +14,7 @@ constexpr double kFirstOdds[] = {0.2, 0.3, 0.4, 0.6, 0.75, 0.85};
 constexpr double kFirstPredictions = 4;
 // Each prediction multiplies the weight of earlier ones by this factor, so about the last 30 count.
 constexpr double kFade = 1 - 1.0 / 30;
-// This value marks the end of an expected text. It is not a token, and no draft extends beyond it.
+// This value marks the end of an expected text. The value is not a token, and no draft extends beyond it.
 constexpr std::int32_t kTextEnd = -1;
 
 }  // namespace

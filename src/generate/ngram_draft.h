@@ -33,8 +33,8 @@ class NgramDraft : public DraftSource {
   static std::size_t record_of(int length);
 
   NgramIndex index_;
-  NgramIndex::Match match_;  // the match of the newest tokens
-  int copied_to_ = -1;       // the place after the last rightly predicted token; -1 if there was none
+  NgramIndex::Match match_;
+  int copied_to_ = -1;  // the place after the last rightly predicted token; -1 if there was none
   std::array<Record, 6> records_;
 };
 

@@ -23,8 +23,8 @@ class NgramIndex {
   };
   // Returns the longest match of the newest tokens. Only the newest kMostPlaces places that end with the same
   // pair of tokens are visited. Of equally long matches, the first one at or after `expected` wins, because a
-  // copied text tends to continue where it was left; otherwise the newest wins. Matches shorter than
-  // kShortest do not count.
+  // copied text tends to continue where it was left. If no match lies there, the newest wins. Matches shorter
+  // than kShortest do not count.
   Match find(int expected) const;
 
   int size() const { return static_cast<int>(tokens_.size()); }

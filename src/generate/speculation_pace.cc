@@ -12,8 +12,8 @@ constexpr double kAssumedRow = 0.05;
 // A step has at most kGrowth times as many rows as the largest step that was measured, but may always have
 // kFirstDrafts drafts. If rows are slow, a few rows show it.
 constexpr int kGrowth = 2, kFirstDrafts = 3;
-// A step size that has not been used for this many steps is measured again, because the text may have grown
-// or other work may run.
+// A step size that has not been used for this many steps is measured again: the text may have grown, or other
+// work may run.
 constexpr long kForgotten = 1024;
 constexpr double kNewest = 0.2;  // the weight of the newest step in the average
 // The mean of a step size counts after this many steps. The first one builds the size's graph and is ignored.

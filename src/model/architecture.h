@@ -27,8 +27,8 @@ struct NetworkUnit {
 // have sections for time, height and width.
 enum class RopePairs : std::uint8_t { adjacent, neox, neox_with_sections };
 
-// Gating says how the router's logits become weights of experts: a softmax over all experts, a softmax over
-// the chosen ones, or a sigmoid of each.
+// Gating says how the router's logits become weights of experts. The choices are a softmax over all experts,
+// a softmax over the chosen ones, and a sigmoid of each.
 enum class Gating : std::uint8_t { softmax, softmax_of_chosen, sigmoid };
 
 // A file may override these rules.
@@ -41,7 +41,8 @@ struct ExpertRules {
 struct Windows {
   int period = 0;           // of every p layers, the first p - 1 have a window, unless the file says
                             // otherwise; 0: none
-  int tokens = 0;           // the window if the file gives none; 0: such a file has no windows
+  int tokens = 0;           // the window if the file gives none; 0: without a window in the file, no layer
+                            // has one
   int only_member = 0;      // only the model with this many layers has windows; 0: all models of the family
   float rope_base = 0;      // unscaled; 0: the base of the other layers
   bool rope_plain = false;  // RoPE has no scaling in layers with a window

@@ -88,8 +88,8 @@ class DeltaNetwork::Layer {
         first_value_(place * network.net_.state_values()),
         rows_(rows) {}
 
-  // Computes a head of q, k or v for the recurrence from its projected values: the convolution, SiLU and, for
-  // q and k, the scaling to length 1. q is also divided by sqrt(head_dim).
+  // Computes a head of q, k or v for the recurrence from its projected values. The steps are the convolution,
+  // SiLU and, for q and k, the scaling to length 1. q is also divided by sqrt(head_dim).
   void convolve(const DeltaSlice& slice, int head) {
     const int d = net_.head_dim, first = head * d, n_before = net_.kernel - 1;
     std::array<float, kMaxTaps> weights;  // [kernel, d]
@@ -161,13 +161,13 @@ class DeltaNetwork::Layer {
 
  private:
   static constexpr int kMaxTaps = 16 * kMaxHeadDim;
-  // This many tokens go through one block of columns after another, so that their rows stay in the cache.
+  // This many tokens go through one block of columns after another, so their rows stay in the cache.
   static constexpr int kNearTokens = 16;
 
   int key_head_of(int head) const {
     return grouped_ ? head / (net_.n_value_heads / net_.n_key_heads) : head % net_.n_key_heads;
   }
-  // These two read a value head's beta and alpha, which follow z in the row.
+  // The following functions read a value head's beta and alpha, which follow z in the row.
   float beta_of(const float* in, int head) const {
     return in[net_.channels() + net_.inner() + place_of(head, 0)];
   }

@@ -19,9 +19,9 @@ struct SliceRun {
   bool operator==(const SliceRun&) const = default;
 };
 
-// DeltaStates holds the states of a step's slices, which the graph reads and overwrites. Their layout suits
-// ggml's operations: transposes of Geometry::state_matrices. Each channel's newest inputs come first, then
-// S^T of each value head, [value channel][key channel].
+// DeltaStates holds the states of a step's slices, which the graph reads and overwrites. The layout of the
+// states suits ggml's operations: it consists of transposes of Geometry::state_matrices. Each channel's
+// newest inputs come first, then S^T of each value head, [value channel][key channel].
 struct DeltaStates {
   ggml_tensor* conv = nullptr;      // [DeltaNet::conv_values(), n_slices, layers]
   ggml_tensor* matrices = nullptr;  // [DeltaNet::matrix_values(), n_slices, layers]

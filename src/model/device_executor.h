@@ -1,5 +1,6 @@
-// DeviceExecutor is the executor of a device. It runs the segments of a graph on the device's ggml backend.
-// At attention sites it calls the device's page library, or the host if the cache lies in host memory.
+// DeviceExecutor is the executor of a device. DeviceExecutor runs the segments of a graph on the device's
+// ggml backend. At attention sites, the executor calls the device's page library, or the host if the cache
+// lies in host memory.
 #pragma once
 
 #include <memory>

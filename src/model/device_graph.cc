@@ -27,7 +27,8 @@ int GraphShape::n_slices() const {
 
 namespace {
 
-// Returns the largest number of tensors in any segment: those of its layers, and those before and after them.
+// Returns the largest number of tensors in any segment. A segment's number includes its layers, and what
+// comes before and after the layers.
 std::size_t tensors_of(const Hparams& h, const GraphShape& shape) {
   std::size_t longest = 2, n = 2;
   for (int layer = 0; layer < h.n_layers; ++layer) {
@@ -76,7 +77,8 @@ class DeviceGraph::Builder final : LayerTensors {
     t.logits = ggml_new_tensor_2d(c, GGML_TYPE_F32, h_.n_vocab, g_.shape_.n_logit_rows);
   }
 
-  // Creates the tensors for the states of delta nets. They lie in memory that other graphs use as well.
+  // Creates the tensors for the states of delta nets. The tensors lie in memory that other graphs use as
+  // well.
   void fix_states(ggml_backend_buffer* memory) {
     const DeltaNet& net = h_.delta_net;
     const int n_slices = g_.shape_.n_slices(), n_layers = h_.n_recurrent();

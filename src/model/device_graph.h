@@ -53,8 +53,8 @@ class DeviceGraph {
   // Returns the bytes of the states of n_slices slices.
   static std::size_t state_memory(const Hparams& hparams, int n_slices);
   // Builds the graph. All arguments must outlive it. `states` has room for as many slices as the shape has;
-  // it is null without delta nets. Returns an error if memory is short, or if the backend cannot compute an
-  // operation.
+  // `states` is null without delta nets. Returns an error if memory is short, or if the backend cannot
+  // compute an operation.
   static Result<std::unique_ptr<DeviceGraph>> build(const Hparams& hparams, const Weights& weights,
                                                     DeviceProducts products, const PlanTransforms& transforms,
                                                     ggml_backend* backend, GraphShape shape,
@@ -84,14 +84,14 @@ class DeviceGraph {
   // Copies the outputs of attention on the host to the device. `out` must stay unchanged until the next call.
   void write_attended(std::span<const float> out);
 
-  // These are the device addresses of what a layer's attention reads and writes. All layers use the same
-  // addresses.
+  // All layers use the same device addresses for what attention reads and writes. The following functions
+  // return these addresses.
   float* q() const;
   float* k() const;
   float* v() const;
   float* attended() const;
-  // These return the states of all slices, one delta net after another: the inputs of convolutions, and the
-  // matrices.
+  // The following functions return the states of all slices, one delta net after another: the inputs of
+  // convolutions, and the matrices.
   float* conv_states() const;
   float* matrix_states() const;
 

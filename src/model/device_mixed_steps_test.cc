@@ -31,8 +31,8 @@ constexpr MixedSlice kPrompt{140, 200, true}, kFirstPrompt{0, 70, true}, kPrompt
 constexpr MixedSlice kSealing{64, 136, true}, kWholePrompt{0, 290, true}, kSealsBefore{128, 72, true};
 constexpr MixedSlice kAnswerSeals{128, 1, false};
 
-// MixedStep is a step with the expected calls for a recipe that seals: runs whose rows form blocks, runs
-// whose rows are sequences, and the number of these sequences.
+// MixedStep is a step with the calls that a recipe with sealed pages should make. The numbers count runs
+// whose rows form blocks, runs whose rows are sequences, and the sequences in these runs.
 struct MixedStep {
   std::vector<MixedSlice> slices;
   int prompt_runs, row_runs, row_sequences;
@@ -113,7 +113,7 @@ class MixedSequences {
     }
     return split(machine_.step(all), n_tokens);
   }
-  // Decodes one more token of each sequence. Its logits show what the step left in the cache.
+  // Decodes one more token of each sequence. The logits show what the step left in the cache.
   std::vector<std::vector<float>> next(bool together) {
     std::vector<EngineInput> all;
     for (std::size_t i = 0; i < alone_.size(); ++i)

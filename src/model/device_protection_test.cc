@@ -1,5 +1,5 @@
 // Tests protection by scores on a device (VQuant, section 5). The device must protect the same tokens as a
-// cache in host memory: in prompts and decode, in batches and forks, after cuts, and in sessions that move.
+// cache in host memory. The tests cover prompts and decode, batches and forks, cuts, and sessions that move.
 #include <gtest/gtest.h>
 
 #include <set>

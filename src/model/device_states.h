@@ -32,13 +32,14 @@ class DeviceStates {
   Status reserve(int n_slices);
   ggml_backend_buffer* memory() const { return memory_; }  // null if the model has no delta nets
 
-  // These copy the states of the step's slices to and from memory(), which the graph must use.
+  // The following functions copy the states of the step's slices to and from memory(), which the graph must
+  // use.
   void load(const Step& step, const DeviceGraph& graph);
   void store(const Step& step, const DeviceGraph& graph);
 
  private:
-  // Part is one of the two parts of a layer's state: its address in the graph's memory, and its place in the
-  // sequence's state.
+  // Part is one of the two parts of a layer's state. The members say where the part lies in the graph's
+  // memory and in the sequence's state.
   struct Part {
     float* in_graph;
     std::ptrdiff_t first;

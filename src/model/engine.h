@@ -46,8 +46,8 @@ struct EngineInput {
   std::span<const std::int32_t> tokens;
   bool is_prompt = false;
   int first_logits = 0;  // tokens [first_logits, tokens.size()) get logits; tokens.size() means none
-  // This number is added to the tokens' positions, for RoPE only. It lets calibration see far positions in
-  // short samples.
+  // This number is added to the tokens' positions, for RoPE only. The offset lets calibration see far
+  // positions in short samples.
   int position_offset = 0;
   // The sequence will stay within Engine::short_rope_context() tokens. The value must be the same in all
   // steps of a sequence, and for all inputs of a step.
@@ -58,8 +58,9 @@ class Tokenizer;
 
 class Engine {
  public:
-  // Loads the model. Returns the errors of GgufFile, and an error for an unsupported architecture or kind of
-  // attention (with the supported ones), for a missing or misshapen tensor, and if memory is exhausted.
+  // Loads the model. Returns the errors of GgufFile, and an error if a tensor is missing or misshapen or
+  // memory is exhausted. The error for an unsupported architecture or kind of attention lists the supported
+  // ones.
   static Result<std::unique_ptr<Engine>> load(const std::string& path, const EngineOptions& options);
   virtual ~Engine() = default;
 
@@ -81,8 +82,8 @@ class Engine {
   // function tries products, so do not call it in every step.
   virtual int independent_sequences() const = 0;
   // Returns an engine with the same weights on the device, which multiplies in F32 and expands other types as
-  // needed. It is slow but exact, while ggml's kernels for quantized weights round activations to 8 bits. The
-  // result must not outlive the device. Returns null on the CPU.
+  // needed. The returned engine is slow but exact, while ggml's kernels for quantized weights round
+  // activations to 8 bits. The result must not outlive the device. Returns null on the CPU.
   virtual std::unique_ptr<Engine> in_f32() const { return nullptr; }
 
   // Runs one step of `inputs` on `cache` and commits it. The cache and the backend must be the device's. A

@@ -211,7 +211,7 @@ TEST_P(EachVariant, GivesTheLogitsOfLlamaCpp) {
   EXPECT_LE(share_beyond(bench.logits(tokens, 37), at_once, 5e-3), turned_over);
 }
 
-// Returns a model for each kind of layer: experts of all kinds, sink logits with windows, norms of whole
+// Returns a model for each kind of layer. Among them are experts, sink logits with windows, norms of whole
 // rows, parallel blocks, layers without RoPE, and delta nets.
 std::vector<Variant> kinds_of_layers() {
   std::vector<Variant> some;

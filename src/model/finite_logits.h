@@ -1,5 +1,5 @@
-// Detects logits that are NaN or infinite. They come from a damaged file, or from weights whose products
-// overflow, and tokens drawn from them would be meaningless.
+// Detects logits that are NaN or infinite. Such logits come from a damaged file, or from weights whose
+// products overflow, and tokens drawn from such logits would be meaningless.
 #pragma once
 
 #include <span>

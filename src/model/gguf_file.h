@@ -41,8 +41,8 @@ class GgufFile {
   // Returns an array of integers. A scalar counts as one element, and a boolean as 0 or 1. The result is
   // empty if the key is absent or has another type.
   std::vector<std::int64_t> integers(const std::string& key) const;
-  // These functions return the number of elements of an array. They return nothing if the key is absent or
-  // the elements have another type.
+  // The following functions return the number of elements of an array. The functions return nothing if the
+  // key is absent or the elements have another type.
   std::optional<std::size_t> texts_count(const std::string& key) const;
   std::optional<std::size_t> numbers_count(const std::string& key) const;   // F32 elements
   std::optional<std::size_t> integers_count(const std::string& key) const;  // elements of 32 bits
@@ -57,9 +57,9 @@ class GgufFile {
   const void* mapping() const;
   std::size_t mapping_bytes() const;
 
-  // Hashes (FNV-1a) all bytes before the tensor data and a part of every tensor: all bytes of a small tensor,
-  // and 16 evenly spread runs of 256 bytes of a larger one. Hashing any file therefore takes only
-  // milliseconds. A fine-tune, which differs only in its weights, still gets another hash.
+  // Hashes (FNV-1a) all bytes before the tensor data, and a part of every tensor. The part is all bytes of a
+  // small tensor, and 16 evenly spread runs of 256 bytes of a larger one. Hashing any file therefore takes
+  // only milliseconds. A fine-tune, which differs only in its weights, still gets another hash.
   std::uint64_t content_hash() const;
 
  private:

@@ -6,8 +6,8 @@
 namespace kvant {
 
 // Returns an error for three kinds of rules. For rules that begin with themselves, llama.cpp may never stop,
-// because it finds only some of them. It follows every way in which a rule can begin, so there must not be
-// too many. Duplicate alternatives would double its work with each character.
+// because it finds only some of them. llama.cpp follows every way in which a rule can begin, so there must
+// not be too many. Duplicate alternatives would double its work with each character.
 Status check_bounds(const GrammarTable& grammar);
 
 }  // namespace kvant

@@ -2,8 +2,8 @@
 //
 // A state is what may follow: a terminal, and the places in the rules after the terminal. The places form a
 // linked list that states share. Equal states have the same number, so a set of states contains each one
-// once, however many ways lead to it. The matcher counts its work. It therefore stops at a grammar with ever
-// more readings while it makes the states (is_exhausted()), independently of elapsed time.
+// once, however many ways lead to it. The matcher counts its work. The matcher therefore stops at a grammar
+// with ever more readings while it makes the states (is_exhausted()), independently of elapsed time.
 #pragma once
 
 #include <cstdint>
@@ -66,7 +66,7 @@ class GrammarMatcher {
   bool is_exhausted() const { return work_ > kMostWork; }
 
  private:
-  // These are approximate costs. The maximum is about a second of processor time.
+  // The following costs are approximate. The maximum is about a second of processor time.
   static constexpr std::int64_t kMostWork = 200'000'000, kWorkOfNode = 60, kWorkOfKnown = 15,
                                 kWorkOfSet = 200;
   static constexpr std::size_t kManyNodes = 1 << 16, kMostNodes = 1 << 21, kManySteps = 1 << 18,

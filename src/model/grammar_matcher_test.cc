@@ -34,7 +34,7 @@ class GrammarsBesideTheLibrary : public ::testing::TestWithParam<const char*> {
   }
 
   // Returns whether the token is a byte of a longer character. llama.cpp treats some of these tokens
-  // differently: it accepts bytes that are not UTF-8, and refuses some that could become an allowed
+  // differently. It accepts bytes that are not UTF-8, and refuses some bytes that could become an allowed
   // character.
   static bool is_part_of_character(int token) {
     const std::string text = tokenizer_->piece(token);

@@ -35,8 +35,8 @@ struct GrammarTable {
   std::vector<std::string> names;  // for each rule, the named rule that it is or that it is a part of
 };
 
-// Returns an error if the text is not a grammar, if parentheses are nested too deeply, or if the grammar is
-// too large when it is written out.
+// Returns an error if the text is not a grammar, has too deeply nested parentheses, or becomes too large when
+// it is written out.
 Result<GrammarTable> read_grammar(const std::string& gbnf);
 
 }  // namespace kvant

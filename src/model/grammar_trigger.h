@@ -23,7 +23,7 @@ struct GrammarThought {
 // GrammarTriggerRules says where in a completion the grammar starts to apply. Earlier text is free. Empty
 // rules mean that the grammar applies from the start.
 struct GrammarTriggerRules {
-  std::vector<std::string> words;  // the grammar applies from the first letter of such a word
+  std::vector<std::string> words;  // the grammar applies from the first letter of one of these words
   // If a regular expression matches, the grammar applies from the start of the first matched group. A match
   // ends within kMaxPatternBytes.
   std::vector<std::string> patterns;

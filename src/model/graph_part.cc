@@ -391,7 +391,7 @@ class GraphPart::Builder {
     x = put(ggml_rms_norm(c_, x, h_.norm_epsilon * static_cast<float>(h_.n_embd)), x);
     x = put(ggml_mul(c_, x, w_.layer_projection_norm()), x);
     add(put(ggml_add(c_, x, heads(b_.layer_tokens, block, n)), x));
-    const int together = many_ ? rows_.size() : 1;  // ggml scales only contiguous values
+    const int together = many_ ? rows_.size() : 1;  // ggml can scale only contiguous values
     for (int row = rows_.first; row < rows_.end; row += together) {
       ggml_tensor* some = tensor(b_.layer_inputs, {{row, row + together}, outputs});
       add(put(ggml_scale(c_, some, std::sqrt(0.5F)), some));
@@ -568,7 +568,7 @@ class GraphPart::Builder {
     if (h_.logit_softcap <= 0 && h_.logit_scale == 1) return;
     if (many_) return scale_logits({rows_, outputs});
     for (int row = 0; row < r_.n_rows; ++row)
-      scale_logits({{row, row + 1}, outputs});  // ggml scales only contiguous values
+      scale_logits({{row, row + 1}, outputs});  // ggml can scale only contiguous values
   }
 
   // Multiplies logits y by the scale, and then replaces them by cap tanh(y / cap).

@@ -45,8 +45,8 @@ struct ActivationRows {
 };
 
 // ResidualRows holds the activations of a number of rows in the residual stream. y is what a block adds to x.
-// With many rows, y may be the same memory as h, which is not needed any more. That is not possible where
-// attention and the feed-forward network read the same h.
+// With many rows, y may be the same memory as h, which is not needed any more. y must have its own memory
+// where attention and the feed-forward network read the same h.
 struct ResidualRows {
   int n_rows = 0;
   ActivationRows x, h, y;  // [n_rows, n_embd]
@@ -90,7 +90,7 @@ struct AttentionColumns {
   int width;
 };
 
-// GraphParts holds what all parts of a graph have in common. Its members must outlive the parts.
+// GraphParts holds what all parts of a graph have in common. The members must outlive the parts.
 struct GraphParts {
   const Hparams& hparams;
   const Weights& weights;

@@ -116,7 +116,7 @@ void read_rope(Reader& in, Hparams& h, int context) {
   if (rope.extension == 0) rope.magnitude = in.number("rope.scaling.yarn_attn_factor", 1);
   rope.magnitude *= in.number("rope.scaling.attn_factor", 1);
   // YaRN multiplies the magnitude by 1 + 0.1 ln s, and ggml does so, too. With a multiplier m in the file,
-  // the factor must be (1 + 0.1 ln s) / (1 + 0.1 m ln s), so the denominator is applied here.
+  // the factor must be (1 + 0.1 ln s) / (1 + 0.1 m ln s), so the following lines divide by the denominator.
   const float multiplier = in.number("rope.scaling.yarn_log_multiplier", 0);
   if (rope.extension != 0 && multiplier != 0 && factor > 1)
     rope.magnitude /= 1 + 0.1F * multiplier * std::log(factor);
@@ -153,8 +153,8 @@ Status check_head_dim(int head_dim) {
   return error("makes heads of {} channels; kvant supports multiples of 8 up to {}", head_dim, kMaxHeadDim);
 }
 
-// Reads the sizes of heads where layers differ: layers with a window may have another head size, and each
-// layer its own number of KV heads.
+// Reads the sizes of heads where layers differ. Layers with a window may have another head size, and each
+// layer may have its own number of KV heads.
 void read_layer_heads(Reader& in, Hparams& h) {
   h.sliding_n_rot = h.n_rot;
   if (!h.architecture->unlike_layers) return;

@@ -39,7 +39,7 @@ inline constexpr int kDeltaColumns = 32;  // columns of a delta net's matrix tha
 struct Experts {
   int n = 0;  // 0 if no layer has experts
   int n_used = 0;
-  int n_ff = 0;         // the width of each expert
+  int n_ff = 0;
   int n_ff_shared = 0;  // the width of a network that all rows go through in addition; 0 if there is none
   Gating gating = Gating::softmax;
   bool normalizes = false;  // the weights of the chosen experts are divided by their sum
@@ -50,8 +50,8 @@ struct Experts {
   int n_groups_used = 1;
 };
 
-// DeltaNet describes the layers without attention: gated delta nets (Yang et al. 2024, arXiv 2412.06464).
-// Their q, k and v first go through a causal convolution of each channel.
+// DeltaNet describes the layers without attention: gated delta nets (Yang et al. 2024, arXiv 2412.06464). In
+// these layers, q, k and v first go through a causal convolution of each channel.
 struct DeltaNet {
   int n_key_heads = 0;    // heads of q, and of k; 0 if no layer is a delta net
   int n_value_heads = 0;  // a multiple of n_key_heads
@@ -64,8 +64,8 @@ struct DeltaNet {
   int inner() const { return n_value_heads * head_dim; }  // channels of v, of z and of the output
   // Columns of q, k, v, z, beta and alpha.
   int width() const { return channels() + inner() + 2 * n_value_heads; }
-  // These count the F32 values of a layer's state: the newest inputs of the convolution, and a matrix for
-  // each value head.
+  // The following functions count the F32 values of a layer's state: the newest inputs of the convolution,
+  // and a matrix for each value head.
   std::int64_t conv_values() const { return std::int64_t{kernel - 1} * channels(); }
   std::int64_t matrix_values() const { return std::int64_t{inner()} * head_dim; }
   std::int64_t state_values() const { return conv_values() + matrix_values(); }
@@ -134,7 +134,8 @@ struct Hparams {
   int ff(int layer) const { return all_ff.empty() ? n_ff : all_ff[layer]; }
   // Returns the number of outputs of q's projection. With gates, each head is followed by its gates.
   int q_columns(int layer) const { return (gated_heads ? 2 : 1) * n_q(layer); }
-  // These return the steps of a layer in order: up to its attention or delta net, and after it.
+  // The following functions return the steps of a layer in order: up to its attention or delta net, and after
+  // it.
   LayerSteps steps_to_attention(int layer) const;
   std::array<LayerSteps, 4> steps_behind(bool has_experts) const;
   // True if the network reads the same normed rows as attention, because its own norm has no weights.

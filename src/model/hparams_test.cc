@@ -124,8 +124,8 @@ TEST(Hparams, RefusesOtherKindsOfAttentionAndLayers) {
   EXPECT_TRUE(contains(refusal({.head_dim = 60}), "multiples of 8 up to 512"));
 }
 
-// Layers 3 to 6 attend to the caches of layer 1, the last earlier one with a window, and of layer 2, the last
-// with full attention.
+// Layers 3 to 6 attend to the caches of layers 1 and 2. Layer 1 is the last earlier one with a window, and
+// layer 2 the last with full attention.
 TEST(Hparams, ReadsWhichLayersShareACache) {
   TinyModel model = gemma4();
   model.n_layers = 7;
@@ -193,7 +193,7 @@ TEST(Hparams, RefusesValuesThatTheArchitectureHasNoPlaceFor) {
     EXPECT_EQ(refusal(model), "") << name;
   }
   TinyModel model;
-  // These are the values that apply anyway.
+  // The values in the file are those that apply anyway.
   model.numbers = {{"attention.scale", 0.125F}, {"attention.key_length_swa", 64}};
   EXPECT_EQ(refusal(model), "");
 }

@@ -5,9 +5,9 @@
 
 namespace kvant {
 
-// Returns the largest n below MatrixProduct::kGemmRows such that ggml's products of 1 to n rows give each row
-// the bits of a product of one row. For more rows, ggml uses other kernels, which sum some types in another
-// order. The function tries a few outputs of one weight of each type and size.
+// Returns the largest n below MatrixProduct::kGemmRows for which ggml's products of up to n rows give each
+// row the same bits as alone. For more rows, ggml uses other kernels, which sum some types in another order.
+// The function tries a few outputs of one weight of each type and size.
 int independent_rows(const Weights& weights, int n_layers);
 
 }  // namespace kvant

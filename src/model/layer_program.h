@@ -1,6 +1,7 @@
 // Describes what a layer of a transformer computes, as data: a list of steps. All code that needs to know a
-// layer walks this list: the loader of weights, the graphs of the CPU and of devices, and the gradients of
-// both. A walker has a function run() for every kind of step; without one of them, the code does not compile.
+// layer walks the list. That code includes the loader of weights, the graphs of the CPU and of devices, and
+// the gradients of both. A walker has a function run() for every kind of step; without one of them, the code
+// does not compile.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +28,7 @@ enum class RowSet : std::uint8_t {
 // model has any.
 enum class RotatedLayers : std::uint8_t { all, sliding, all_but_every_fourth };
 
-// VectorName describes a vector of weights: its place in LayerWeights, and its name in the file between
+// VectorName describes a vector of weights by the place in LayerWeights, and by the name in the file between
 // "blk.N." and the suffix. The bias has the same name with the suffix ".bias".
 struct VectorName {
   const char* name;
@@ -45,7 +46,7 @@ struct Norm {
   bool optional = false;
 };
 // Projects q, k and v from the rows `from`. With `gates`, the projection of q alternates between a head of q
-// and the head's gates. Such a layer must have a norm for each head of q.
+// and the head's gates. A layer with gates must have a norm for each head of q.
 struct ProjectHeads {
   RowSet from = RowSet::h;
   bool gates = false;
@@ -66,8 +67,8 @@ struct TemperQueries {};  // multiplies q by a factor that grows with the logari
 struct Attend {
   bool sinks = false;
 };
-// Runs a gated delta net (delta_network.h) in place of attention. With n value heads and m heads of q and k,
-// value head h reads head h mod m, or head h / (n / m) if `grouped`.
+// Runs a gated delta net (delta_network.h) in place of attention. A layer has n value heads and m heads of q
+// and k. Value head h reads head h mod m, or head h / (n / m) if `grouped`.
 struct RunDeltaNet {
   RowSet from = RowSet::h;
   bool grouped = false;

@@ -1,6 +1,6 @@
 // LayerTensors adds the steps of a layer (layer_program.h) to a ggml graph as operations, each of which makes
-// a new tensor. A device's graph and a device's gradients share this code. They differ in their attention,
-// and gradients also note what they must differentiate later.
+// a new tensor. A device's graph and a device's gradients share this code. The two graphs differ in their
+// attention, and gradients also note what they must differentiate later.
 #pragma once
 
 #include <ggml.h>
@@ -57,7 +57,7 @@ class LayerTensors {
   virtual void project_heads(ggml_tensor* h);
   virtual ggml_tensor* network(const NetworkWeights& w, ggml_tensor* h);
 
-  // These turn heads [d, n_heads, n_rows] into rows [d * n_heads, n_rows], and back.
+  // The following functions turn heads [d, n_heads, n_rows] into rows [d * n_heads, n_rows], and back.
   virtual ggml_tensor* as_rows(ggml_tensor* x);
   virtual ggml_tensor* as_heads(ggml_tensor* x, int n_heads);
 

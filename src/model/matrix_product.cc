@@ -17,14 +17,14 @@ constexpr int kBlockOutputs = 96;  // weight rows in one piece of work
 constexpr int kItemRows = 512;
 
 // For products with codes, a thread rounds kRoundedRows rows at once. If a weight has fewer than kManyPanels
-// panels, a piece of work has only kFewPanelsRows rows, so that all threads have work.
+// panels, a piece of work has only kFewPanelsRows rows, and all threads have work.
 constexpr int kRoundedRows = 16, kManyPanels = 8, kFewPanelsRows = 128;
 
 std::size_t scratch_size(const ggml_tensor* weight) {
   return static_cast<std::size_t>(kBlockOutputs * weight->ne[0]);
 }
 
-// Returns rows [first, first + n) of `weight` as F32. They are in `scratch` unless the weight is F32.
+// Returns rows [first, first + n) of `weight` as F32. The rows are in `scratch` unless the weight is F32.
 const float* dequantized_rows(const ggml_tensor* weight, int first, int n, std::vector<float>& scratch) {
   const char* rows = static_cast<const char*>(weight->data) + first * weight->nb[1];
   if (weight->type == GGML_TYPE_F32) return reinterpret_cast<const float*>(rows);

@@ -14,9 +14,9 @@ namespace kvant {
 // ggml's own product serves small batches and repacked weights, and reads quantized weights as they are.
 // MatrixProduct multiplies batches of at least kGemmRows rows. If the processor has the instructions
 // (code_gemm.h), weights in simple blocks are multiplied as codes, with activations rounded to 16 bits.
-// Otherwise weights are dequantized block by block and multiplied in F32. Both are faster than ggml's product
-// of plain weights, which rounds activations to 8 bits, or to F16 for F16 weights. A row's bits do not depend
-// on other rows, so a prompt gives the same bits with any chunk size.
+// Otherwise weights are dequantized block by block and multiplied in F32. Both ways are faster than ggml's
+// product of plain weights, which rounds activations to 8 bits, or to F16 for F16 weights. A row's bits do
+// not depend on other rows, so a prompt gives the same bits with any chunk size.
 class MatrixProduct {
  public:
   static constexpr int kGemmRows = 32;
@@ -32,7 +32,7 @@ class MatrixProduct {
   // Multiplies weight [n_in, n_out] of any type by x F32 [n_in, n_rows], with the result F32 [n_out, n_rows].
   // Rows of x and of the result may have a larger stride. The result is an operation of the graph that
   // `thread` runs. The graphs of all threads must contain the operation on the same memory, and they compute
-  // it together. It ends when the whole result is written. The object must outlive the graphs.
+  // it together. The operation ends when the whole result is written. The object must outlive the graphs.
   ggml_tensor* multiply(ggml_context* context, ggml_tensor* weight, ggml_tensor* x, int thread);
 
  private:

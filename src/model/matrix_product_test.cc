@@ -61,9 +61,9 @@ class Problem {
   }
 
   // Expected is the product of one row and one weight row in double precision, with its tolerance.
-  // Activations are rounded to 16 bits of the largest of each 32 (code_gemm.h), and a rounding error is
-  // uniform over one unit, with variance unit^2 / 12. The tolerance is 6 standard deviations, plus 1e-6 of
-  // the terms for F32.
+  // Activations are rounded to 16 bits of the largest of each 32 (code_gemm.h). A rounding error is uniform
+  // over one unit, with variance unit^2 / 12. The tolerance is 6 standard deviations, plus 1e-6 of the terms
+  // for F32.
   struct Expected {
     double value, allowed;
   };

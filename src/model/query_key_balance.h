@@ -1,10 +1,10 @@
 // Balances the norms of queries and keys.
 //
-// If queries and keys have norm weights w_q and w_k, [d] each, a score sums w_q,i w_k,i times the normed
-// values over the channels i. Training determines only the products. Keys may therefore have channels twenty
-// times as large as others, in which queries are small (Gemma 3). A rotated cache spreads its errors evenly
-// over channels. The large channels of keys then set the size of errors, which the large channels of queries
-// read.
+// Queries and keys may have norm weights w_q and w_k, [d] each. A score then sums w_q,i w_k,i times the
+// normed values over the channels i. Training determines only the products. Keys may therefore have channels
+// twenty times as large as others, in which queries are small (Gemma 3). A rotated cache spreads its errors
+// evenly over channels. The large channels of keys then set the size of errors, which the large channels of
+// queries read.
 //
 // Scores stay the same if channel i of keys is multiplied by f_i and channel i of queries is divided by f_i.
 // The scores' error grows with (sum of f_i^2 w_k,i^2) (sum of w_q,i^2 / f_i^2), which is least for f_i^2 =

@@ -16,8 +16,8 @@ std::vector<float> random_weights(int n, std::uint32_t seed) {
   return weights;
 }
 
-// Returns the factors by which balance_norms multiplied the keys. It must have divided the queries by the
-// same factors.
+// Returns the factors by which balance_norms multiplied the keys. balance_norms must have divided the queries
+// by the same factors.
 std::vector<float> factors_of(std::vector<float> queries, std::vector<float> keys, int d,
                               const TurnedPairs& pairs) {
   const std::vector<float> old_queries = queries, old_keys = keys;

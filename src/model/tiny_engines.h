@@ -1,5 +1,5 @@
-// Runs tests with many recipes on a tiny model and on a tiny hybrid model. Both are loaded once for all
-// tests.
+// Runs tests with many recipes on a tiny model and on a tiny hybrid model. Both models are loaded once for
+// all tests.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -9,12 +9,14 @@
 namespace kvant {
 
 struct PenaltyOptions {
-  // These are subtracted from the logit of every token in the completion: `presence` once, and `frequency`
-  // per occurrence (presence_penalty and frequency_penalty of the OpenAI API). 0 means no penalty.
+  // The following penalties are subtracted from the logit of every token in the completion. `presence` counts
+  // once and `frequency` per occurrence (presence_penalty and frequency_penalty of the OpenAI API). 0 means
+  // no penalty.
   float presence = 0;
   float frequency = 0;
   // The logits of the last tokens of prompt and completion are divided by this number if positive, and
-  // multiplied by it if negative (Keskar et al. 2019, section 4.1, as in llama.cpp). 1 means no penalty.
+  // multiplied by it if negative. 1 means no penalty. The method is that of Keskar et al. 2019, section 4.1,
+  // as in llama.cpp.
   float repeat = 1;
   int repeat_last_n = 64;  // the number of last tokens; -1: all
 

@@ -9,8 +9,8 @@ namespace {
 // Bytes of a cache line: rows of different threads should not share a line.
 constexpr std::size_t kAlignment = 64;
 
-// These two count columns of the widest layer: those that it projects, and those that its attention or delta
-// net returns.
+// The following functions count columns of the widest layer: the projected columns, and the columns that
+// attention or a delta net returns.
 int projected_columns(const Hparams& h) {
   int n = h.delta_net.width();
   for (int layer = 0; layer < h.n_layers; ++layer) n = std::max(n, AttentionColumns(h, layer).width);

@@ -146,8 +146,8 @@ class Weights::Loader {
   void run(const RouteRows&) {
     LayerWeights& w = planned_layer();
     const int n = h_.experts.n;
-    // The router is small, and a rounding error can change the choice of experts. Its product is therefore
-    // computed in F32.
+    // The router is small, and a rounding error can change the choice of experts. The router's product is
+    // therefore computed in F32.
     take(prefix_ + "ffn_gate_inp.weight", {h_.n_embd, n, 1}, Need::required, Use::matrix, &w.router);
     vector(prefix_ + "ffn_gate_inp.bias", n, Need::optional, &w.router_bias);
     vector(prefix_ + "exp_probs_b.bias", n, Need::optional, &w.choice_bias);

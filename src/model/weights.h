@@ -87,8 +87,8 @@ struct LayerWeights {
   ggml_tensor* device_expert_scales = nullptr;  // the same factors on a device, which uses only this tensor;
                                                 // null if all are 1
   ggml_tensor* ffn_post_norm = nullptr;         // [n_embd]
-  // These process the layer's own embeddings: a gate, the projection back, and its norm. They are null if the
-  // model has no such embeddings.
+  // The following tensors process the layer's own embeddings: a gate, the projection back, and its norm. The
+  // tensors are null if the model has no embeddings of that kind.
   ggml_tensor* embd_gate = nullptr;       // [n_embd, n_layer_embd]
   ggml_tensor* embd_out = nullptr;        // [n_layer_embd, n_embd]
   ggml_tensor* embd_post_norm = nullptr;  // [n_embd]
@@ -126,8 +126,8 @@ class Weights {
     return is_short ? short_rope_factors_ : rope_factors_;
   }
   bool has_short_rope_factors() const { return short_rope_factors_ != nullptr; }
-  // These are the layers' own embeddings of tokens, and the projection from the model's embedding. They are
-  // null if the model has none.
+  // The following functions return the layers' own embeddings of tokens, and the projection from the model's
+  // embedding. The results are null if the model has none.
   ggml_tensor* layer_embedding() const { return layer_embedding_; }    // [n_layers * n_layer_embd, n_vocab]
   ggml_tensor* layer_projection() const { return layer_projection_; }  // [n_embd, n_layers * n_layer_embd]
   ggml_tensor* layer_projection_norm() const { return layer_projection_norm_; }  // [n_layer_embd]

@@ -32,8 +32,8 @@ const char* end_name(GenerationEnd end) {
   return "";
 }
 
-// Record fills in the log record of a request from its exchange. It does nothing if the request has no log
-// record.
+// Record fills in the log record of a request from its exchange. Record does nothing if the request has no
+// log record.
 class Record {
  public:
   Record(const RequestContext* context, const Exchange& exchange)

@@ -12,8 +12,8 @@
 namespace kvant {
 
 struct AnswerFormat {
-  std::string gbnf;            // the grammar of the completion; if it is empty, any text is valid
-  const char* parameter = "";  // this parameter of the request demands the format
+  std::string gbnf;  // the grammar of the completion; if it is empty, any text is valid
+  const char* parameter = "";
 };
 
 // Reads the format of a chat or text completion. A mistake in the request becomes the error of `fields`.

@@ -1,6 +1,6 @@
 // Handles requests that generate, in the same way for all APIs. A route parses a request and finds the recipe
-// that the request's model name stands for. It then starts the request and sends the completions, whole or as
-// events.
+// that the request's model name stands for. The route then starts the request and sends the completions,
+// whole or as events.
 #pragma once
 
 #include <functional>

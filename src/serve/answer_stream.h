@@ -17,7 +17,7 @@ namespace kvant {
 
 // AnswerPart is the next piece of one completion.
 struct AnswerPart {
-  int answer = 0;  // the completion's number among the n of its prompt, from 0
+  int answer = 0;  // the number of the completion among those of its prompt, from 0
   std::string text = {};
   std::vector<ReportedToken> tokens = {};
   GenerationEnd end = GenerationEnd::none;  // any value but `none` marks the completion's last part
@@ -67,7 +67,7 @@ class AnswerStream {
   // The failure is final once read() has returned `closed`.
   const std::optional<Error>& failure() const { return failure_; }
   bool failed_by_request() const { return failed_by_request_; }
-  TokenUsage usage() const;  // the usage so far
+  TokenUsage usage() const;
 
  private:
   mutable std::mutex mutex_;

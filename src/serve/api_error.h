@@ -26,7 +26,7 @@ struct ContextOverflow {
 };
 
 struct ApiError {
-  int status = 400;                              // the HTTP status
+  int status = 400;
   std::string message;                           // the message is one sentence
   std::string parameter = {};                    // the request's wrong parameter; empty if no single
                                                  // parameter is wrong

@@ -35,7 +35,7 @@ class ApiResponse {
   // Returns the stream's last chunk, which reports the usage and has no completion.
   nlohmann::ordered_json usage_chunk(const TokenUsage& usage) const;
 
-  // These two make a whole response: call add() for every part and then whole().
+  // The following functions make a whole response: the caller calls add() for every part and then whole().
   void add(int choice, const AnswerPart& part);
   nlohmann::ordered_json whole(const TokenUsage& usage) const;
 

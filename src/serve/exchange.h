@@ -1,5 +1,5 @@
-// Exchange holds the completions of one API request, which may have several prompts. Its destructor cancels
-// what still runs.
+// Exchange holds the completions of one API request, which may have several prompts. The destructor of
+// Exchange cancels completions that still runs.
 #pragma once
 
 #include <chrono>

@@ -9,8 +9,8 @@
 namespace kvant::schema {
 namespace {
 
-// llama.cpp's converter names grammar rules after properties. Its regular expressions recurse once per
-// character, so long names could overflow the stack.
+// llama.cpp's converter names grammar rules after properties. The converter's regular expressions recurse
+// once per character, so long names could overflow the stack.
 constexpr std::size_t kMaxPropertyBytes = 256;
 
 const Json* first_items(const Json& part) {

@@ -1,4 +1,4 @@
-// Rewrites JSON schemas so that llama.cpp's converter can turn them into grammars. Where a schema has several
+// Rewrites JSON schemas for llama.cpp's converter, which turns them into grammars. Where a schema has several
 // keywords in one place, the converter uses only one of them. The rewriting therefore merges all keywords of
 // a place into one part.
 #pragma once

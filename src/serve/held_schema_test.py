@@ -2,10 +2,10 @@
 """Tests the grammars of JSON schemas. The jsonschema package, which knows nothing of grammars, judges the generated
 texts.
 
-    src/serve/held_schema_test.py SAMPLES [--schemas N] [--seed N]
+src/serve/held_schema_test.py SAMPLES [--schemas N] [--seed N]
 
 SAMPLES: the program schema_samples. kvant accepts or refuses a schema; every text of an accepted schema must be
-valid. The test composes 600 schemas at random, or N with --schemas. It runs with the Python of .venv, where
+valid. The test composes 600 schemas at random, or N with --schemas. The test runs with the Python of .venv, where
 `scripts/setup.sh test` puts the package. Without the package the test is skipped.
 """
 import argparse

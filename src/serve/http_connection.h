@@ -29,7 +29,7 @@ class HttpConnection final : public httplib::Stream {
   HttpConnection(const HttpConnection&) = delete;
   HttpConnection& operator=(const HttpConnection&) = delete;
 
-  const std::string& client() const { return client_; }  // the client's address
+  const std::string& client() const { return client_; }
   int client_port() const { return client_port_; }
 
   // The waiting thread calls the following functions, between two requests.
@@ -61,15 +61,15 @@ class HttpConnection final : public httplib::Stream {
 
   // Returns whether the client is gone. A client that only stopped sending is still there. Once the client
   // has stopped sending, the function sends the response's first bytes, "HTTP/1.1 ", one at a time. If the
-  // client has closed its socket, its system resets the connection upon such a byte.
+  // client has closed its socket, the byte makes the client's system reset the connection.
   bool has_left();
   // Returns whether the client has stopped sending. The client may be gone, or may wait for the response.
   bool has_stopped_sending() const;
-  // These two describe the response's head, once the head is written.
+  // The following functions describe the response's head, once the head is written.
   int status() const { return status_; }
   bool said_close() const { return said_close_ || closes_after_; }
-  // Returns the status for a head that no worker serves, or 0. Reasons are a too large head, lines that do
-  // not end with CR LF, an unknown method or HTTP version, and a client that begins with TLS.
+  // Returns the status for a head that no worker serves, or 0. Nobody serves a head that is too large, has
+  // lines without CR LF, has an unknown method or HTTP version, or begins with TLS.
   int head_fault() const { return head_fault_; }
   // Returns whether a chunk of the body announces more bytes than a body may have.
   bool is_too_large() const { return is_too_large_; }
@@ -114,7 +114,7 @@ class HttpConnection final : public httplib::Stream {
   bool is_too_large_ = false;   // a chunk announces more bytes than a body may have
   bool waits_ = false;          // the client waits for "100 Continue" before it sends the body
   std::size_t n_received_ = 0;  // bytes of the current request
-  Clock::time_point begin_;     // the time when the current request began
+  Clock::time_point begin_;     // the current request began at this time
   Clock::time_point last_use_ = Clock::now();
   bool client_ended_ = false;  // the client sends no more bytes
   bool closing_ = false;

@@ -20,7 +20,8 @@ void send(const httplib::Request& request, httplib::Response& response, const Ap
 bool is_messages_path(const std::string& path);  // true for paths of Anthropic's API
 std::string request_id(const httplib::Response& response);
 
-// These two add a route for POST, or for GET and HEAD. Other methods get status 405 and a sentence.
+// The following functions add a route for POST, or for GET and HEAD. Other methods get status 405 and a
+// sentence.
 void add_post_route(httplib::Server& server, const std::string& path, httplib::Server::Handler handler);
 void add_get_route(httplib::Server& server, const std::string& path, httplib::Server::Handler handler);
 // Adds only the refusals of other methods. Call this after a path's handlers were added. `allowed` is a list

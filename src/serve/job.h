@@ -22,11 +22,11 @@ struct Answer {
   std::unique_ptr<Generation> generation;
   std::unique_ptr<AnswerGuard> guard;  // null if the request has no guard
   std::vector<std::int32_t> tokens;    // the tokens that the sequence holds after the prompt
-  // The drafter makes drafts from the prompt and `tokens`. It is null without speculative decoding.
+  // The drafter makes drafts from the prompt and `tokens`. The drafter is null without speculative decoding.
   std::unique_ptr<DraftSource> drafter;
   std::vector<std::int32_t> draft;  // the next step verifies these tokens, which follow the newest token
   int unverified = 0;               // the sequence holds this many unverified tokens after `tokens`
-  std::chrono::steady_clock::time_point newest;  // the time when the completion's newest token arrived
+  std::chrono::steady_clock::time_point newest;  // the completion's newest token arrived at this time
 
   bool is_running() const { return generation->end() == GenerationEnd::none; }
 };
@@ -37,7 +37,7 @@ struct Job {
   std::int64_t id = 0;
   GenerationRequest request;
   std::shared_ptr<AnswerStream> stream;
-  std::chrono::steady_clock::time_point start;  // the time of submission
+  std::chrono::steady_clock::time_point start;  // the request was submitted at this time
   std::int64_t bytes = 0;                       // the cache of the job takes at most this many bytes
   JobState state = JobState::waiting;
 
@@ -65,9 +65,9 @@ struct Job {
   SequenceId shadow = 0;
   std::int64_t shadow_bytes = 0;  // the shadow takes at most this many bytes; 0 without a guard
   int n_shadow_read = 0;
-  std::vector<float> shadow_logits;  // the shadow's logits after the prompt
+  std::vector<float> shadow_logits;
 
-  std::vector<Answer> answers;  // the answers exist once the prompt has been read
+  std::vector<Answer> answers;  // the list is empty until the prompt has been read
   TokenUsage usage;
 };
 

@@ -12,8 +12,8 @@ namespace kvant {
 Result<std::string> free_address(const std::string& host, int port);
 Error port_is_taken(const std::string& host, int port);
 
-// Sets the options of a listening socket. The socket shares its port with no other program. It can use a port
-// that a server has just left.
+// Sets the options of a listening socket. The socket shares its port with no other program. The socket can
+// use a port that a server has just left.
 void share_no_port(int socket);
 
 }  // namespace kvant

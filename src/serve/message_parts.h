@@ -11,7 +11,7 @@ namespace kvant {
 // MessageText is the text of a message and the thought that goes with it.
 struct MessageText {
   std::string text;
-  std::string thought;  // the model's thought before its text
+  std::string thought;
 };
 
 // Refuses an image, a file, a sound, or any other part that is not text. `where` is the part's name in

@@ -30,8 +30,8 @@ class MessagesResponse {
   // Returns the whole message. Call whole() after the last part.
   nlohmann::ordered_json whole(const TokenUsage& usage) const;
 
-  // These return the events of a stream: before the first part, for a part (possibly none), and after the
-  // last part. They replace add(). start_events() takes the prompt's usage.
+  // For a stream, the following functions replace add(). They return the events before the first part, for a
+  // part (possibly none), and after the last part. start_events() takes the prompt's usage.
   std::string start_events(const TokenUsage& usage);
   std::string part_events(const AnswerPart& part);
   std::string end_events(const TokenUsage& usage);
@@ -55,7 +55,7 @@ class MessagesResponse {
   std::string thought_, text_;
   std::vector<ToolCallPart> calls_;  // complete calls
   AnswerPart last_;
-  int n_blocks_ = 0;           // the number of blocks in the stream so far
+  int n_blocks_ = 0;
   int open_block_ = kNoBlock;  // the block that is being written
 };
 

@@ -8,7 +8,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 struct Read {
-  Json json;  // the conversation
+  Json json;
   std::string error, parameter;
 };
 Read read(Json messages) {

@@ -36,7 +36,7 @@ struct PrefixDiskStatus {
   int files = 0;
   std::int64_t bytes = 0, limit = 0;
   std::int64_t hits = 0;      // the number of prefixes that were read back
-  std::int64_t written = 0;   // the number of files written
+  std::int64_t written = 0;   // files written since the start
   std::int64_t dropped = 0;   // the number of files dropped to make room
   std::int64_t failures = 0;  // the number of failed writes and unusable files
 };
@@ -109,7 +109,7 @@ class PrefixDisk {
     SequenceId sequence;
     SessionContents contents;
     std::optional<SequenceExport> exported;  // empty once the disk's thread has all data
-    std::int64_t bytes = 0;                  // the largest possible size of the file, in bytes
+    std::int64_t bytes = 0;                  // the file has at most this many bytes
   };
   void find_files();
   File* file(const std::string& name);

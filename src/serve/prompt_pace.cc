@@ -9,8 +9,8 @@ namespace kvant {
 namespace {
 
 // A device compiles a graph for each step size. A step size therefore grows by at least kLeastGrowth, which
-// justifies a new graph. It grows by at most kMostGrowth, because one step says little about much larger
-// ones.
+// justifies a new graph. A step size grows by at most kMostGrowth, because one step says little about much
+// larger ones.
 constexpr double kLeastGrowth = 1.25, kMostGrowth = 2;
 // A new step size aims at this share of the time limit, because later steps have a longer context and take
 // longer.

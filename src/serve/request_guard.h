@@ -18,13 +18,13 @@ std::string in_small_letters(std::string text);  // converts ASCII letters only
 // Returns the type without parameters in lower case: "text/plain" for "Text/Plain; charset=utf-8".
 std::string media_type(const std::string& content_type);
 
-// Normalizes a request. It drops byte ranges, takes host and path from a proxy's absolute URL, and removes
-// double slashes and a final slash from the path. It treats a body without a type, or with `curl -d`'s form
-// type, as JSON. That last rule excludes browsers, which send both kinds of body for any web page without
-// asking.
+// Normalizes a request. The function drops byte ranges, takes host and path from a proxy's absolute URL, and
+// removes double slashes and a final slash from the path. The function treats a body without a type, or with
+// `curl -d`'s form type, as JSON. The rule for bodies excludes browsers, which send both kinds of body for
+// any web page without asking.
 void normalize_request(httplib::Request& request);
 
-// Returns whether the header says that the body is JSON. A foreign web page cannot make a browser send such a
+// Returns whether the header says that the body is JSON. A foreign web page cannot make a browser send the
 // header without a preflight.
 bool is_json(const httplib::Request& request);
 

@@ -15,7 +15,7 @@ class RequestQueue {
   void push(Job job);
   // Returns the next request. The queue must not be empty.
   const Job& front() const { return lines_.front().jobs.front(); }
-  // Removes and returns the next request. Its client goes to the end of the turn order.
+  // Removes and returns the next request. The request's client goes to the end of the turn order.
   Job pop();
   // Removes all requests for which `unwanted` returns true.
   void remove_if(const std::function<bool(const Job&)>& unwanted);

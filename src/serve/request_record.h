@@ -11,8 +11,8 @@ namespace kvant {
 struct RequestRecord {
   using Clock = std::chrono::steady_clock;
 
-  std::string id = {};      // the response's x-request-id
-  std::string client = {};  // the client's IP address
+  std::string id = {};  // the response has this x-request-id
+  std::string client = {};
   std::string method = {};
   std::string path = {};  // the path without its query
   int status = 0;         // the HTTP status; 0 if nothing was sent

@@ -20,9 +20,9 @@ class ResponsesAnswer {
   ResponsesAnswer(const nlohmann::ordered_json& body, std::string model,
                   const std::shared_ptr<const ToolFormat>& tool_format, const Tokenizer& tokenizer);
 
-  // These return a stream's events, with names and numbers: before the first part, for a part (possibly
-  // none), after the last part, and after a failure. For a whole response, the caller calls the same
-  // functions and ignores the events.
+  // The following functions return a stream's events, with names and numbers. Events come before the first
+  // part, with a part (possibly none), after the last part, and after a failure. For a whole response, the
+  // caller calls the same functions and ignores the events.
   std::string start_events();
   std::string part_events(const AnswerPart& part);
   std::string end_events(const TokenUsage& usage);
@@ -45,9 +45,9 @@ class ResponsesAnswer {
   const Tokenizer& tokenizer_;
   std::unique_ptr<ToolAnswer> reader_;  // null if the completion is plain text
   Json response_;
-  Json item_;         // the output item that is being written
-  std::string text_;  // the text of item_ so far
-  int kind_ = kNone;  // the kind of item_
+  Json item_;  // the output item that is being written
+  std::string text_;
+  int kind_ = kNone;
   int n_events_ = 0;
   int thought_tokens_ = 0;
   GenerationEnd end_ = GenerationEnd::none;

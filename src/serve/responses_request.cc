@@ -17,8 +17,8 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::size_t kMaxTypeName = 40;  // bytes; the log has at most this much of a type's name
 
-// Reads the tools. Tools that the server cannot run are left out: a model may call any tool or none, so a
-// completion without a call is still valid.
+// Reads the tools. Tools that the server cannot run are left out. A model need not call any tool, so its
+// completions stay valid.
 ChatTools read_responses_tools(JsonFields& fields) {
   ChatTools tools;
   SchemaCost schemas;

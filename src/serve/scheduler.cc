@@ -146,8 +146,8 @@ Status Scheduler::with_room(const std::function<Status()>& action, const std::st
   return done;
 }
 
-// Like with_room(), but waits for sessions to be written. This is for actions that cannot be tried again in a
-// later step.
+// Like with_room(), but waits for sessions to be written. The function is for actions that cannot be tried
+// again in a later step.
 Status Scheduler::with_room_now(const std::function<Status()>& action) {
   Status done = with_room(action);
   while (!done.ok() && done.error().is_shortage) {

@@ -1,10 +1,10 @@
 // Scheduler batches many requests on one engine and one cache (continuous batching).
 //
-// In every step, each running completion gets at least one token, and some prompt tokens are read. Their
-// number is fixed, or on a device follows a time limit (prompt_pace.h), so a long prompt delays completions
-// only by a bounded time. A request waits until slots and memory for its longest possible completions are
-// free; clients take turns. An admitted request stays. If memory runs short, kept prefixes (prefix_cache.h)
-// are dropped.
+// In every step, each running completion gets at least one token, and some prompt tokens are read. The number
+// of prompt tokens is fixed, or on a device follows a time limit (prompt_pace.h). A long prompt delays
+// completions only by a bounded time. A request waits until slots and memory for its longest possible
+// completions are free; clients take turns. An admitted request stays. If memory runs short, kept prefixes
+// (prefix_cache.h) are dropped.
 //
 // On the CPU, a completion does not depend on other requests. Prompts have steps of their own, and
 // completions decode in batches that give each row the same bits as alone (Engine::independent_sequences). On
@@ -46,7 +46,7 @@ struct SchedulerOptions {
   int prompt_step = 64;        // prompt tokens that a step reads while completions run
   int lone_prompt_step = 512;  // prompt tokens that a step reads while none runs
   // On a device, a step that reads prompts while completions run may take this many seconds, if > 0. The
-  // first such step then reads prompt_step tokens.
+  // number of prompt tokens then starts at prompt_step.
   double answer_pause = 0;
   int most_drafted = 0;  // a step verifies at most this many draft tokens of a completion
   std::shared_ptr<DraftModel> draft_model = nullptr;  // this model drafts; if it is null, drafts are looked
@@ -265,7 +265,7 @@ class Scheduler {
   std::int64_t next_id_ = 1;
   bool progress_ = false;  // this step has computed, read or written something
   bool waits_for_disk_ = false;
-  Error shortage_;  // the newest shortage of memory in this step; its message is empty if there was none
+  Error shortage_;  // the newest shortage of memory in this step; without a shortage, the message is empty
   SchedulerCounters counters_;
 };
 

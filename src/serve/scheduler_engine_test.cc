@@ -163,8 +163,8 @@ TEST_P(SchedulerOnEngine, AnswersSeveralAtATimeAsEachAlone) {
     EXPECT_EQ(together[i], ask(*scheduler(/*prompt_step=*/128), {requests[i]}).front()) << i;
 }
 
-// A request that continues a session must get the same bits from memory, from disk and from a fork, with any
-// step size and beside other requests.
+// A request that continues a session must get the same bits from memory, from disk and from a fork. Step
+// sizes and other requests must not change them.
 TEST_P(SchedulerOnEngine, GoesOnWithASessionBitForBit) {
   const TinyFile folder("sessions");
   auto first = request(random_tokens(300, 1), 100, 1);
@@ -259,7 +259,7 @@ TEST_P(SchedulerOnEngine, AGuardIsForAFreeAnswer) {
   EXPECT_EQ(refusal->reason, Refusal::Reason::wrong);
 }
 
-// A completion with a guard must equal the completion without one. Its shadow must choose as a sequence in an
+// A completion with a guard must equal the completion without one. The shadow must choose as a sequence in an
 // unquantized cache does with the same tokens.
 TEST_P(SchedulerOnEngine, GuardsAnAnswer) {
   auto guarded = request(random_tokens(300, 1), 30, 1);

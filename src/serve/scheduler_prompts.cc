@@ -214,7 +214,8 @@ Status Scheduler::start_reading(Job& job) {
   if (job.request.session_tokens > 0) return start_from_session(job);
   if (prefixes_.is_coming(job.prefix_file)) return {};
   PrefixCache::Match match;
-  // The prefix cache keeps neither probabilities nor hidden states, so such requests read their whole prompt.
+  // The prefix cache keeps neither probabilities nor hidden states, so requests that want them read their
+  // whole prompt.
   const bool must_read_all = job.request.wants_prompt_probabilities() || job.request.embeds;
   KVANT_RETURN_IF_ERROR(with_room([&]() -> Status {
     if (must_read_all) return {};

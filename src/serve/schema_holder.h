@@ -20,7 +20,7 @@ namespace kvant::schema {
 
 inline constexpr std::int64_t kMaxSymbols = 60'000;
 // An object may have at most this many optional properties. All objects of a request may together have as
-// many pairs of them as one such object.
+// many pairs of them as one object of that size.
 inline constexpr std::int64_t kMaxOptional = 256;
 
 class SchemaHolder {
@@ -134,9 +134,9 @@ class SchemaHolder {
   std::map<const Json*, const Json*> own_keywords_;
   std::map<Parts, std::string> definition_names_;
   std::map<std::string, Json> definitions_;
-  // These are names of definitions. In unguarded_ are those that are being written and have generated nothing
-  // yet, so a reference to one would be an endless loop. In empty_definitions_ are those that no value
-  // matches, and in used_definitions_ those that a reference uses.
+  // The following sets hold names of definitions. unguarded_ has definitions that are being written and have
+  // generated nothing yet, so a reference to one would be an endless loop. empty_definitions_ has definitions
+  // that no value matches, and used_definitions_ has those that a reference uses.
   std::set<std::string> unguarded_, empty_definitions_, used_definitions_;
 };
 

@@ -35,7 +35,7 @@ unsigned types_of_keyword(std::string_view key);
 // Returns a pattern for the strings of a format, or null if the format only describes.
 const char* pattern_of_format(const std::string& format);
 
-const Json* member_of(const Json& schema, const char* key);  // null if the schema has no such member
+const Json* member_of(const Json& schema, const char* key);  // null if the schema does not have the member
 const Json& anything();
 const Json& nothing();
 bool is_nothing(const Json& schema);

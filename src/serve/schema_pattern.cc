@@ -585,8 +585,8 @@ std::string SchemaPattern::json_pattern() const {
   return "^" + text({.kind = Node::Kind::choice, .ranges = {}, .parts = choices_}) + "$";
 }
 
-// Matcher follows all positions at which a part of an expression can end at the same time. Its time is
-// therefore bounded, unlike that of backtracking.
+// Matcher follows all positions at which a part of an expression can end at the same time. The matcher's time
+// is therefore bounded, while backtracking can take exponential time.
 class SchemaPattern::Matcher {
  public:
   explicit Matcher(std::u32string text) : text_(std::move(text)) {}

@@ -16,7 +16,7 @@ std::optional<bool> schema_holds(const nlohmann::ordered_json& schema, const nlo
 bool same_value(const nlohmann::ordered_json& a, const nlohmann::ordered_json& b);
 
 // Returns the part of the document to which a local reference leads, such as # or #/a/b~1c. Returns null if
-// there is no such part.
+// there is no part there.
 const nlohmann::ordered_json* schema_part(const nlohmann::ordered_json& root, const std::string& reference);
 
 // Counts the Unicode characters of a text, as JSON Schema's lengths do.

@@ -1,5 +1,5 @@
-// FakeEngine is an engine without a model, for tests. Its logits depend only on a sequence's length and
-// newest token, so a test can compute the expected tokens.
+// FakeEngine is an engine without a model, for tests. The engine's logits depend only on a sequence's length
+// and newest token, so a test can compute the expected tokens.
 #pragma once
 
 #include <random>
@@ -54,8 +54,8 @@ class FakeChatTemplate : public ChatTemplate {
   }
 };
 
-// FakeEngine appends and seals like the cache's tests. Its logits are a function of the sequence's length and
-// newest token.
+// FakeEngine appends and seals like the cache's tests. The engine's logits are a function of the sequence's
+// length and newest token.
 class FakeEngine : public Engine {
  public:
   struct StepRecord {

@@ -17,7 +17,7 @@ struct ServedSequence {
   std::string session;       // the session that owns the sequence; empty if none does
   // The following members are valid only if `request` is not 0.
   JobState state = JobState::waiting;
-  int answer = 0;  // the number of the completion within the request
+  int answer = 0;
   TokenUsage usage;
 };
 

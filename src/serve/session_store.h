@@ -70,9 +70,9 @@ class SessionStore {
 
   // The following functions serve requests that continue a session.
   //
-  // Compares a request with its session. If the request's prompt begins with the session's tokens or text and
-  // has more, the prompt is made to begin with the session's tokens, and session_tokens is set. Otherwise
-  // returns why the session cannot be used.
+  // Compares a request with its session. The prompt must begin with the session's tokens or text, and have
+  // more. match() then makes the prompt begin with the session's tokens, and sets session_tokens. If the
+  // prompt does not fit, match() returns why the session cannot be used.
   std::optional<Refusal> match(GenerationRequest& request);
   // begin() reserves a matched session for a request, and end() releases it. Between them, no other request
   // may continue or delete the session.
@@ -114,7 +114,7 @@ class SessionStore {
 
   // Frees memory by moving the least recently used session to disk, but never `needed`. A session that is
   // already saved is freed at once; otherwise the oldest one is written first. If none can be written, the
-  // oldest is lost. Its client still has the conversation's text and can send all of it.
+  // oldest is lost. The client still has the conversation's text and can send all of it.
   Room make_room(const std::string& needed);
   void finish_writing();  // waits until the writes that make_room() started are done
   void finish();          // finishes all tasks, and writes the sessions that are not on disk
@@ -139,7 +139,7 @@ class SessionStore {
     std::vector<std::pair<std::int64_t, SessionDone>> when_saved;
     std::vector<SessionDone> when_read;
     std::optional<Error> read_failure;               // the request that runs fails with this error
-    std::optional<Clock::time_point> write_failure;  // the time of the newest failure
+    std::optional<Clock::time_point> write_failure;  // the newest failure happened at this time
     std::int64_t turn = 0;                           // the value of uses_ at the session's last use
     std::int64_t last_use = 0;                       // seconds since 1970
 

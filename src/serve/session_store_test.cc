@@ -417,8 +417,8 @@ TEST_F(Sessions, TheLeastRecentlyUsedGoToTheDisk) {
   EXPECT_LE(scheduler_->status().cache_bytes, kMemory);
 }
 
-// The disk has a prefix of 1792 tokens, of which a prompt can use 256. Sessions must not leave memory for
-// such a prefix, because it can be read as a prompt again.
+// The disk has a prefix of 1792 tokens, of which a prompt can use 256. Sessions must not make room for the
+// prefix, because its tokens can be read as a prompt again.
 TEST_F(Sessions, DontMakeRoomForBeginningsOfPrompts) {
   // With the sessions in it, this memory has less room than the prefix takes.
   constexpr int kMemory = (17 << 18) - (3 << 15), kDisk = 1 << 30;

@@ -11,7 +11,7 @@ class Server;
 
 namespace kvant {
 
-// The template must outlive the server. It is null if the model has none.
+// The template must outlive the server. The template is null if the model has none.
 void add_template_route(httplib::Server& server, const ChatTemplate* chat_template);
 
 }  // namespace kvant

@@ -16,8 +16,8 @@ std::int64_t begun_characters(std::string_view text);
 // Returns {"tokens", "token_logprobs", "top_logprobs", "text_offset"} for the next tokens of a text. The
 // chosen token is always among the top ones. Each name in a list of top tokens must be unique. Incomplete
 // UTF-8 is written "bytes:\xe2\x82", and of two tokens with the same text, the less likely one is
-// "token_id:N". `offset` is the number of characters before the tokens and advances past them. It is negative
-// for tokens before the text.
+// "token_id:N". `offset` is the number of characters before the tokens and advances past them. The offset is
+// negative for tokens before the text.
 nlohmann::ordered_json text_logprobs(const Tokenizer& tokenizer, std::span<const ReportedToken> tokens,
                                      std::int64_t& offset);
 

@@ -1,5 +1,5 @@
-// Runs completions of a scheduler on a tiny model with random weights, for tests. The text of such a
-// completion is arbitrary.
+// Runs completions of a scheduler on a tiny model with random weights, for tests. The completions have
+// arbitrary texts.
 #pragma once
 
 #include <gtest/gtest.h>

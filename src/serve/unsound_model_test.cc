@@ -1,4 +1,4 @@
-// Tests a model whose logits are not numbers. Its requests must fail and say why.
+// Tests a model whose logits are not numbers. All requests must fail and say why.
 #include <gtest/gtest.h>
 
 #include "cache/cache_fixture.h"

@@ -2,11 +2,11 @@
 import { getJson } from "./api.js";
 import { CacheGrid, bytesText, make } from "./cache_grid.js";
 
-const BUSY_MS = 500, IDLE_MS = 2000;  // the pause between two requests
+const BUSY_MS = 500, IDLE_MS = 2000;  // milliseconds between two requests
 const MOST_CELLS = 512;               // a sequence's map has at most this many cells; in a longer sequence, a cell
                                       // stands for several pages
 const KINDS = [["sealed", "sealed"], ["sink", "sink"], ["protected", "protected, masks"], ["tail", "tail"]];
-const all = (bytes) => KINDS.reduce((sum, [kind]) => sum + bytes[kind], 0);  // the sum over all kinds of pages
+const all = (bytes) => KINDS.reduce((sum, [kind]) => sum + bytes[kind], 0);  // the bytes of all kinds of pages together
 const count = (n, word) => `${n.toLocaleString("en")} ${word}${n === 1 ? "" : "s"}`;
 
 export class CachePane {

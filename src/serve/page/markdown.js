@@ -259,7 +259,8 @@ function anchor(parent, target) {
   return link;
 }
 
-// Makes `host` show the source. Unchanged blocks keep their elements, so a selection in such a block stays.
+// Makes `host` show the source. Unchanged blocks keep their elements, so a selection in an unchanged block
+// stays.
 export function render(host, source, leaf) {
   const lines = linesOf(source);
   const shown = host.shownBlocks || [];
