@@ -1,12 +1,13 @@
-"""A network of Llama-3.1-8B's shape with random weights in BF16, whose attention is what a cache makes of queries, keys and
-values, for benchmarks of caches in whole models."""
+"""Defines a network of Llama-3.1-8B's shape with random weights in BF16, for benchmarks of caches in whole models. A
+cache object supplies the attention."""
 
 import torch
 import torch.nn.functional as F
 
 LAYERS, HIDDEN, HEADS, KV_HEADS, D, FFN, VOCABULARY = 32, 4096, 32, 8, 128, 14336, 128256
 ROPE_BASE = 500000
-AT_ONCE = 16384  # tokens in a feed-forward layer
+# A feed-forward layer processes this many tokens at once.
+AT_ONCE = 16384
 
 
 def _as_it_is(function):
@@ -15,7 +16,7 @@ def _as_it_is(function):
 
 class Network:
     def __init__(self, fused=_as_it_is):
-        """fused: makes one kernel of what a function does between products, as torch.compile does."""
+        """`fused` turns a function's operations between matrix products into one kernel, as torch.compile does."""
 
         def weights(*shape):
             return torch.randn(*shape, device="cuda", dtype=torch.bfloat16) * 0.02
@@ -27,8 +28,9 @@ class Network:
         self._normed, self._turned, self._gated = fused(_normed), fused(_turned), fused(_gated)
 
     def forward(self, tokens, cache, rotation, n_layers=LAYERS):
-        """The token behind the last of `tokens`, int64 [n], by what the cache has of those before; rotation: see rotation_of;
-        n_layers: fewer than there are, for a start. cache.attend(layer, q, k, v) of [n, heads, D] gives [n, HEADS * D]."""
+        """Returns the token that follows the last of `tokens`, int64 [n], given what the cache holds of earlier tokens.
+        rotation_of() explains `rotation`. A smaller n_layers makes a warm-up shorter. cache.attend(layer, q, k, v)
+        takes [n, heads, D] and returns [n, HEADS * D]."""
         cache.begin_step()
         x = F.embedding(tokens, self.embedding)
         for i, layer in enumerate(self.layers[:n_layers]):
@@ -43,7 +45,8 @@ class Network:
 
 
 def rotation_of(positions):
-    """RoPE's factors of vectors at positions [n], and of their halves exchanged: BF16 [n, 1, D]."""
+    """Returns RoPE's factors for vectors at positions [n], and for the vectors with exchanged halves: BF16 [n, 1, D].
+    """
     frequency = ROPE_BASE ** -(torch.arange(0, D, 2, device="cuda") / D)
     angle = positions[:, None, None] * frequency
     return torch.cat((angle.cos(),) * 2, -1).bfloat16(), torch.cat((-angle.sin(), angle.sin()), -1).bfloat16()

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Prefill over a low-bit prefix from Python: a prompt block attends to a sealed prefix, which is dequantized chunk by
-chunk into memory of a fixed size, and to itself; the parts are merged through their log-sum-exp (LSE).
+"""Prefills over a low-bit prefix from Python. A prompt block attends to itself and to a sealed prefix, which is
+dequantized chunk by chunk into memory of a fixed size. The parts are merged by their log-sum-exp (LSE).
 
     python3 python/prefill_attention.py [--library PATH] [--prefix TOKENS] [--block TOKENS]
 
-Seals random keys and values, compares the merged attention with PyTorch's on the dequantized and on the original values,
-and times it beside PyTorch's attention to everything in BF16."""
+The script seals random keys and values. It compares the merged attention with PyTorch's on the dequantized and on the
+original values, and its time with that of PyTorch's attention to everything in BF16."""
 
 import argparse
 import ctypes
@@ -23,7 +23,8 @@ FORMATS = [("ch4g128", "tok4g128"), ("ch2g128", "tok2g128"), ("lm4", "lm4"), ("t
 
 
 def attention(q, k, v, causal):
-    """cuDNN's attention, and its log-sum-exp (LSE); [1][heads][tokens][d] views, KV heads repeated without copies."""
+    """Returns cuDNN's attention and its log-sum-exp (LSE). q, k and v are [1][heads][tokens][d] views, with KV heads
+    repeated without copies."""
     group = q.shape[1] // k.shape[1]
     k, v = (x.repeat_interleave(group, 1) if group > 1 and not GQA_WORKS else x for x in (k, v))
     out, lse, *_ = torch.ops.aten._scaled_dot_product_cudnn_attention(q, k, v, None, True, 0.0, causal)
@@ -34,7 +35,7 @@ GQA_WORKS = True
 
 
 def find_gqa():
-    """Whether this PyTorch's cuDNN attention takes fewer KV heads than query heads."""
+    """Finds out whether this PyTorch's cuDNN attention accepts fewer KV heads than query heads."""
     global GQA_WORKS
     q = torch.randn(1, 8, 256, 128, device="cuda", dtype=torch.bfloat16)
     k = torch.randn(1, 2, 256, 128, device="cuda", dtype=torch.bfloat16)
@@ -48,7 +49,7 @@ def find_gqa():
 
 
 class SealedPrefix:
-    """One layer's keys and values [tokens][KV heads][d], sealed."""
+    """Holds one layer's sealed keys and values [tokens][KV heads][d]."""
 
     def __init__(self, kvant, formats, keys, values, group):
         self.kvant = kvant
@@ -72,12 +73,13 @@ class SealedPrefix:
         self.keep = (table, pool)
 
     def dequantize(self, first, n, keys, values):
-        """Pages into rows [tokens][heads][d]."""
+        """Dequantizes n pages from `first` on into rows [tokens][heads][d]."""
         self.kvant.dequantize(self.shape, self.lengths, self.layer, first, n, keys[None], values[None])
 
 
 class Integers:
-    """kvant_prompt_attention of q [1][heads][tokens][d] to a sealed prefix and rows of its own [tokens][KV heads][d]."""
+    """Runs kvant_prompt_attention of q [1][heads][tokens][d] to a sealed prefix and to new rows [tokens][KV heads][d].
+    """
 
     def __init__(self, prefix, q, keys, values):
         _, heads, tokens, d = q.shape
@@ -96,19 +98,19 @@ class Integers:
             out=self.out, out_token_stride=heads * d, out_head_stride=d, pages=pages)
 
     def run(self):
-        """[1][heads][tokens][d]"""
+        """Returns the output [1][heads][tokens][d]."""
         self.kvant.call("prompt_attention", self.shape, self.prompt, ctypes.c_void_p(self.workspace.data_ptr()),
                         ctypes.c_size_t(self.workspace.numel()))
         return self.out.transpose(0, 1)[None]
 
 
 def merge(kvant, into, other):
-    """Merges (output [1][heads][tokens][d], LSE [1][heads][tokens]) of other tokens into those of `into`."""
+    """Merges the output [1][heads][tokens][d] and LSE [1][heads][tokens] of other tokens into those of `into`."""
     kvant.merge(*(x[0].transpose(0, 1) for x in (*into, *other)))
 
 
 def prefill(prefix, q, block_keys, block_values, chunk, rows):
-    """Attention of a block to the sealed prefix and to itself: [1][heads][tokens][d], F32."""
+    """Returns the attention of a block to the sealed prefix and to itself: [1][heads][tokens][d], F32."""
     out, lse = attention(q, block_keys, block_values, True)
     total = out.float()
     lse = lse.clone()
@@ -136,7 +138,7 @@ def main():
     heads, group, d = 8, 4, 128
     torch.manual_seed(1)
     tokens = args.prefix + args.block
-    # Channels have means, so that outputs, which average thousands of values, do not vanish.
+    # Channels have means, because outputs average thousands of values and would otherwise vanish.
     rows = [torch.randn(tokens, heads, d, device="cuda", dtype=torch.bfloat16)
             + torch.randn(heads, d, device="cuda", dtype=torch.bfloat16) for _ in range(2)]
     q = torch.randn(1, heads * group, args.block, d, device="cuda", dtype=torch.bfloat16)
@@ -144,7 +146,7 @@ def main():
     dequantized = [torch.empty(args.chunk * PAGE, heads, d, device="cuda", dtype=torch.bfloat16) for _ in range(2)]
 
     def whole(keys, values):
-        # A causal mask is aligned to the first token, so the block's own part is merged here as well.
+        # A causal mask is aligned to the first token, so the block's own part must be merged here as well.
         out, lse = attention(q, *block, True)
         total, lse = out.float(), lse.clone()
         part, part_sums = attention(q, *(x.transpose(0, 1)[None] for x in (keys, values)), False)

@@ -276,7 +276,7 @@ class Model:
         return self._model.score(self.tokenizer.encode(text) if isinstance(text, str) else _token_array(text))
 
     def plan(self, context: int = 0, batch: int = 1) -> dict[str, Any]:
-        """See `kvant.plan`."""
+        """Returns what `kvant.plan` returns for this model."""
         return json.loads(self._model.info(_checked("context", context, 0, _MAX_TOKENS),
                                            _checked("batch", batch, 1, 1 << 20)))
 

@@ -1,11 +1,13 @@
-"""Writes calibration files as docs/guide/calibration-methods.md describes them, without the engine."""
+"""Writes calibration files as docs/guide/calibration-methods.md describes them, without using the engine."""
 
 import struct
 
 import numpy as np
 
-TEXT, ARRAY, I32, I64 = 8, 9, 5, 11  # types of GGUF's values
-F32 = 0  # type of GGUF's tensors
+# Types of GGUF's values.
+TEXT, ARRAY, I32, I64 = 8, 9, 5, 11
+# A type of GGUF's tensors.
+F32 = 0
 ALIGNMENT = 32
 VERSION, ALGORITHM = 2, 8
 
@@ -27,7 +29,7 @@ def _aligned(x):
 
 
 def _sealed(x):
-    """Appends the text's FNV-1a hash of 64 bits."""
+    """Returns the bytes followed by their FNV-1a hash of 64 bits."""
     h = 0xCBF29CE484222325
     for byte in x:
         h = (h ^ byte) * 0x100000001B3 % 2**64
@@ -35,7 +37,7 @@ def _sealed(x):
 
 
 def write(path, constants, fingerprint="0123456789abcdef", model="a tiny model"):
-    """constants: {(layer, KV head, side, name): numbers}."""
+    """Writes a file. `constants` is {(layer, KV head, side, name): numbers}."""
     names = sorted({name for *_, name in constants})
     about = {"version": VERSION, "model": model, "fingerprint": fingerprint, "text_hash": 0, "algorithm": ALGORITHM, "recipes": "",
              "names": "".join(name + "\n" for name in names), "layer": [x[0] for x in constants], "kv_head": [x[1] for x in constants],

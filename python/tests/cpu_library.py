@@ -1,12 +1,13 @@
-"""libkvant_cpu for tests of the code above it: what it was asked for, what its formats make of rows, and attention on rows to compare
-with."""
+"""Lets tests of the Python code run on libkvant_cpu. It records what the code asked of the library, computes what
+formats make of rows, and has an attention on rows to compare with."""
 
 import ctypes
 import functools
 import os
 import unittest
 
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # matrices are too small for more; NumPy asks when it is imported
+# The matrices are too small for more threads. NumPy reads the variable when it is imported.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
 import torch
@@ -21,7 +22,7 @@ if not any(path.exists() for path in library_candidates("cpu")):
 
 
 def memory(address, dtype, count):
-    """A view of `count` numbers at an address."""
+    """Returns a view of `count` numbers at an address."""
     size = int(count) * np.dtype(dtype).itemsize
     return np.frombuffer((ctypes.c_uint8 * size).from_address(int(address)), dtype)
 
@@ -62,13 +63,16 @@ def format_of(shape, head, side):
 
 
 class CpuLibrary(TorchLibrary):
-    """Counts what it is asked for."""
+    """Calls the CPU library and counts what it is asked for."""
 
     def __init__(self):
         super().__init__(device="cpu")
-        self.prompts_in_bytes = self.prompts_of_rows = 0  # calls
-        self.formats_sealed = set()  # of pages: their formats and sides
-        self.metrics_seen = {}  # of sealed pages of keys, by address: the head's first direction and the page's number
+        # Numbers of calls.
+        self.prompts_in_bytes = self.prompts_of_rows = 0
+        # The formats and sides of sealed pages.
+        self.formats_sealed = set()
+        # For each sealed page of keys by address, the first direction of the head's metric and the page's number.
+        self.metrics_seen = {}
 
     def call(self, name, *arguments):
         if name == "prompt_attention":
@@ -80,7 +84,7 @@ class CpuLibrary(TorchLibrary):
         super().call(name, *arguments)
 
     def _see_pages(self, shape, layer, pages):
-        """Before they are sealed."""
+        """Records the pages of a call before they are sealed."""
         first, to, n_pages = (memory(x, np.int32, shape.n_seqs) if x else None for x in (pages.tail_page, pages.sealed_page, pages.n_pages))
         first_rows = memory(pages.first_rows, np.int32, shape.n_seqs) if pages.rows else None
         offsets = memory(pages.layer_offsets, np.int64, pages.n_layers) if pages.layer_offsets else [0]
@@ -97,7 +101,8 @@ class CpuLibrary(TorchLibrary):
 
     def _see_metrics(self, shape, layer, metrics, nth, seq, to, behind_first):
         d = shape.head_dim
-        if metrics.basis:  # queries keep their lengths
+        # An orthonormal basis keeps the lengths of queries.
+        if metrics.basis:
             basis = memory(metrics.basis, np.float32, d * d).reshape(d, d)
             assert np.abs(basis @ basis.T - np.eye(d)).max() < 1e-5
         number = memory(metrics.first_pages, np.int32, shape.n_seqs)[seq] + behind_first if metrics.first_pages else to
@@ -110,8 +115,8 @@ _rows_kept = functools.cache(CpuLibrary)
 
 
 def coded(rows, format, n_left_out=0, book=None):
-    """F32 [128, d]: what the format makes of a page's rows alone. n_left_out: tokens that count nothing at its beginning and stay as they
-    are; book: F32 [256, 2], of formats with a codebook."""
+    """Returns what a format makes of the rows of one page: F32 [128, d]. The first n_left_out tokens have no weight and
+    stay unquantized. `book` is F32 [256, 2] for formats with a codebook."""
     library, d = _rows_kept(), rows.shape[1]
     table = torch.zeros(1, 1, 1, dtype=torch.int32)
     numbers = torch.from_numpy(np.ascontiguousarray(rows, np.float32))[:, None]
@@ -131,8 +136,8 @@ def coded(rows, format, n_left_out=0, book=None):
 
 def varlen_attention(q, k, v, *, cu_seqlens_q, max_seqlen_q, max_seqlen_k, softmax_scale, causal, return_softmax_lse,
                      cu_seqlens_k=None, seqused_k=None, block_table=None, out=None):
-    """flash_attn_varlen_func by its documentation: q [rows, heads, d]; keys and values [rows, kv heads, d], or pages
-    [pages, 128, kv heads, d] with a block table; a causal mask is aligned to the last row and key."""
+    """Implements flash_attn_varlen_func from its documentation. q: [rows, heads, d]. Keys and values: [rows, kv heads,
+    d], or pages [pages, 128, kv heads, d] with a block table. A causal mask is aligned to the last row and key."""
     out = torch.empty_like(q) if out is None else out
     lse = torch.empty(q.shape[1], q.shape[0], device=q.device)
     for i in range(len(cu_seqlens_q) - 1):

@@ -1,5 +1,5 @@
-"""Stands in for vLLM: it hands out blocks and runs steps of several requests through the plug-in's own code, on random
-queries, keys and values. It also computes the expected attention from the visibility rule alone."""
+"""Stands in for vLLM: hands out blocks and runs steps of several requests through the plug-in's own code, on random
+queries, keys and values. Also computes the expected attention from the visibility rule alone."""
 
 import re
 import types
@@ -27,8 +27,8 @@ CODEBOOKS = Recipe("codebooks", "vq-d2b8", "vq-d2b8")
 
 
 def constants_of(recipe, n_kv_heads=None):
-    """Returns random constants for a recipe with codebooks (vq-d2b8: 256 centroids of 2 channels). They differ by layer
-    and head."""
+    """Returns random constants for a recipe with codebooks (vq-d2b8 has 256 centroids of 2 channels). The constants
+    differ by layer and head."""
     rng, n_kv_heads, books = np.random.default_rng(11), n_kv_heads or N_KV_HEADS, []
     for format in (recipe.key_format, recipe.value_format):
         dim, bits = map(int, re.fullmatch(r"vq-d(\d+)b(\d+)", format).groups())
@@ -45,9 +45,10 @@ class Request:
         self.computed, self.blocks, self.tail = 0, [], []
 
     def expected(self, layer, recipe, constants=None, softcap=0, sink_logits=None):
-        """float [n_tokens, heads, d]: every token sees earlier pages encoded and its own as it is. constants: ModelConstants, or
-        None; sink_logits: [n_heads], or None."""
-        of_model = N_LAYERS - 1 - layer  # Server's layers lie in memory in reverse order
+        """Returns the expected outputs, float [n_tokens, heads, d]: every token sees earlier pages encoded and its own
+        page unquantized. `constants` are ModelConstants or None; sink_logits are [n_heads] or None."""
+        # The layers of Server lie in memory in reverse order.
+        of_model = N_LAYERS - 1 - layer
         h = cpu_library.hadamard(D)
         n = self.k.shape[1]
         out = np.zeros((n, N_HEADS, D), np.float32)
@@ -59,7 +60,8 @@ class Request:
                 if constants is not None and constants.codebooks is not None:
                     book = (constants.codebooks.keys, constants.codebooks.values)[side][of_model, kv_head].float().numpy().reshape(-1, 2)
                 x = x / roots
-                x = cpu_library.from_bf16(cpu_library.to_bf16(x @ h if is_rotated else x))  # the tail stores it in this form
+                # The tail stores keys in this form.
+                x = cpu_library.from_bf16(cpu_library.to_bf16(x @ h if is_rotated else x))
                 coded = x.copy()
                 for page in range(n // PAGE):
                     rows = slice(page * PAGE, (page + 1) * PAGE)
@@ -83,10 +85,10 @@ class Request:
 
 class RankRequest:
     """A request as a rank of tensor parallelism sees it, with the rank's heads. If there are fewer KV heads than ranks,
-    several ranks have the same head."""
+    several ranks have one head in common."""
 
     def __init__(self, request, rank, n_ranks, n_found=0):
-        """request: with all heads. n_found: number of tokens whose pages another request already has."""
+        """`request` has all heads. n_found is the number of tokens whose pages another request already has."""
         n_heads, n_kv_heads = request.q.shape[2], request.k.shape[2]
         heads = slice(rank * n_heads // n_ranks, (rank + 1) * n_heads // n_ranks)
         first = rank * n_kv_heads // n_ranks
@@ -97,11 +99,11 @@ class RankRequest:
 
 
 class Server:
-    """Hands out blocks and builds vLLM's metadata."""
+    """Hands out blocks and builds vLLM's metadata for steps."""
 
     def __init__(self, recipe, library=None, device="cpu", n_blocks=64, max_drafts=0, max_seqs=8, constants=None,
                  softcap=0.0, sink_logits=None):
-        """sink_logits: F32 [N_HEADS], the same in all layers; None: there are none."""
+        """sink_logits: F32 [N_HEADS], equal in all layers, or None."""
         library, self.device = library or cpu_library.CpuLibrary(), torch.device(device)
         sizes = [library.page_bytes(format, D) for format in (recipe.key_format, recipe.value_format)]
         self.layout = BlockLayout(N_KV_HEADS, D, *sizes, recipe.sink, tail_pages=2 if max_drafts else 1,
@@ -118,14 +120,14 @@ class Server:
         return [self.free.pop() for _ in range(n)]
 
     def preempt(self, request):
-        """Takes a request's blocks back. The next request gets them first."""
+        """Takes a request's blocks back. The next request receives them first."""
         self.free += request.blocks + request.tail
         request.blocks, request.tail, request.computed = [], [], 0
 
     def step(self, work, padding=0, rejected={}, late=0):
-        """work: requests and the number of tokens for each; a decoded request has at most 1 + max_drafts tokens, drafts
-        included. rejected: the number of wrong drafts by request. late: how much the host overestimates the lengths of
-        requests with drafts."""
+        """Runs a step. `work` lists requests with their numbers of tokens; a decoded request has at most 1 + max_drafts
+        tokens, including drafts. `rejected` gives the number of wrong drafts by request. `late` is how much the host
+        overestimates the lengths of requests with drafts."""
         most = 1 + self.state.max_drafts
         work = sorted(work, key=lambda item: item[1] > most)
         for request, n in work:
@@ -159,7 +161,8 @@ class Server:
     def describe(self, kind, **metadata):
         return self.state.add(kind, types.SimpleNamespace(**metadata))
 
-    attention = None  # prompts use the library's attention
+    # Prompts use the library's attention.
+    attention = None
 
     def attend(self, step, layer, q, k, v, out):
         model_state.attend(step, layer.kv_cache, q, k, v, out, self.attention, self.sink_logits)
@@ -169,6 +172,6 @@ class Server:
         return torch.tensor([list(row) + [0] * (width - len(row)) for row in rows], dtype=torch.int32, device=self.device)
 
     def _rows(self, x, first, n, n_wrong):
-        """Returns rows of a request's tokens, with random ones in place of wrong drafts."""
+        """Returns rows of a request's tokens, with random rows in place of wrong drafts."""
         wrong = torch.from_numpy(self.rng.standard_normal((n_wrong, *x.shape[1:]))).to(x.dtype)
         return torch.cat([x[first:first + n - n_wrong], 3 * wrong])

@@ -1,4 +1,4 @@
-"""Tail pages fill tail blocks without overlap, and figures are those of a count by hand."""
+"""Tests that tail pages fill tail blocks without overlap, and that figures agree with a count by hand."""
 
 import unittest
 from dataclasses import replace
@@ -14,7 +14,8 @@ try:
 except ImportError:
     np = None
 
-CH4, TOK4 = 8704, 8704  # bytes of a page of 128 channels: 4 bits per value, and 32 bits per 128 values
+# Bytes of a page of 128 channels: 4 bits per value, and 32 bits per 128 values.
+CH4, TOK4 = 8704, 8704
 
 
 class Layout(unittest.TestCase):
@@ -56,7 +57,8 @@ class Layout(unittest.TestCase):
 
 
 def plain_order(d):
-    """[2, 128, d]: where numbers lie in an unquantized page, of keys and of values, as the GPU's tensor cores want them."""
+    """Returns [2, 128, d], the places of numbers in an unquantized page of keys and of values, in the order of the
+    GPU's tensor cores."""
     token, channel = np.arange(PAGE)[:, None], np.arange(d)[None]
     tile, row, g = token // 16, token // 8 % 2, token % 8
     within, lane = channel % (d // 4), g * 4 + channel // (d // 4)

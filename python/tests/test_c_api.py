@@ -1,4 +1,4 @@
-"""Checks that the structures of kvant.c_api equal those of kvant.h: a C program prints where each member lies."""
+"""Checks that the structures of kvant.c_api equal those of kvant.h. A C program prints where each member lies."""
 
 import ctypes
 import pathlib
@@ -17,8 +17,8 @@ COMPILER = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
 
 
 def layout_in_c(header: str, structs) -> dict[str, tuple[int, int]]:
-    """Returns offset and size of every member, (0, size) of every structure, and enumerators, as the C compiler lays
-    them out."""
+    """Returns the offset and size of every member, (0, size) of every structure, and enumerators, as the C compiler
+    computes them."""
     lines = []
     for struct in structs:
         lines.append(f'printf("{struct.c_name} 0 %zu\\n", sizeof({struct.c_name}));')
@@ -65,7 +65,8 @@ class Structures(unittest.TestCase):
             (self.assertGreaterEqual if size and "." not in name else self.assertEqual)(self.layout[name][1], size, name)
 
     def test_no_structure_ends_in_padding(self):
-        """A later member would otherwise lie where an older caller's structure has bytes that nobody set."""
+        """Padding at the end would be dangerous: a member that a later version adds there would read bytes that nobody
+        set."""
         for struct in c_api.STRUCTS:
             name = struct._fields_[-1][0]
             offset, size = self.layout[f"{struct.c_name}.{name}"]

@@ -1,4 +1,4 @@
-"""Tests recipes with bits by layer, KV head and side, on a small random model and the CPU model of the library."""
+"""Tests recipes with bits by layer, KV head and side, on a small random model with libkvant_cpu."""
 
 import itertools
 import unittest
@@ -31,9 +31,11 @@ from kvant.paged.recipes import parse_recipe
 N_LAYERS, N_HEADS, N_KV_HEADS, D, SINK = 2, 4, 2, 64, 4
 LADDER = [f"tcq{bits}" for bits in range(1, 7)]
 SENSITIVITY, METRIC = "hadamard:sensitivity/" + "+".join(LADDER), "hadamard:page-metric"
-BUDGET = 4.49  # the budget of kvant-4bit
+# The budget of kvant-4bit.
+BUDGET = 4.49
 PLACES = list(itertools.product(range(N_LAYERS), range(N_KV_HEADS), range(2)))
-SHARES = 10.0 ** -np.arange(1, D // 2 + 1, dtype=np.float64) / 7  # share of a whole turn per token, by pair of channels
+# The share of a whole turn per token, by pair of channels.
+SHARES = 10.0 ** -np.arange(1, D // 2 + 1, dtype=np.float64) / 7
 
 
 def model_of(**more):
@@ -44,7 +46,7 @@ def model_of(**more):
 
 
 def turns_in_pairs():
-    """Returns [D, 2] in the order of GGUF models of Llama's kind."""
+    """Returns turns [D, 2] in the order of GGUF models of Llama's kind."""
     numbers = np.zeros((D, 2))
     numbers[0::2, 0], numbers[1::2, 0] = np.arange(1, D, 2), np.arange(0, D, 2)
     numbers[0::2, 1], numbers[1::2, 1] = SHARES, -SHARES
@@ -61,9 +63,10 @@ def constants_of(rng):
 
 
 def best_bits(weights):
-    """Finds the choice of whole bits with the least error within the budget, by trying all choices. Formats take 1 bit
-    more each."""
-    overhead = BUDGET - np.floor(BUDGET)  # a page has less than 1 bit per value in addition to its codes
+    """Returns the choice of whole bits with the smallest error within the budget, by trying all choices. Each format
+    takes 1 bit more than the previous one."""
+    # A page has less than 1 bit per value in addition to its codes.
+    overhead = BUDGET - np.floor(BUDGET)
     most = int(np.floor((BUDGET - overhead) * len(weights) + 1e-9))
     least, chosen = np.inf, None
     for bits in itertools.product(range(1, 7), repeat=len(weights)):
@@ -105,8 +108,8 @@ class Calibrated(unittest.TestCase):
         return sum(w * 4.0 ** -b for w, b in zip(self.weights.values(), bits))
 
     def rows(self, cache, steps):
-        """Records what another attention gets of each layer in the last step, and what the model gave so far: (keys,
-        values) [2, heads, n, d]."""
+        """Records what another attention receives for each layer in the last step, and what the model has stored so
+        far: (keys, values) [2, heads, n, d]."""
         given, got = {}, {}
         original = cache.rows_for_other_attention
 
@@ -127,7 +130,8 @@ class Calibrated(unittest.TestCase):
         return {layer: torch.cat(x, 3) for layer, x in given.items()}, got
 
     def test_pages_of_each_head_and_side_are_in_its_format(self):
-        """Fills two pages by a prompt and one by decoding, also with keys that the engine multiplies by factors."""
+        """A prompt fills two pages and decoding fills one. A second run has keys that the engine multiplies by factors.
+        """
         factors = {(layer, head): 2.0 ** np.random.default_rng(layer + 2 * head).integers(-3, 4, D // 2).repeat(2)
                    for layer, head in self.directions}
         path = self.path.parent / "factors.gguf"

@@ -1,5 +1,5 @@
-"""Tests every pattern of accepted and rejected drafts: outputs equal those of the same tokens one by one, and those of
-the rule."""
+"""Tests every pattern of accepted and rejected drafts. Outputs must equal those of decoding the tokens one by one, and
+those of the visibility rule."""
 
 import itertools
 import unittest
@@ -25,7 +25,7 @@ class DraftRows(unittest.TestCase):
         self.rng = np.random.default_rng(5)
 
     def copies(self, request, n):
-        """Makes requests for the same tokens."""
+        """Makes n requests with the tokens of `request`."""
         same = [Request(1, self.rng) for _ in range(n)]
         for other in same:
             other.q, other.k, other.v, other.out = request.q, request.k, request.v, torch.full_like(request.out, float("nan"))
@@ -46,8 +46,8 @@ class DraftRows(unittest.TestCase):
             self.assertLess(np.abs(error).max(), 0.03)
 
     def check_patterns(self, recipe, n_prompt, n_steps, late=0, constants=None):
-        """Runs n_steps with three drafts each, with all possible numbers of accepted ones. Then all are accepted, and a
-        single token follows."""
+        """Runs n_steps steps with three drafts each, for all possible numbers of accepted drafts. Then a step accepts
+        all drafts, and a single token follows."""
         whole = Request(n_prompt + 4 * (n_steps + 1) + 1, self.rng)
         patterns = list(itertools.product(range(MAX_DRAFTS + 1), repeat=n_steps))
         requests = self.copies(whole, len(patterns))
@@ -129,7 +129,8 @@ class DraftRows(unittest.TestCase):
         server.step([(a, 4)], rejected={a: 3})
         n = a.computed
         server.preempt(a)
-        server.step([(b, 126)])  # in blocks that belonged to a
+        # Request b uses blocks that belonged to a.
+        server.step([(b, 126)])
         server.step([(b, 4), (a, n)], rejected={b: 1})
         for _ in range(3):
             server.step([(b, 4), (a, 4)], rejected={a: 1, b: 2})

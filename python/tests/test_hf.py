@@ -1,4 +1,4 @@
-"""A small random model of transformers on a CPU."""
+"""Tests KvantCache with a small random model of transformers on a CPU."""
 
 import copy
 import unittest
@@ -22,7 +22,7 @@ N_HEADS, N_KV_HEADS, D = 4, 2, 64
 
 
 class Pieces(unittest.TestCase):
-    """Turns of rows and earlier pages against one attention with a page table."""
+    """Compares turns of rows and earlier pages with one attention that has a page table."""
 
     def test_attend_to_what_the_plan_says(self):
         for computed, lens in (([0], [1]), ([0, 0], [128, 700]), ([100, 0, 256], [29, 513, 384]), ([5], [1200])):
@@ -74,11 +74,12 @@ class Generation(unittest.TestCase):
         wanted = self.logits(self.prompt, transformers.DynamicCache(config=self.model.config))
         own_page, later = ((found[:, tokens] - wanted[:, tokens]).square().mean() / wanted.square().mean()
                            for tokens in (slice(0, 128), slice(128, None)))
-        self.assertLess(own_page, 1e-3)  # a token's own page is unquantized
+        # A token's own page is unquantized.
+        self.assertLess(own_page, 1e-3)
         self.assertTrue(own_page < later < 0.2, (own_page, later))
 
     def test_single_tokens_give_their_queries_in_f32(self):
-        """Compares with attention to BF16 keys and values, as the tail has them, without any other rounding."""
+        """The comparison attends to BF16 keys and values, as the tail stores them, without any other rounding."""
 
         class Rounded(transformers.DynamicCache):
             def update(self, keys, values, *args, **kwargs):
@@ -173,7 +174,8 @@ class Generation(unittest.TestCase):
                 KvantCache(**arguments, library=cpu_library.CpuLibrary())
 
     def test_a_model_that_is_not_on_one_gpu_is_refused_before_anything_is_launched(self):
-        of_gpus = TorchLibrary.__new__(TorchLibrary)  # without the library's file
+        # The object exists without the library's file.
+        of_gpus = TorchLibrary.__new__(TorchLibrary)
         cache = self.cache()
         cache._library = of_gpus
         with self.assertRaisesRegex(ValueError, "its library is for cuda, and the model is on cpu"):

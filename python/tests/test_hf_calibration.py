@@ -1,5 +1,5 @@
-"""Tests what calibration reads of a small random model of transformers against autograd and hand-made sums. Files need
-the engine."""
+"""Tests what calibration reads from a small random model of transformers against autograd and sums by hand. Tests of
+files need the engine."""
 
 import unittest
 from importlib.util import find_spec
@@ -88,7 +88,8 @@ class Reading(unittest.TestCase):
         (seen, lengths), = counted
         torch.testing.assert_close(seen, q)
         for token in (0, 100, PAGE, n - 1):
-            sealed = scale * wanted[3][:, token, 4:token // PAGE * PAGE]  # of q.k, as the sums of errors are
+            # The sums of errors also refer to q.k.
+            sealed = scale * wanted[3][:, token, 4:token // PAGE * PAGE]
             torch.testing.assert_close(lengths[:, token], sealed.norm(dim=-1), rtol=1e-3, atol=1e-5)
 
     def test_turns_are_found_for_every_kind_of_rope(self):
@@ -162,7 +163,7 @@ class Slices(unittest.TestCase):
 
 
 def calibrate_for(cls, recipe: str):
-    """Prepares a test class's model, its tokens and the file that they give for a recipe, in a folder that does not
+    """Prepares for a test class the model, its tokens, and the calibration file for a recipe in a folder that does not
     exist yet."""
     cls.folder = tempfile.TemporaryDirectory()
     cls.addClassCleanup(cls.folder.cleanup)
@@ -182,14 +183,15 @@ class Files(unittest.TestCase):
         return constants.read_constants(self.path, parse_recipe(recipe), self.shape)
 
     def test_hold_the_directions_of_queries_before_rope(self):
-        """Checks that the largest direction of a head's metric is that of its queries' moments, which only autograd
-        adds up here."""
+        """The largest direction of a head's metric must be that of the moments of its queries. Only autograd adds these
+        moments up here."""
         rng, sums = torch.Generator().manual_seed(0), torch.zeros(N_LAYERS, N_KV_HEADS, D, D, dtype=torch.float64)
         from kvant import _engine
 
         made = _engine.OutsideCalibration.make("", "", self.shape.geometry(), N_LAYERS * [[]], calibrated(parse_recipe(RECIPE)).text,
                                                "", "cpu", 0)
-        turns = candidates(self.model, D)[1]  # halves
+        # Rotations of channel i with channel i + half.
+        turns = candidates(self.model, D)[1]
         for context, _ in made.query_contexts(self.tokens.astype("int32"), -1):
             seen = []
             with reading.reading(self.model):
@@ -201,7 +203,8 @@ class Files(unittest.TestCase):
                     sums[layer, head * N_KV_HEADS // N_HEADS] += rows[head].T @ rows[head]
         found = self.constants().of_model.metrics
         self.assertEqual(found.directions.shape, (N_LAYERS, N_KV_HEADS, D, RANK))
-        slow = torch.arange(D) % (D // 2) >= D // 4  # channels that hardly turn keep their moments at any distance
+        # Channels that hardly rotate keep their moments at any distance.
+        slow = torch.arange(D) % (D // 2) >= D // 4
         for layer, head in itertools.product(range(N_LAYERS), range(N_KV_HEADS)):
             v = found.directions[layer, head].double()
             m, metric = sums[layer, head][slow][:, slow], torch.eye(D).double() + v @ v.T
@@ -252,7 +255,8 @@ class Files(unittest.TestCase):
         warnings.filterwarnings("ignore", message="KvantCache: the model's attention")
         self.model.generate(torch.from_numpy(self.tokens[None, :260]), past_key_values=cache, max_new_tokens=4, do_sample=False)
         seen = cache._library.metrics_seen
-        self.assertEqual(len(seen), N_LAYERS * N_KV_HEADS * 2)  # pages
+        # The keys count the sealed pages.
+        self.assertEqual(len(seen), N_LAYERS * N_KV_HEADS * 2)
         self.assertEqual({page for _, page in seen.values()}, {0, 1})
         wanted = {x.item() for x in self.constants().of_model.metrics.directions[:, :, 0, 0].flatten()}
         self.assertEqual({first for first, _ in seen.values()}, wanted)
@@ -265,7 +269,7 @@ class Files(unittest.TestCase):
 
 @unittest.skipIf(find_spec("kvant._engine") is None, "no engine")
 class Sensitivities(unittest.TestCase):
-    """Tests a model whose layer 1 ignores its first KV head, and whose layer 0 hardly reads its second one."""
+    """The model's layer 1 ignores its first KV head, and layer 0 hardly reads its second one."""
 
     @classmethod
     def setUpClass(cls):
@@ -291,7 +295,8 @@ class Sensitivities(unittest.TestCase):
         for side in range(2):
             by_place = [found[layer, head, side][3] for layer, head in ((1, 0), (0, 1), (0, 0), (1, 1))]
             self.assertEqual(min(range(4), key=by_place.__getitem__), 0)
-            # Errors that are read a tenth as strongly cost a hundredth, and every head and side gets 3 % of the mean.
+            # Errors that are read a tenth as strongly cost a hundredth, and every head and side gets at least 3 % of
+            # the mean.
             self.assertLess(by_place[1], 0.25 * by_place[2])
         floor = [0.03 * np.mean([values[bits] for values in found.values()]) / 1.03 for bits in range(6)]
         for side in range(2):
@@ -319,7 +324,7 @@ class Sensitivities(unittest.TestCase):
 
 @unittest.skipIf(find_spec("kvant._engine") is None, "no engine")
 class VecInfer(unittest.TestCase):
-    """Tests codebooks of 256 centroids of two channels, after smoothing and a rotation."""
+    """Tests codebooks of 256 centroids of two channels after smoothing and a rotation."""
 
     @classmethod
     def setUpClass(cls):
@@ -348,7 +353,7 @@ class VecInfer(unittest.TestCase):
         for layer, (keys, values) in enumerate(self.rows()):
             roots = keys.abs().amax(1).sqrt()
             scales = self.found.key_scales.of_queries[layer]
-            # Calibration keeps a part of the tokens that it reads, in 16 bits.
+            # Calibration keeps only a part of the tokens that it reads, in 16 bits.
             self.assertTrue((scales < 1.003 * roots).all() and (scales > 0.8 * roots).all())
             stored = (keys / scales[:, None]) @ hadamard_matrix(D)
             for rows, books in ((stored, self.found.codebooks.keys[layer]), (values, self.found.codebooks.values[layer])):

@@ -1,4 +1,4 @@
-"""Tests the message when a part of the package is imported without the packages that it needs."""
+"""Tests the messages of modules that are imported without the packages that they need."""
 
 import subprocess
 import sys
@@ -6,7 +6,7 @@ import unittest
 
 
 def message_of(imported: str, before: str) -> str:
-    """Returns the last line of a process that imports a module after some statements."""
+    """Returns the last line of a process that imports a module after the statements in `before`."""
     done = subprocess.run([sys.executable, "-c", f"import sys\n{before}\nimport {imported}"], capture_output=True, text=True)
     return done.stderr.strip().rpartition("\n")[2]
 

@@ -1,4 +1,4 @@
-"""Codebooks and scales of keys, as the library reads them."""
+"""Tests codebooks and scales of keys in the form that the library reads."""
 
 import unittest
 from importlib.util import find_spec

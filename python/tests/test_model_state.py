@@ -1,5 +1,5 @@
-"""Steps of several requests through the plug-in's own code, on the CPU model of the library, against attention that is
-computed token by token from the rule alone."""
+"""Tests steps of several requests through the plug-in's own code on libkvant_cpu. The expected attention is computed
+token by token from the visibility rule alone."""
 
 import itertools
 import unittest
@@ -23,7 +23,7 @@ from kvant.paged.model_constants import ModelConstants
 
 
 class RowServer(Server):
-    """Prompts attend on rows."""
+    """A server whose prompts attend on rows."""
 
     attention = staticmethod(cpu_library.varlen_attention)
 
@@ -53,10 +53,12 @@ class Steps(unittest.TestCase):
         for kind, recipe, dtype in itertools.product((Server, RowServer), (PLAIN, ROTATED, SINK), (torch.bfloat16, torch.float16)):
             rng = np.random.default_rng(9)
             server, a, b = kind(replace(recipe, prompt="flashq")), *(Request(n, rng, dtype) for n in (400, 300))
-            with unittest.mock.patch.object(prompt_pages, "MOST_PAGES", 1):  # two in integers
+            # Two of these steps attend in integers.
+            with unittest.mock.patch.object(prompt_pages, "MOST_PAGES", 1):
                 for work in ([(a, 200)], [(a, 1), (b, 100)], [(a, 140), (b, 1)], [(a, 59), (b, 199)]):
                     server.step(work)
-            self.assertGreater(server.state.cache.library.prompts_in_bytes, N_LAYERS * 4)  # some in parts
+            # Some prompts take several calls.
+            self.assertGreater(server.state.cache.library.prompts_in_bytes, N_LAYERS * 4)
             for request in (a, b):
                 for layer in range(N_LAYERS):
                     wanted = request.expected(layer, recipe)
@@ -74,7 +76,8 @@ class Steps(unittest.TestCase):
             self.check(recipe, a, b)
 
     def test_rows_that_are_stored_as_they_are_stay_where_they_are(self):
-        work = ([("a", 256)], [("a", 128), ("b", 130)], [("b", 128)])  # the last begins within a page
+        # The last step begins within a page.
+        work = ([("a", 256)], [("a", 128), ("b", 130)], [("b", 128)])
         for kind, recipe, dtype, n_prompts in ((Server, PLAIN, torch.bfloat16, 2), (Server, LONG_SINK, torch.bfloat16, 2),
                                                (Server, ROTATED, torch.bfloat16, 0), (Server, PLAIN, torch.float16, 0),
                                                (RowServer, PLAIN, torch.bfloat16, 0)):
@@ -88,7 +91,8 @@ class Steps(unittest.TestCase):
             self.assertEqual(library.prompts_of_rows, n_prompts * N_LAYERS)
             if n_prompts:
                 self.assertEqual(calls[0], N_LAYERS * ["seal_pages", "prompt_attention"])
-                self.assertEqual(calls[1], N_LAYERS * ["seal_pages", "append", "prompt_attention"])  # two tokens go to a tail
+                # Two tokens go to a tail.
+                self.assertEqual(calls[1], N_LAYERS * ["seal_pages", "append", "prompt_attention"])
             self.check(recipe, *requests.values())
 
     def test_decoding_takes_two_launches_a_layer(self):
@@ -108,8 +112,10 @@ class Steps(unittest.TestCase):
             for _ in range(4):
                 server.step([(a, 1)], padding=2)
             server.step([(a, 125)])
-            server.step([(a, 1)])  # this fills a page,
-            server.step([(b, 10)])  # which is sealed though its request waits
+            # This step fills a page of request a.
+            server.step([(a, 1)])
+            # This step seals that page although its request waits.
+            server.step([(b, 10)])
             server.step([(a, 4)])
             self.check(recipe, a, b)
 
@@ -123,16 +129,20 @@ class Steps(unittest.TestCase):
             self.check(SINK, a, b)
 
     def test_pages_are_sealed_by_the_metrics_of_their_layer_and_place(self):
-        number = 10 * torch.arange(N_LAYERS)[:, None] + torch.arange(N_KV_HEADS)  # of a layer and a head
+        # The number identifies a layer and a head.
+        number = 10 * torch.arange(N_LAYERS)[:, None] + torch.arange(N_KV_HEADS)
         directions = number[..., None, None].expand(-1, -1, D, RANK).float().contiguous()
         for max_drafts, recipe in ((0, PLAIN), (0, SINK), (2, SINK)):
             metrics = KeyMetrics(directions, torch.zeros(N_LAYERS, D, 2), hadamard_matrix(D) if recipe.key_hadamard else None)
             server = Server(recipe, max_drafts=max_drafts, constants=ModelConstants(metrics))
             a, b = (Request(n, np.random.default_rng(8)) for n in (400, 262))
-            server.step([(a, 380), (b, 120)])  # two pages of a prompt
-            for _ in range(8):  # and two that decoding fills
+            # The prompt of request a fills two pages.
+            server.step([(a, 380), (b, 120)])
+            # Decoding fills two pages.
+            for _ in range(8):
                 server.step([(a, 1), (b, 1)])
-            server.step([(b, 134)])  # one of a later part of a prompt
+            # A later part of a prompt fills one page.
+            server.step([(b, 134)])
             server.step([(a, 1)])
             layout, seen = server.layout, server.state.cache.library.metrics_seen
             for request, n_pages in ((a, 3), (b, 2)):
@@ -150,7 +160,8 @@ class Steps(unittest.TestCase):
             with unittest.mock.patch.object(prompt_pages, "MOST_PAGES", 1), unittest.mock.patch.object(prompt_rows, "STRETCH", 1):
                 server.step([(a, 256)])
                 server.step([(a, 1), (b, 126)])
-                for _ in range(4):  # a page is filled by decoding
+                # Decoding fills a page.
+                for _ in range(4):
                     server.step([(a, 1), (b, 1)])
                 server.step([(a, 139), (b, 1)])
                 server.step([(b, 169)])
@@ -162,7 +173,8 @@ class Steps(unittest.TestCase):
             rng, constants = np.random.default_rng(14), constants_of(recipe) if recipe.needs_constants else None
             server = Server(recipe, constants=constants, softcap=softcap, sink_logits=sink_logits)
             a, b = Request(400, rng), Request(300, rng)
-            with unittest.mock.patch.object(prompt_pages, "MOST_PAGES", 1):  # in parts, of which one has the sinks
+            # Prompts take several calls, one of which reads the sinks.
+            with unittest.mock.patch.object(prompt_pages, "MOST_PAGES", 1):
                 for work in ([(a, 256)], [(a, 1), (b, 127)], [(a, 1), (b, 1)], [(a, 140), (b, 1)], [(b, 130)]):
                     server.step(work)
             known = dict(constants=constants, softcap=softcap, sink_logits=None if sink_logits is None else sink_logits.numpy())

@@ -1,5 +1,5 @@
-"""Tests the quality guard: its measurements against attention computed from a request's own rows, its messages, and
-that it does not disturb the server."""
+"""Tests the quality guard: that its measurements equal attention computed from a request's rows, its messages, and that
+it does not disturb the server."""
 
 import tempfile
 import unittest
@@ -23,15 +23,16 @@ from kvant.vllm import guard_metrics
 
 
 def expected_error(request, layer, recipe, n, constants=None, softcap=0, sink_logits=None):
-    """Computes the expected error of the prompt's last token, for all heads together. It attends to the sink, the
-    newest two full pages and the rest, once unquantized and once as codes."""
+    """Returns the expected error of the prompt's last token, for all heads together. The token attends to the sink, the
+    newest two full pages and the remaining tokens, once unquantized and once as codes."""
     first, end, sink = max(n // PAGE - 2, 0) * PAGE, n // PAGE * PAGE, recipe.sink
     difference = square = 0
     for head in range(harness.N_HEADS):
         outputs = []
         for is_coded in (False, True):
             sides, kv_head, books, roots = [], head * harness.N_KV_HEADS // harness.N_HEADS, (None, None), 1
-            if constants is not None:  # the state's first layer is the model's second here
+            # The state's first layer is the model's second layer here.
+            if constants is not None:
                 of_sides = constants.codebooks.keys, constants.codebooks.values
                 books = [x[1 - layer, kv_head].float().numpy().reshape(-1, 2) for x in of_sides]
                 roots = constants.key_scales.of_queries[1 - layer, kv_head].numpy()
@@ -74,14 +75,17 @@ class Guard(unittest.TestCase):
                 self.reports.clear()
                 server, rng = self.server(recipe, **known), np.random.default_rng(n)
                 requests = [Request(m, rng) for m in (n, 129, n)]
-                server.step([(requests[1], 100)])  # not long enough
-                server.step([(requests[0], n), (requests[1], 29)])  # only the first request is new
+                # This prompt is too short for a check.
+                server.step([(requests[1], 100)])
+                # Only the first request is new.
+                server.step([(requests[0], n), (requests[1], 29)])
                 server.step([(requests[2], n)])
-                server.step([(Request(3, rng), 3)])  # it reports in this step
+                # The guard reports in this step.
+                server.step([(Request(3, rng), 3)])
                 report = self.reports[-1]
                 self.assertEqual((sorted(report.errors), report.checks), ([0, 1], 1))
                 for checked, request in zip((0, 1), (requests[0], requests[2])):
-                    # The state's first layer is the model's second here.
+                    # The state's first layer is the model's second layer here.
                     self.assertAlmostEqual(report.errors[checked], expected_error(request, 1 - checked, recipe, n, **known), delta=0.003)
 
     def test_outputs_are_the_same_with_it(self):
@@ -113,7 +117,8 @@ class Guard(unittest.TestCase):
             server.free = list(range(1, 64))
             server.step([(request, 128)])
         server.step([(Request(3, rng), 3)])
-        self.assertEqual(self.reports[-1].checks, (4 * 2 + 2) // 2)  # 4 checks of each of 2 layers, then those of steps 16 and 32
+        # 4 checks of each of 2 layers come first, then those of steps 16 and 32.
+        self.assertEqual(self.reports[-1].checks, (4 * 2 + 2) // 2)
 
     def test_warnings(self):
         sound = {i: 0.1 + 0.01 * i for i in range(5)}
@@ -130,7 +135,8 @@ class Guard(unittest.TestCase):
             said, collector = [], guard_metrics.Collector()
             report = guard_metrics.reporter(1, said.append, lambda line: said.append("warning: " + line))
             report(GuardReport({0: 0.1}, 0))
-            self.assertEqual(said, [])  # not all layers have been checked
+            # Not all layers have been checked.
+            self.assertEqual(said, [])
             for _ in range(2):
                 report(GuardReport({0: 0.1, 1: 0.9, 2: 0.1}, 3))
             self.assertEqual(len(said), 2)

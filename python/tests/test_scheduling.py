@@ -1,9 +1,9 @@
 """Tests requests that arrive, wait, share prefixes, are preempted and start again, in chunks of any size, with and
-without drafts. Every token's output must be the rule's.
+without drafts. Every token's output must follow the visibility rule.
 
-A small scheduler does what vLLM's does. It finds prefixes when a request is admitted, among pages that were published
-when steps were scheduled. When blocks run out, the request that came last gives up its blocks and later computes
-everything again that is not found. vLLM has no other preemption; it swaps nothing out."""
+A small scheduler does what vLLM's scheduler does. It finds prefixes when a request is admitted, among pages that were
+published when steps were scheduled. When blocks run out, the request that came last gives up its blocks, and later
+computes everything again that no prefix provides. vLLM has no other preemption, because it swaps nothing out."""
 
 import collections
 import unittest
@@ -18,22 +18,26 @@ import numpy as np
 
 from kvant import PAGE
 
-SHARED = 300  # number of tokens at the start of all requests for one document
+# All requests for one document begin with this many equal tokens.
+SHARED = 300
 
 
 class Scheduler:
     def __init__(self, server, chunk, max_drafts, late, rng):
         self.server, self.chunk, self.max_drafts, self.late, self.rng = server, chunk, max_drafts, late, rng
         self.waiting, self.running, self.events = collections.deque(), [], collections.Counter()
-        self.holders = collections.Counter()  # holders of each block
-        self.published, self.name_of = {}, {}  # blocks by their contents, and the reverse
+        # The number of holders of each block.
+        self.holders = collections.Counter()
+        # Blocks by their contents, and contents by block.
+        self.published, self.name_of = {}, {}
 
     def submit(self, document, n_prompt, n_tokens, number):
         request = Request(n_tokens, self.rng)
         for name in "qkv":
             getattr(request, name)[:, :SHARED] = getattr(document, name)[:, :SHARED]
         request.document, request.number, request.known, request.length = id(document), number, n_prompt, n_tokens
-        request.begin = n_tokens  # the first token that it computes itself
+        # The first token that the request computes itself.
+        request.begin = n_tokens
         self.waiting.append(request)
         return request
 
@@ -41,7 +45,7 @@ class Scheduler:
         return (request.document, page) if (page + 1) * PAGE <= SHARED else (request.number, page, "own")
 
     def take(self, n):
-        """Takes free blocks, the longest free first. What was published in them is lost."""
+        """Takes n free blocks, those that were freed first. Whatever was published in them is lost."""
         blocks = [self.server.free.pop(0) for _ in range(n)]
         for block in blocks:
             self.published.pop(self.name_of.pop(block, None), None)
@@ -77,7 +81,7 @@ class Scheduler:
         return sum(self.n_missing(request, n)) <= len(self.server.free)
 
     def make_room(self, request, n):
-        """Makes room for a request. Later requests may lose their blocks for it, or it may lose its own."""
+        """Makes room for a request. Later requests may lose their blocks, or the request may lose its own."""
         while not self.has_room(request, n):
             victim = self.running[-1]
             if victim in self.scheduled:
@@ -134,7 +138,8 @@ class Scheduler:
     def run(self):
         rejected = {}
         for request, n in self.scheduled.items():
-            if request.known - request.computed == 1:  # all tokens after the newest one are drafts
+            # All tokens after the newest one are drafts.
+            if request.known - request.computed == 1:
                 rejected[request] = int(self.rng.integers(0, n))
         self.server.step(list(self.scheduled.items()), rejected=rejected, late=self.late)
         for request in self.scheduled:

@@ -1,5 +1,5 @@
-"""Tests steps that are planned on the device, against the step rules and, as whole steps, against the visibility rule.
-Here the CPU model of the library is the device."""
+"""Tests steps that the device plans, against the step rules and, as whole steps, against the visibility rule.
+libkvant_cpu is the device here."""
 
 import unittest
 from importlib.util import find_spec
@@ -42,7 +42,7 @@ class Plans(unittest.TestCase):
         return torch.as_tensor(np.asarray(x), dtype=torch.int32).to(self.device)
 
     def tables(self, cache, plan, blocks, tail_blocks):
-        """Returns the tables of tails and sinks, as the plug-in's blocks have them, and of sealed pages."""
+        """Returns the tables of tails and sinks, for the plug-in's blocks, and of sealed pages."""
         layout = cache.layout
         pages = [(head, side) for head in range(N_KV_HEADS) for side in range(SIDES)]
         tail_places = self.int32([[layout.tail_place(*page, turn) for page in pages] for turn in range(layout.tail_pages)])
@@ -103,7 +103,8 @@ class Plans(unittest.TestCase):
                     seq = int(plan.row_seq[row])
                     self.assertEqual(seq // plan.n_parts, request)
                     self.assertTrue(part_begins[seq] <= row < part_begins[seq + 1])
-                    self.assertEqual(int(plan.sealed_pages[seq]), page)  # each query sees one token less than the next one
+                    # Each query sees one token less than the next one.
+                    self.assertEqual(int(plan.sealed_pages[seq]), page)
                     self.assertEqual(int(plan.tail_tokens[seq]) - (part_begins[seq + 1] - 1 - row), place + 1)
                     self.assertEqual(int(plan.row_tail_token[row]), place)
                     tail_ids = cache.tail_ids(tail_blocks[request:request + 1], self.int32([page]))
@@ -120,7 +121,8 @@ class Plans(unittest.TestCase):
         n = len(lens)
         cache, plan = self.cache(n), StepPlan(n, sink=RECIPE.sink, device=self.device)
         layout = cache.layout
-        numbers = self.int32(1 + self.rng.permutation(n * (MAX_PAGES + layout.tail_blocks)))  # block 0 is nobody's
+        # Block 0 belongs to no request.
+        numbers = self.int32(1 + self.rng.permutation(n * (MAX_PAGES + layout.tail_blocks)))
         blocks, tail_blocks = numbers[:n * MAX_PAGES].view(n, -1), numbers[n * MAX_PAGES:].view(n, -1)
         self.library.plan_step(plan.step(self.int32(lens), **self.tables(cache, plan, blocks, tail_blocks)))
         random = torch.from_numpy(self.rng.standard_normal((n_layers, len(numbers) + 1, layout.block_bytes // 2)))
@@ -146,7 +148,7 @@ class Plans(unittest.TestCase):
         self.assertFalse(torch.equal(together[:, 1:], random.bfloat16().to(self.device).view(torch.uint8)[:, 1:]))
 
     def test_whole_steps_show_tokens_what_the_rule_says(self):
-        """Tests requests that grow over page ends, rest, are cut back within a page, and are replaced. Arrays keep
+        """Requests grow over page ends, rest, are cut back within a page, and are replaced. The plan's arrays keep
         their place."""
         n, n_steps = 3, 330
         server = harness.Server(harness.SINK, self.library, self.device, max_seqs=n)
@@ -154,7 +156,8 @@ class Plans(unittest.TestCase):
         requests, slots = [harness.Request(300, self.rng) for _ in range(n + 1)], list(range(n))
         for step in range(n_steps):
             if step == 165:
-                slots[1] = n  # another request takes its place and its tail
+                # Another request takes the place and the tail of this one.
+                slots[1] = n
                 steps.lens[1] = 0
             if step in (100, 135, 270):
                 steps.lens[0] -= 3
@@ -191,7 +194,7 @@ class PlannedSteps:
             protected_pages=step_table(self.sinks, self.blocks, sink_places, layout.block_bytes // UNIT_BYTES))
 
     def run(self, requests):
-        """None: there is none."""
+        """Runs a step. An entry None in `requests` stands for no request."""
         cache, library, plan = self.cache, self.library, self.plan
         self.lens = [n + (request is not None) for n, request in zip(self.lens, requests)]
         self.seq_lens.copy_(torch.tensor([n if request else 0 for n, request in zip(self.lens, requests)], dtype=torch.int32))
@@ -217,7 +220,7 @@ class PlannedSteps:
                 self.computed[id(request)] = n
 
     def rows(self, name, layer, requests):
-        """Returns rows of the newest tokens: BF16 [n, heads, d], zeros for requests without one."""
+        """Returns rows of the newest tokens: BF16 [n, heads, d], with zeros for places without a request."""
         n_heads = harness.N_HEADS if name == "q" else harness.N_KV_HEADS
         rows = torch.zeros(len(requests), n_heads, harness.D, dtype=torch.bfloat16)
         for i, request in enumerate(requests):

@@ -12,8 +12,8 @@ from kvant.paged import step_rules
 
 
 class Simulation:
-    """Simulates one request token by token: what is in the tail, what is sealed, what each token sees. A page is sealed
-    with the token that fills it, but that token still sees it unquantized."""
+    """Simulates one request token by token: what is in the tail, what is sealed, and what each token sees. The token
+    that fills a page seals the page, but still sees it unquantized."""
 
     def __init__(self):
         self.tail, self.sealed = [], []
@@ -45,7 +45,8 @@ class Decoding(unittest.TestCase):
 
 class Prefilling(unittest.TestCase):
     def check(self, computed, query_lens):
-        """Checks that every row sees what the simulation shows it, and that the same pages are sealed and kept."""
+        """Checks that every row sees what the simulation shows, and that the plan seals and keeps the pages of the
+        simulation."""
         plan = step_rules.plan_prefill(np.array(computed), np.array(query_lens))
         np.testing.assert_array_equal(plan.first_rows[-1], sum(query_lens))
         row = 0
@@ -60,12 +61,13 @@ class Prefilling(unittest.TestCase):
                 self.assertEqual((plan.request[piece], plan.page[piece]), (i, position // PAGE))
                 self.assertEqual(plan.row_token[row], position % PAGE)
                 pages = plan.visible[piece][:-(-plan.n_visible_tokens[piece] // PAGE)]
-                # Pages are in the request's order: earlier ones by what was sealed in the step, then the row's own.
+                # The pages are in the request's order. Earlier pages come from those that the step sealed; the row's
+                # own page is last.
                 earlier = [plan.page[plan.seen[p]] for p in pages[:-1]]
                 n_before = prefix[0].n_pages if prefix else 0
                 self.assertEqual(list(range(n_before)) + earlier, [p[0] // PAGE for p in sealed])
                 self.assertEqual(pages[-1], len(plan.seen) + piece)
-                # A causal mask ends at the piece's last row, so this row's keys are those up to itself.
+                # A causal mask ends at the piece's last row, so a row sees the keys up to itself.
                 behind = plan.first_rows[piece + 1] - 1 - row
                 keys_of_own_page = plan.n_visible_tokens[piece] - PAGE * len(earlier) - behind
                 self.assertEqual(keys_of_own_page, len(tail))
@@ -110,9 +112,11 @@ class Prefilling(unittest.TestCase):
                 mine = [call for call in calls if call.first_request <= i < call.end_request]
                 seen = (n + q - 1) // PAGE
                 ends = [seen if call.end_page is None else call.end_page for call in mine]
-                self.assertEqual([call.first_page for call in mine], [0, *ends[:-1]])  # they follow each other, the last
-                self.assertEqual([call.end_page is None for call in mine], [False] * (len(mine) - 1) + [True])  # alone has rows,
-                self.assertLessEqual(mine[-1].first_page, n // PAGE)  # which begin behind what all of them see sealed
+                # The calls of a request follow each other. Only the last call has rows, which begin after the pages
+                # that all of them see sealed.
+                self.assertEqual([call.first_page for call in mine], [0, *ends[:-1]])
+                self.assertEqual([call.end_page is None for call in mine], [False] * (len(mine) - 1) + [True])
+                self.assertLessEqual(mine[-1].first_page, n // PAGE)
                 for call in mine[:-1]:
                     self.assertEqual(call.end_request - call.first_request, 1)
                     self.assertLessEqual(call.end_page - call.first_page, most)

@@ -1,6 +1,6 @@
-"""Tests tensor parallelism, which gives each GPU some of the heads and its own layout for them. A rank's attention must
-equal that of its heads on one GPU, bit for bit. GPUs differ only in the order of sums after attention, which is
-vLLM's."""
+"""Tests tensor parallelism, in which each GPU has some of the heads and a layout for them. A rank's attention must
+equal that of its heads on one GPU, bit for bit. GPUs differ only in the order of sums after attention, which vLLM
+computes."""
 
 import itertools
 import unittest
@@ -17,8 +17,8 @@ import torch
 from kvant.paged.constants import heads_of_rank
 
 N_KV_HEADS, N_HEADS = 4, 8
-# New tokens of each request in each step: prompts in chunks that end within pages and at their ends, and decoding over
-# a page's end. The last request finds its first page, which the first request has filled.
+# The numbers are new tokens of each request in each step. Prompts come in chunks that end within pages and at their
+# ends, and decoding crosses a page's end. The last request finds its first page, which the first request has filled.
 STEPS = ((100, 128, 20, *[1] * 12), (250, 6, 1, 60, 1, 129), (0, 0, 0, 128, 1, 1, 127, 1))
 N_FOUND = (0, 0, harness.PAGE)
 
@@ -29,7 +29,7 @@ class Ranks(unittest.TestCase):
             self.addCleanup(setattr, harness, name, getattr(harness, name))
 
     def outputs(self, recipe, requests, rank, n_ranks):
-        """Returns [layers, computed tokens of all requests, heads of the rank, channels]."""
+        """Returns the outputs [layers, computed tokens of all requests, heads of the rank, channels]."""
         harness.N_HEADS, harness.N_KV_HEADS = N_HEADS // n_ranks, max(1, N_KV_HEADS // n_ranks)
         constants = None
         if recipe.needs_constants:

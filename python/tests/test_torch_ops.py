@@ -1,5 +1,5 @@
 """Tests the operators as PyTorch sees them (schemas, what they change, results by fakes, tracing), and their results on
-the CPU model of the library."""
+libkvant_cpu."""
 
 import unittest
 from importlib.util import find_spec
@@ -33,7 +33,7 @@ def int32(*numbers):
 
 
 class Cache:
-    """Three sequences have two sealed pages and 5 tokens, one page and 1 token, and no page and 127 tokens."""
+    """Three sequences: two sealed pages and 5 tokens, one page and 1 token, and no page and 127 tokens."""
 
     def __init__(self, n_seqs=N_SEQS):
         rng = torch.Generator().manual_seed(1)
@@ -106,7 +106,8 @@ class Operators(unittest.TestCase):
                 getattr(ops, name)(*arguments)
 
     def test_tensors_of_the_cpu_are_refused(self):
-        of_gpus = ops.TorchLibrary.__new__(ops.TorchLibrary)  # without the library's file
+        # The object exists without the library's file.
+        of_gpus = ops.TorchLibrary.__new__(ops.TorchLibrary)
         ops.library = lambda: of_gpus
         with self.assertRaisesRegex(ValueError, "rows is on cpu, and the library is for NVIDIA GPUs"):
             ops.rotate(self.cache.q)
@@ -198,7 +199,8 @@ class Operators(unittest.TestCase):
             ops.append(cache.tail, cache.tail_table, token, cache.n_tail - 1, keys, values, True, False)
             return ops.rotate(cache.attend(ops.rotate(q)) * 2)
 
-        for n_seqs in (3, 2):  # the second shape is traced with symbols
+        # The second shape is traced with symbols.
+        for n_seqs in (3, 2):
             eager, traced = Cache(n_seqs), Cache(n_seqs)
             rest = torch.arange(n_seqs, dtype=torch.int32), *eager.rows[:, :, 0], eager.q
             wanted = step(eager, *rest)

@@ -1,5 +1,5 @@
 """Tests each release of vLLM that the plug-in supports, as far as no GPU is needed. `vllm_checks`, `vllm_worker_checks`
-and `vllm_scheduler_checks` run in processes of their own, because their mocks would disturb other tests."""
+and `vllm_scheduler_checks` run in separate processes, because their mocks would disturb other tests."""
 
 import importlib.metadata
 import os
@@ -41,7 +41,7 @@ class Releases(unittest.TestCase):
 
 class Registration(unittest.TestCase):
     def register(self, version):
-        """Returns the release's file, which registers itself."""
+        """Returns the module of the release, which registers itself."""
         registered = []
         module = unittest.mock.Mock()
         with unittest.mock.patch.object(importlib.metadata, "version", lambda name: version), \

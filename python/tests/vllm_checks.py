@@ -1,6 +1,6 @@
-"""Checks one release of vLLM: its own planner and block managers on kvant's specifications (how many tokens fit, who
-shares what when), its attention layers as the plug-in changes them, and what is refused. `test_vllm` runs this for each
-release."""
+"""Checks one release of vLLM: its own planner and block managers with kvant's specifications, its attention layers as
+the plug-in changes them, and what is refused. The planner decides how many tokens fit, and the managers decide which
+requests share which blocks. `test_vllm` runs this file for each release."""
 
 import hashlib
 import importlib
@@ -13,7 +13,8 @@ import vllm_stub
 
 vllm_stub.install(os.environ[vllm_stub.VERSION])
 import torch
-import vllm.config.cache as cache_config  # not `from`: that would find a mock
+# A `from` import would find a mock.
+import vllm.config.cache as cache_config
 import vllm.v1.core.kv_cache_config_builder as config_builder
 import vllm.v1.core.kv_cache_planning as kv_cache_planning
 import vllm.v1.core.kv_cache_utils as kv_cache_utils
@@ -31,7 +32,8 @@ IS_026 = MINOR == "0.26"
 BLOCK = 128
 MEMORY = 100 << 30
 LAYERS, KV_HEADS, D = 32, 8, 128
-PAGE_BYTES = {4: 8704, 2: 4608}  # bytes of a page of 128 channels: ch4g128 or tok4g128, ch2g128 or tok2g128
+# Bytes of a page of 128 channels: ch4g128 or tok4g128, ch2g128 or tok2g128.
+PAGE_BYTES = {4: 8704, 2: 4608}
 
 release = importlib.import_module(f"kvant.vllm.{kvant.vllm.RELEASES[MINOR]}")
 release.add_specs()
@@ -50,7 +52,7 @@ def config():
 
 
 def plan(specs):
-    """Returns vLLM's configuration, and the tokens that fit in requests of the greatest length."""
+    """Returns vLLM's configuration, and how many tokens fit in requests of the greatest length."""
     if IS_026:
         of_worker = kv_cache_utils.get_kv_cache_configs(config(), [specs], [MEMORY])[0]
     else:
@@ -89,7 +91,7 @@ class Planner(unittest.TestCase):
             self.assertGreater(tokens / unquantized, ratio)
 
 class Request(types.SimpleNamespace):
-    """The members of a request that managers read."""
+    """Holds the members of a request that block managers read."""
 
     def __init__(self, name, tokens, hash_block=BLOCK):
         hashes, before = [], b""
@@ -163,7 +165,7 @@ class Managers(unittest.TestCase):
         self.assertEqual(self.step(Request("c", list(range(1000))), 1000)[0], 896)
 
     def verify(self, request, n_drafts, n_accepted, late=False):
-        """Runs a step with drafts. late: its result is known only after the next step has been scheduled."""
+        """Runs a step with drafts. With `late`, its result is known only after the next step has been scheduled."""
         known = request.num_tokens
         request.num_tokens = min(request.num_computed_tokens + 1, known)
         self.manager.allocate_slots(request, 1 + n_drafts)
@@ -178,9 +180,11 @@ class Managers(unittest.TestCase):
         tokens = list(range(300))
         a = Request("a", tokens)
         self.step(a, 126)
-        self.verify(a, 3, 0)  # 126 to 129; 126 counts
+        # Tokens 126 to 129 run, and 126 is accepted.
+        self.verify(a, 3, 0)
         self.assertEqual((a.num_computed_tokens, self.hit(tokens)), (127, 0))
-        self.verify(a, 3, 2)  # 127 to 130; 127 to 129 count
+        # Tokens 127 to 130 run, and 127 to 129 are accepted.
+        self.verify(a, 3, 2)
         self.assertEqual((a.num_computed_tokens, self.hit(tokens)), (130, 0))
         self.verify(a, 3, 0)
         self.assertEqual(self.hit(tokens), 128)
@@ -191,7 +195,8 @@ class Managers(unittest.TestCase):
         a = Request("a", tokens)
         self.step(a, 126)
         self.verify(a, 3, 3, late=True)
-        a.num_tokens = 127  # the first of them was the prompt's last; that is all that is known of an answer
+        # Only the first token of the step is known, because it was the prompt's last token.
+        a.num_tokens = 127
         self.manager.allocate_slots(a, 4)
         self.assertEqual(self.hit(tokens), 0)
         a.num_tokens, a.num_computed_tokens = 131, 134
@@ -204,12 +209,16 @@ class Managers(unittest.TestCase):
             self.start(drafts=3)
             a = Request("a", tokens)
             self.step(a, 126)
-            a.num_tokens = 127  # all that is known of them until the first result is there
-            self.verify(a, 3, 3, late=True)  # 126 to 129,
-            self.verify(a, 3, 3, late=True)  # and whatever is behind
+            # Only this token is known until the first result arrives.
+            a.num_tokens = 127
+            # Tokens 126 to 129 run.
+            self.verify(a, 3, 3, late=True)
+            # Whatever tokens follow run.
+            self.verify(a, 3, 3, late=True)
             self.assertEqual(self.hit(tokens), 0)
             a.num_computed_tokens -= n_rejected
-            self.manager.cache_blocks(a, a.num_computed_tokens - 4)  # as vLLM's scheduler does with a result
+            # vLLM's scheduler makes this call with a result.
+            self.manager.cache_blocks(a, a.num_computed_tokens - 4)
             self.assertEqual(self.hit(tokens), n_shared)
 
     def test_a_preempted_request_finds_what_it_had_published_and_nothing_else(self):
@@ -219,7 +228,8 @@ class Managers(unittest.TestCase):
             tokens = list(range(500))
             a = Request("a", tokens)
             self.step(a, 255)
-            for _ in range(2):  # the second page is filled, but not yet published
+            # The second page is filled, but not yet published.
+            for _ in range(2):
                 self.verify(a, drafts, 0) if drafts else self.step(a, 1)
                 if a.num_computed_tokens == 256:
                     break
@@ -243,7 +253,7 @@ class Managers(unittest.TestCase):
 
 
 class Library:
-    """Of four bits, without a GPU."""
+    """Stands in for the library with formats of 2 and 4 bits, without a GPU."""
 
     def page_bytes(self, format, head_dim):
         return head_dim * PAGE_BYTES[2 if "2" in format else 4] // D
@@ -253,7 +263,7 @@ class Library:
 
 
 class Layers(unittest.TestCase):
-    """vLLM's attention layers, as they are when the plug-in has changed them."""
+    """Tests vLLM's attention layers after the plug-in has changed them."""
 
     @classmethod
     def setUpClass(cls):
@@ -267,7 +277,7 @@ class Layers(unittest.TestCase):
         return {name: layer.get_kv_cache_spec(vllm_config) for name, layer in context.items()}
 
     def model(self, n_layers, is_full, heads=KV_HEADS, d=D, window=1024, **changed):
-        """Specifications by layer of a model, of which some layers have a window."""
+        """Returns the specifications by layer of a model in which some layers have a window."""
         vllm_config = self.use(supported(**changed))
         for i in range(n_layers):
             layer(vllm_config, i, None if is_full(i) else window, heads, d)
@@ -281,7 +291,8 @@ class Layers(unittest.TestCase):
         self.assertEqual({spec.blocks_per_request for spec in list(specs.values())[1::2]}, {layout.tail_blocks})
 
     def test_layers_with_a_window_stay_unquantized_on_a_backend_of_vllms(self):
-        # Like Gemma 3 (five with a window, then one without), and like gpt-oss (every other).
+        # One model is like Gemma 3 (five layers with a window, then one without), the other like gpt-oss (every other
+        # layer).
         for n_layers, is_full, heads, d in ((48, lambda i: i % 6 == 5, 8, 256), (24, lambda i: i % 2 == 1, 8, 64)):
             specs = self.model(n_layers, is_full, heads, d, window=1024)
             windowed = [spec for spec in specs.values() if isinstance(spec, SlidingWindowSpec)]
@@ -290,7 +301,8 @@ class Layers(unittest.TestCase):
             block_bytes = next(iter(x for x in specs.values() if isinstance(x, release.KvantSealedSpec))).page_size_bytes
             for spec in windowed:
                 self.assertEqual((spec.dtype.name, spec.page_size_bytes), ("bfloat16", block_bytes))
-                # vLLM 0.26 takes the smallest that the backend has, the next all that fit.
+                # vLLM 0.26 takes the smallest block size that the backend has, later releases take as many tokens as
+                # fit.
                 self.assertEqual(spec.block_size, 16 if IS_026 else block_bytes // (4 * heads * d) // 16 * 16)
             planned, tokens = plan(specs)
             self.assertEqual(set(kinds(planned)), {release.KvantSealedSpec, release.KvantTailSpec, SlidingWindowSpec})
@@ -339,7 +351,8 @@ class Layers(unittest.TestCase):
         if release.RELEASE.drafts_of:
             specs = self.model(2, lambda i: True, speculative_config=simple(method="ngram", num_speculative_tokens=4))
             self.assertEqual([getattr(spec, "max_drafts", None) for spec in specs.values()], [4, None, 4, None])
-            self.assertEqual(list(specs.values())[1].blocks_per_request, 7)  # 32 pages of 32 KiB, 5 in each block
+            # 32 pages of 32 KiB, 5 in each block.
+            self.assertEqual(list(specs.values())[1].blocks_per_request, 7)
 
     def test_blocks_of_a_layer_lie_side_by_side(self):
         if not IS_026:
@@ -470,7 +483,7 @@ class Refusals(unittest.TestCase):
             refusals.refuse_unsupported(supported(speculative_config=many), ("ngram",))
 
     def reasons(self, **changed):
-        """Of a layer that is supported, but for what is changed."""
+        """Returns the reasons against a supported layer with the given changes."""
         values = dict(head_size=D, dtype=torch.bfloat16, kv_cache_dtype="kvant_uniform_4bit", block_size=None, use_mla=False,
                       has_sink=False, use_sparse=False, use_mm_prefix=False, use_per_head_quant_scales=False,
                       device_capability=simple(major=9), attn_type=backend.AttentionType.DECODER)

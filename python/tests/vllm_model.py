@@ -1,12 +1,13 @@
-"""Attention layers of a small model, made by vLLM's own code with a selector and a configuration that are not vLLM's. Imported
-behind vllm_stub.install."""
+"""Makes attention layers of a small model by vLLM's own code, with a stand-in for vLLM's selector and configuration.
+Must be imported after vllm_stub.install()."""
 
 import contextlib
 import types
 from unittest import mock
 
 import torch
-import vllm.model_executor.layers.attention.attention as attention  # not `from`: that would find a mock
+# A `from` import would find a mock.
+import vllm.model_executor.layers.attention.attention as attention
 from vllm.v1.attention.backend import MultipleOf
 from vllm.v1.kv_cache_interface import KVQuantMode
 
@@ -16,13 +17,13 @@ from kvant.vllm import attach, backend
 
 
 def simple(**members):
-    """An object with these members; dictionaries are such objects too."""
+    """Returns an object with these members; dictionaries become such objects too."""
     return types.SimpleNamespace(**{name: simple(**x) if type(x) is dict and name != "static_forward_context" else x
                                     for name, x in members.items()})
 
 
 class FlashAttention:
-    """A backend of vLLM's own, for layers with a window."""
+    """Stands in for vLLM's own backend of layers with a window."""
 
     forward_includes_kv_cache_update = True
 
@@ -56,7 +57,7 @@ class FlashAttention:
 
 
 def supported(**changed):
-    """What kvant reads of vLLM's configuration, all of it supported, but for the members that are changed."""
+    """Returns what kvant reads of vLLM's configuration. All values are supported, except for the given changes."""
     values = dict(
         speculative_config=None, kv_transfer_config=None, use_v2_model_runner=True, additional_config={},
         parallel_config=dict(rank=0, use_ubatching=False, data_parallel_size=1, pipeline_parallel_size=1, tensor_parallel_size=1, decode_context_parallel_size=1,
@@ -77,7 +78,8 @@ def supported(**changed):
 
 
 def select_backend(vllm_config):
-    """As vLLM's selector: by the layer's kind, else the one that was asked for, which is asked for its reasons."""
+    """Returns a selector like vLLM's: it takes the backend of the layer's kind or else the requested one, and asks this
+    backend for its reasons against the layer."""
 
     def select(head_size, dtype, kv_cache_dtype, use_mla=False, has_sink=False, use_mm_prefix=False,
                use_per_head_quant_scales=False, attn_type=None, has_sliding_window=False, num_heads=None):
@@ -98,7 +100,7 @@ def select_backend(vllm_config):
 
 
 def use(test, vllm_config, library):
-    """Until the end of a test, layers are made with this configuration and library."""
+    """Makes layers use this configuration and library until the end of a test."""
     for where, name, value in (
             (attention, "get_current_vllm_config", lambda: vllm_config), (attach, "get_current_vllm_config", lambda: vllm_config),
             (attention, "get_attn_backend", select_backend(vllm_config)), (attention, "_init_kv_cache_quant", mock.Mock()),
@@ -113,8 +115,8 @@ def use(test, vllm_config, library):
 
 @contextlib.contextmanager
 def making_layers():
-    """What vLLM sets while it makes a model's layers: the type and device of tensors of which none is said. The device here is one
-    on which no tensor has numbers."""
+    """Sets what vLLM sets while it makes a model's layers: the default type and device of tensors. The device here is
+    one on which tensors have no numbers."""
     before = torch.tensor(0.0).dtype
     torch.set_default_dtype(torch.bfloat16)
     try:
@@ -125,6 +127,6 @@ def making_layers():
 
 
 def layer(vllm_config, i, window=None, heads=8, d=128, kind=attention.Attention, group=4, **more):
-    """An attention layer; heads: of KV."""
+    """Makes an attention layer with `heads` KV heads."""
     return kind(group * heads, d, d ** -0.5, num_kv_heads=heads, cache_config=vllm_config.cache_config,
                 per_layer_sliding_window=window, prefix=f"model.layers.{i}.attn", attn_type=backend.AttentionType.DECODER, **more)

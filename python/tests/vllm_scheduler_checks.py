@@ -1,6 +1,6 @@
-"""One release of vLLM: its own schedulers, synchronous and asynchronous, hand out the steps that the plug-in's code then does on
-the CPU model of the library, with a model that knows what comes next and drafts that it may not. `test_vllm` runs this for each
-release where there is PyTorch."""
+"""Checks one release of vLLM: its own schedulers, synchronous and asynchronous, hand out steps, and the plug-in's code
+runs these steps on libkvant_cpu. The model knows which tokens come next, and its drafts may be wrong. If PyTorch is
+installed, `test_vllm` runs this file for each release."""
 
 import collections
 import hashlib
@@ -35,11 +35,12 @@ from paged_server import D, N_KV_HEADS, N_LAYERS, SINK, Request, Server
 
 release = importlib.import_module(f"kvant.vllm.{kvant.vllm.RELEASES[os.environ[vllm_stub.VERSION].rpartition('.')[0]]}")
 release.add_specs()
-SHARED = 300  # tokens that requests for one document begin with
+# Requests for one document begin with this many equal tokens.
+SHARED = 300
 
 
 class Off(types.SimpleNamespace):
-    """A configuration of which nothing is set but what is said."""
+    """A configuration in which every member that is not given is off."""
 
     def __getattr__(self, name):
         if name.startswith("__"):
@@ -66,7 +67,7 @@ def configuration(chunk, n_blocks, max_drafts):
 
 
 def block_hashes(request):
-    """Of its full blocks, as vLLM chains them."""
+    """Returns the hashes of the request's full blocks, chained as in vLLM."""
     before = request.block_hashes[-1] if request.block_hashes else b""
     new = []
     for first in range(len(request.block_hashes) * PAGE, request.num_tokens // PAGE * PAGE, PAGE):
@@ -76,7 +77,7 @@ def block_hashes(request):
 
 
 class Engine:
-    """vLLM's scheduler before a model that knows every request's tokens."""
+    """Runs vLLM's scheduler with a model that knows every request's tokens."""
 
     def __init__(self, chunk, n_blocks, max_drafts, is_async, rng):
         self.server = Server(SINK, n_blocks=n_blocks, max_drafts=max_drafts)
@@ -93,7 +94,8 @@ class Engine:
             hash_block_size=PAGE)
 
     def submit(self, name, document, n_prompt, n_tokens):
-        request = Request(n_tokens + 32, self.rng)  # more than it answers: steps may be scheduled in vain
+        # The request has more tokens than it generates, because steps may be scheduled in vain.
+        request = Request(n_tokens + 32, self.rng)
         for side in "qkv":
             getattr(request, side)[:, :SHARED] = getattr(document, side)[:, :SHARED]
         own = self.rng.integers(0, 1 << 30, n_tokens + 32 - SHARED).tolist()
@@ -105,7 +107,7 @@ class Engine:
                                                         block_hasher=block_hashes))
 
     def receive(self, output):
-        """What the scheduler says of blocks."""
+        """Takes over what the scheduler says about blocks."""
         for new in output.scheduled_new_reqs:
             self.begin(self.requests[new.req_id], new.block_ids, new.num_computed_tokens, new.prefill_token_ids)
         cached = output.scheduled_cached_reqs
@@ -125,7 +127,7 @@ class Engine:
         request.known = len(tokens) if tokens is not None else request.known
 
     def step(self, output):
-        """Tokens that it samples."""
+        """Runs a step and returns the tokens that it samples."""
         self.receive(output)
         work, rejected, sampled = [], {}, []
         for name, n in output.num_scheduled_tokens.items():

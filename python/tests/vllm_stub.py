@@ -1,5 +1,6 @@
-"""vLLM's scheduler-side files, and its attention layer, without PyTorch and without a GPU: the modules named here are its own,
-all that they import beside them is mocked. The files come from wheels that scripts/fetch-vllm unpacks into build/."""
+"""Loads vLLM's scheduler-side files and its attention layer without a GPU, and if necessary without PyTorch. The
+modules that are named here are vLLM's own, and everything else that they import is mocked. scripts/fetch-vllm unpacks
+the files from wheels into build/."""
 
 import importlib.abc
 import importlib.machinery
@@ -9,7 +10,8 @@ import sys
 import types
 from unittest import mock
 
-VERSION = "KVANT_TEST_VLLM"  # says in the environment which release is meant
+# The environment variable that names the release.
+VERSION = "KVANT_TEST_VLLM"
 BUILD = pathlib.Path(__file__).resolve().parents[2] / "build"
 OWN = """vllm.v1.kv_cache_interface vllm.v1.kv_cache_layout vllm.v1.kv_cache_spec_registry vllm.v1.core.kv_cache_utils
 vllm.v1.core.kv_cache_planning vllm.v1.core.kv_cache_config_builder vllm.v1.core.block_pool
@@ -21,7 +23,7 @@ fastapi uvloop""".split())
 
 
 class MockedModule(types.ModuleType):
-    """Any name is a mock, except what Python itself looks for."""
+    """Returns a mock for any name, except for names that Python itself looks for."""
 
     __path__ = []
 
@@ -71,7 +73,8 @@ def folder(version):
 
 
 def install(version, with_torch=False):
-    """From here on `import vllm` gives this. Meant for a process of its own. with_torch: PyTorch and NumPy are theirs."""
+    """Makes `import vllm` load these files from here on. A process that calls this should do nothing else. With
+    with_torch, PyTorch and NumPy are not mocked."""
     sys.meta_path.insert(0, Finder(folder(version), MOCKED - {"torch", "numpy"} if with_torch else MOCKED))
     if not with_torch:
         _mock_torch()

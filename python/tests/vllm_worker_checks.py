@@ -1,5 +1,5 @@
-"""One release of vLLM, its side of a GPU: attention layers, metadata builders and forward passes by vLLM's own classes, on the CPU
-model of the library. `test_vllm` runs this for each release where there is PyTorch."""
+"""Checks one release of vLLM on the side of a GPU: attention layers, metadata builders and forward passes by vLLM's own
+classes, on libkvant_cpu. If PyTorch is installed, `test_vllm` runs this file for each release."""
 
 import importlib
 import os
@@ -33,10 +33,10 @@ attach.wrap_attention(release.RELEASE)
 
 
 class VllmServer(Server):
-    """Steps go through vLLM's builders and layers."""
+    """A server whose steps go through vLLM's builders and layers."""
 
     def __init__(self, test, max_drafts=0, n_blocks=64, recipe=SINK, of_layers=None):
-        """of_layers: more arguments of vLLM's layers."""
+        """`of_layers` holds further arguments of vLLM's layers."""
         super().__init__(recipe, max_drafts=max_drafts, n_blocks=n_blocks)
         for name, value in (("TorchLibrary", cpu_library.CpuLibrary), ("_flash_attention", cpu_library.varlen_attention)):
             patch = mock.patch.object(backend, name, value)
@@ -53,7 +53,7 @@ class VllmServer(Server):
         for of_layer, its_blocks in zip(layers, blocks):
             spec = of_layer.get_kv_cache_spec(vllm_config)
             test.assertEqual(spec.page_size_bytes, self.layout.block_bytes)
-            # From 0.29 on: blocks, heads, states of a block, bytes.
+            # From 0.29 on, the dimensions are blocks, heads, states of a block, and bytes.
             of_layer.kv_cache = its_blocks if MINOR == "0.26" else its_blocks[:, None, None]
         self.state = layers[0].kvant
         self.state.layers = [layers[0], layers[1]]
@@ -127,7 +127,8 @@ class Worker(unittest.TestCase):
         self.check(a, b)
 
     def served_with_constants(self, recipe, rank=0, n_ranks=1, found="12-34", n_layers=N_LAYERS):
-        """The state of layers whose model has constants, of four KV heads a rank in which each number is the KV head's."""
+        """Returns the state of layers whose model has constants. A rank has four KV heads, and each number of the
+        constants is the number of its KV head."""
         vllm_config = use(self, supported(cache_dtype="kvant", max_model_len=1024, rank=rank, tensor_parallel_size=n_ranks,
                                           hf_text_config=simple(num_hidden_layers=N_LAYERS, num_attention_heads=8 * n_ranks,
                                                                 max_position_embeddings=1024, vocab_size=9),

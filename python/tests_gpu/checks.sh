@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# Starts engines side by side on one GPU, with a small cache each, and prints what each says (lines that begin with RESULT):
+# Starts engines side by side on one GPU, each with a small cache, and prints the lines of each that begin with RESULT:
 #
-#     checks.sh random FOLDER      features, on a random model that is written there
-#     checks.sh drafts FOLDER      drafts by n-grams (vLLM 0.33), likewise
-#     checks.sh parallel FOLDER    tensor parallelism on 2 GPUs, likewise
-#     checks.sh windows FOLDER     layers with a sliding window, on random models that are written there
-#     checks.sh softcap FOLDER     capped scores, likewise
-#     checks.sh model FOLDER NPY [CONSTANTS]   quality, on a model that is there, and prompts of it: int [at least 8, 2048]; with the
-#                                  file of kvant.hf.calibrate for uniform-4bit, also with these constants
-#     checks.sh integers FOLDER NPY [VECINFER-4BIT VECINFER-2BIT]   prompts in 8-bit integers, likewise; and VecInfer, with the files
-#                                  of kvant.hf.calibrate for it
+#     checks.sh random FOLDER      features, on a random model that is written into FOLDER
+#     checks.sh drafts FOLDER      drafts by n-grams (vLLM 0.33), on the model in FOLDER, or on a random one
+#     checks.sh parallel FOLDER    tensor parallelism on 2 GPUs, on a random model
+#     checks.sh windows FOLDER     layers with a sliding window, on random models
+#     checks.sh softcap FOLDER     capped scores, on random models
+#     checks.sh model FOLDER NPY [CONSTANTS]   quality, on the model in FOLDER and prompts of it: int [at least 8, 2048].
+#                                  CONSTANTS, a file of kvant.hf.calibrate for uniform-4bit, adds runs with constants.
+#     checks.sh integers FOLDER NPY [VECINFER-4BIT VECINFER-2BIT]   prompts in 8-bit integers, on the model in FOLDER.
+#                                  Two files of kvant.hf.calibrate add VecInfer.
 #
-# `python3` must have vLLM and kvant. Logs are put beside the model. CHECK_SECONDS (400): what each may take.
+# `python3` must have vLLM and kvant. Logs are written next to the model. CHECK_SECONDS (400) limits each engine.
 set -uo pipefail
 limit=${CHECK_SECONDS:-400}
 tests=$(cd "$(dirname "$0")" && pwd)
@@ -40,7 +40,7 @@ case $mode in
     logits recipe --kv kvant --recipe k=hadamard:tcq3,v=hadamard:tcq2,sink=4 --against "$bf16"
     timeout $limit python3 "$tests/serve_client.py" --model "$model" > "$model/serve.log" 2>&1 &
     ;;
-  drafts)  # of a model that is there, if it is
+  drafts)  # uses the model in the folder if there is one
     [ -e "$model/config.json" ] || python3 "$tests/random_llama.py" "$model" --layers 4
     four=$model/4bit.pt
     logits bf16-drafts --drafts 4

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""What a layer of a decoding step takes, in CUDA graphs as vLLM runs them: decode_kernels.py [RECIPE ...], names of the plug-in's
-cache types
+"""Times a layer of a decoding step in CUDA graphs, as vLLM runs them: decode_kernels.py [RECIPE ...], with names of the
+plug-in's cache types.
 
-A layer of Llama-3.1-8B's shape, through the plug-in's own steps: the new tokens' keys and values into tails, sealing where there
-are drafts, rotations, attention. A line of JSON for each recipe and batch (requests x tokens): microseconds with one new token of
-each request, and with 1, 3 and 7 drafts behind it, and these again with every token a sequence of its own to the library."""
+The layer has Llama-3.1-8B's shape and runs the plug-in's own steps: new keys and values go into tails, pages are sealed
+if there are drafts, queries are rotated, and attention runs. The script prints a line of JSON for each recipe and batch
+(requests x tokens). The line has the microseconds with one new token per request, and with 1, 3 and 7 drafts after that
+token. It also has all these times with every token as a separate sequence of the library."""
 
 import json
 import sys
@@ -22,7 +23,8 @@ from kvant.torch import TorchLibrary
 
 N_HEADS, N_KV_HEADS, D = 32, 8, 128
 BATCHES = ((1, 131072), (24, 32768), (128, 4096))
-LAYERS, RUNS = 8, 20  # of a graph; of which the median is taken
+# A graph has LAYERS layers; a time is the median of RUNS replays.
+LAYERS, RUNS = 8, 20
 
 
 def layer_us(recipe, n_requests, n_tokens, drafts):
@@ -37,7 +39,8 @@ def layer_us(recipe, n_requests, n_tokens, drafts):
     ids = 1 + torch.arange(n_requests * (n_pages + layout.tail_blocks), dtype=torch.int32, device="cuda")
     tables = {"sealed": ids[:n_requests * n_pages].view(n_requests, -1), "tail": ids[n_requests * n_pages:].view(n_requests, -1)}
     begins = torch.arange(n_requests + 1, dtype=torch.int32) * rows
-    lens = torch.full((n_requests,), n_tokens - PAGE // 2, dtype=torch.int32)  # tails are half full
+    # Tails are half full.
+    lens = torch.full((n_requests,), n_tokens - PAGE // 2, dtype=torch.int32)
     common = dict(num_reqs=n_requests, num_actual_tokens=n_requests * rows, query_start_loc_cpu=begins,
                   query_start_loc=begins.cuda(), seq_lens=lens.cuda(), seq_lens_cpu_upper_bound=lens)
     for kind, table in tables.items():

@@ -1,4 +1,4 @@
-"""vLLM as the checks here start it: on token ids, without a tokenizer or the network."""
+"""Starts vLLM for the checks in this folder: on token ids, without a tokenizer or the network."""
 
 import contextlib
 import fcntl
@@ -9,10 +9,11 @@ import time
 os.environ.update(VLLM_USE_FLASHINFER_SAMPLER="0", HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1",
                   VLLM_HOST_IP="127.0.0.1", GLOO_SOCKET_IFNAME="lo", VLLM_ALLREDUCE_USE_SYMM_MEM="0")
 
-# Workers find worker_extension here.
+# Workers find worker_extension in this folder.
 os.environ["PYTHONPATH"] = os.pathsep.join([str(pathlib.Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])])
 
-BACKENDS = {"auto": "FLASH_ATTN", "fp8": "FLASH_ATTN", "turboquant_4bit_nc": None}  # None: vLLM chooses
+# None lets vLLM choose.
+BACKENDS = {"auto": "FLASH_ATTN", "fp8": "FLASH_ATTN", "turboquant_4bit_nc": None}
 
 
 def add_arguments(parser):
@@ -71,7 +72,7 @@ def sampling(n_tokens, **options):
 
 
 def only_new_tokens():
-    """An output's tokens are those since the last one, not all."""
+    """Returns the setting by which an output holds only the tokens since the previous output."""
     from vllm.sampling_params import RequestOutputKind
 
     return RequestOutputKind.DELTA
@@ -83,8 +84,8 @@ def prompts(tokens):
 
 @contextlib.contextmanager
 def turn(folder, n_engines):
-    """Engines that are started side by side measure one after another: in here, none other does. It is entered when all have
-    started, or after some minutes, if one of them has not."""
+    """Lets engines that were started side by side measure one after another: no other engine measures inside this
+    context. The context begins when all engines have started, or after some minutes if one has not."""
     if folder is None:
         yield
         return

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Writes a GGUF model of Llama's architecture as a checkpoint that vLLM loads: gguf_checkpoint.py MODEL.gguf FOLDER
 
-Weights become BF16. The tokenizer comes along if it is SmolLM2's kind (GPT-2's, digits one by one), and so does the chat
-template. Needs the packages gguf and tokenizers."""
+Weights become BF16. The chat template is copied, and so is a tokenizer of SmolLM2's kind (GPT-2's, with single digits).
+Needs the packages gguf and tokenizers."""
 
 import json
 import pathlib
@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
-CONTROL = 3  # GGUF's token type
+# GGUF's type of control tokens.
+CONTROL = 3
 NAMES = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 LAYER_NAMES = {"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm", "attn_q": "self_attn.q_proj",
                "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj", "attn_output": "self_attn.o_proj",
@@ -28,7 +29,8 @@ def name_of(gguf_name):
 
 
 def halves_apart(weights, n_heads):
-    """GGUF keeps the two channels that RoPE turns together side by side, the checkpoint half a head apart."""
+    """Moves apart the two channels that RoPE rotates together. GGUF stores them side by side, and the checkpoint half a
+    head apart."""
     rows, columns = weights.shape
     return weights.reshape(n_heads, rows // n_heads // 2, 2, columns).swapaxes(1, 2).reshape(rows, columns)
 

@@ -1,16 +1,18 @@
 #!/usr/bin/env python3
-"""kvant.hf beside transformers' own caches, on a GPU; a line of JSON for each measurement:
+"""Compares kvant.hf with transformers' own caches on a GPU, and prints a line of JSON for each measurement:
 
     hf_cache.py divergence FOLDER PROMPTS     KvantCache against an unquantized one: PROMPTS.npy, int [n, length], or a text
-    hf_cache.py generation SHAPE|FOLDER       tokens a second, memory and the time of a prompt
+    hf_cache.py generation SHAPE|FOLDER       tokens per second, memory and the time of a prompt
 
-SHAPE: llama-8b or smollm2, with random weights. `divergence` runs the model in F32, so that nothing but the cache differs:
-mean KL divergence over the second half of each prompt, read at once and token by token (--steps), from transformers' own cache that read
-the prompt at once. With --dtype bfloat16 the cache named bf16, transformers' own read likewise, says what rounding alone makes.
-transformers' quantized caches leave what they are given unquantized until the next step: to compare, they take --steps 128, kvant's pages.
-RECIPE+constants: with what kvant.hf.calibrate finds out about the model, on the text that ships with kvant. RECIPE+FILE: with a file of
-constants. A text is cut into --contexts prompts of --length tokens from its beginning, as kvant eval does; its tokens are those of
---tokenizer, a GGUF file, or of the folder."""
+SHAPE is llama-8b or smollm2, with random weights. `divergence` runs the model in F32, so only the cache differs. It
+prints the mean KL divergence over the second half of each prompt. That half is read at once and token by token
+(--steps); the reference is transformers' own cache with the prompt read at once. With --dtype bfloat16, the cache named
+bf16, which is transformers' own with equal steps, shows the effect of rounding alone. transformers' quantized caches
+leave new tokens unquantized until the next step, so comparisons use --steps 128, a page of kvant.
+
+RECIPE+constants uses what kvant.hf.calibrate learns about the model from the text that ships with kvant. RECIPE+FILE
+uses a file of constants. A text is cut into --contexts prompts of --length tokens from its beginning, as in kvant eval.
+Its tokens are those of --tokenizer, a GGUF file, or of the model's folder."""
 
 import argparse
 import functools
@@ -67,8 +69,8 @@ def use_attention(model, name):
 
 @torch.no_grad()
 def last_layer(model, tokens, name, step):
-    """What the last layer gives for the second half of each prompt but its last token: F32 [batch, length / 2 - 1, hidden]. step:
-    how many tokens of the second half are read at a time."""
+    """Returns what the last layer gives for the second half of each prompt except the last token: F32 [batch, length /
+    2 - 1, hidden]. `step` tokens of the second half are read at a time."""
     use_attention(model, name)
     cache, half = new_cache(model, name), tokens.shape[1] // 2
     hidden = [model.model(tokens[:, :half], past_key_values=cache).last_hidden_state[:, :0]]
@@ -79,7 +81,7 @@ def last_layer(model, tokens, name, step):
 
 
 def prompts_of(options):
-    """int64 [n, length]."""
+    """Returns the prompts, int64 [n, length]."""
     if options.prompts.endswith(".npy"):
         return torch.from_numpy(np.load(options.prompts)).long()
     text = pathlib.Path(options.prompts).read_text()
@@ -94,7 +96,7 @@ def prompts_of(options):
 
 
 def bits_of(cache):
-    """Of a sealed number on average."""
+    """Returns the mean bits of a sealed number."""
     layout = cache.layout
     longer = cache.planned_bytes(1, 2 * PAGE) - cache.planned_bytes(1, PAGE)
     return 8 * longer / (len(cache.layers) * 2 * layout.n_kv_heads * layout.head_dim * PAGE)
@@ -108,7 +110,8 @@ def divergence(options):
     tokens = prompts_of(options).to(options.device)
     batches = tokens.split(options.batch)
     reference = [last_layer(model, batch, "bf16", tokens.shape[1]) for batch in batches]
-    weights = model.lm_head.weight.float()  # logits in BF16 would differ by more than caches do
+    # F32, because logits in BF16 would differ by more than caches do.
+    weights = model.lm_head.weight.float()
     for step in options.steps:
         for name in options.kv:
             means, same, worst, start = [], [], [], time.perf_counter()
@@ -127,7 +130,7 @@ def divergence(options):
 
 
 class Clock(transformers.StoppingCriteria):
-    """When each token was there."""
+    """Records the time of each token."""
 
     def __init__(self):
         self.times = []
@@ -140,10 +143,11 @@ class Clock(transformers.StoppingCriteria):
 
 @torch.no_grad()
 def fill(model, cache, batch, n_tokens):
-    """Random keys and values of n_tokens in all layers."""
+    """Fills all layers with random keys and values of n_tokens tokens."""
     config, rng = model.config, torch.Generator("cuda").manual_seed(1)
     shape = (batch, config.num_key_value_heads, n_tokens, config.head_dim)
-    model.set_attn_implementation("sdpa")  # which needs no queries
+    # This attention needs no queries.
+    model.set_attn_implementation("sdpa")
     for layer in range(config.num_hidden_layers):
         cache.update(torch.randn(shape, dtype=torch.bfloat16, device="cuda", generator=rng),
                      torch.randn(shape, dtype=torch.bfloat16, device="cuda", generator=rng), layer)
@@ -151,7 +155,8 @@ def fill(model, cache, batch, n_tokens):
 
 @torch.no_grad()
 def generate(model, name, batch, n_tokens, n_new, is_filled):
-    """is_filled: the context is random keys and values, which need no time; else random tokens, which are read."""
+    """Generates tokens and measures time and memory. With is_filled, the context consists of random keys and values,
+    which take no time; otherwise the model reads random tokens."""
     torch.cuda.empty_cache()
     before = torch.cuda.memory_allocated()
     options = {"max_tokens": n_tokens + n_new} if is_ours(name) else {}

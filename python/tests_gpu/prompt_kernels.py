@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""Where the time of a prompt's attention goes: prompt_kernels.py [RECIPE ...], cache types of the plug-in or k=FORMAT,v=FORMAT
+"""Shows where the time of a prompt's attention goes: prompt_kernels.py [RECIPE ...], with cache types of the plug-in or
+k=FORMAT,v=FORMAT
 
-One layer of Llama-3.1-8B's shape and a step of two prompts of 4096 tokens, through the plug-in's own steps, with attention by the
-library on pages, in half precision and in 8-bit integers (prompt=flashq), and by vLLM's FlashAttention 3 on dequantized rows. A line
-of JSON for each recipe: microseconds of the layer's attention each way, the median of several runs; those of FlashAttention 3 on the
-unquantized rows; those of each kernel; and by how much outputs in integers differ from those in half precision."""
+The script runs one layer of Llama-3.1-8B's shape and a step of two prompts of 4096 tokens through the plug-in's own
+steps. Attention runs in three ways: by the library on pages in half precision, in 8-bit integers (prompt=flashq), and
+by vLLM's FlashAttention 3 on dequantized rows. A line of JSON for each recipe has the microseconds of the layer's
+attention in each way (the median of several runs), of FlashAttention 3 on the unquantized rows, and of each kernel. It
+also says how much outputs in integers differ from those in half precision."""
 
 import collections
 import dataclasses
@@ -55,7 +57,7 @@ def median_us(run):
 
 
 def kernels_us(run):
-    """By name, of one run."""
+    """Returns the microseconds of one run by kernel."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         run()
         torch.cuda.synchronize()

@@ -3,11 +3,11 @@
 
     random_llama.py FOLDER [--layers N] [--shape-only | --windows PERIOD | --softcap C]
 
-    --layers N         (2) of Llama-3.1-8B's attention shape: 32 query heads and 8 KV heads of 128
+    --layers N         (2) layers with Llama-3.1-8B's attention shape: 32 query heads and 8 KV heads of 128
     --shape-only       no weights: Llama-3.1-8B's config.json, for vLLM's load_format=dummy
-    --windows PERIOD   Gemma 3's architecture instead: all layers have a sliding window but every PERIOD-th; of period 0, Mistral's,
-                       where all have one
-    --softcap C        Gemma 2's, with capped scores; every other layer has a window"""
+    --windows PERIOD   Gemma 3's architecture: all layers but every PERIOD-th have a sliding window; with period 0,
+                       Mistral's, in which all layers have one
+    --softcap C        Gemma 2's architecture with capped scores; every other layer has a window"""
 
 import argparse
 import json
@@ -55,7 +55,7 @@ def weights(shape):
     tensors = {"model.embed_tokens.weight": random(vocabulary, hidden, std=1.0), "model.norm.weight": ones.clone(),
                "lm_head.weight": random(vocabulary, hidden, std=0.03)}
     for i in range(shape["num_hidden_layers"]):
-        # Queries and keys are large enough for attention to choose.
+        # Queries and keys are large enough for attention to prefer some tokens.
         sizes = {"self_attn.q_proj": (HEADS * D, hidden, 0.05), "self_attn.k_proj": (KV_HEADS * D, hidden, 0.05),
                  "self_attn.v_proj": (KV_HEADS * D, hidden, 0.05), "self_attn.o_proj": (hidden, HEADS * D, 0.05),
                  "mlp.gate_proj": (intermediate, hidden, 0.02), "mlp.up_proj": (intermediate, hidden, 0.02),
@@ -68,8 +68,9 @@ def weights(shape):
 
 
 def gemma(tensors, shape):
-    """It adds 1 to the weights of its norms, of which it has more, and multiplies embeddings by the root of their length. Gemma 3's
-    queries and keys are twice as large as their norms make them, for attention to choose."""
+    """Adapts the tensors to Gemma. Gemma adds 1 to the weights of its norms, has more norms, and multiplies embeddings
+    by the root of their length. Gemma 3's queries and keys are made twice as large as its norms make them, which lets
+    attention prefer some tokens."""
     import torch
 
     norms, hidden = ["model.norm"], shape["hidden_size"]
@@ -78,7 +79,9 @@ def gemma(tensors, shape):
     tensors["model.embed_tokens.weight"] = tensors["model.embed_tokens.weight"] / hidden ** 0.5
     tensors |= {name + ".weight": torch.zeros(hidden, dtype=torch.bfloat16) for name in norms}
     if shape["model_type"] == "gemma2":
-        del tensors["lm_head.weight"]  # they are the embeddings: attention has to be loud to be heard beside a token's own
+        # The embeddings serve as the output weights. Attention must be strong to change the prediction that a token's
+        # own embedding gives.
+        del tensors["lm_head.weight"]
         return tensors | {name + ".weight": torch.full((hidden,), 7.0, dtype=torch.bfloat16)
                           for name in norms if name.endswith(".post_attention_layernorm")}
     return tensors | {f"model.layers.{i}.self_attn.{side}_norm.weight": torch.ones(D, dtype=torch.bfloat16)

@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""Does `vllm serve` with the plug-in answer the openai client, and curl? serve_client.py --model FOLDER [--kv kvant_uniform_4bit] [--chat]
+"""Checks that `vllm serve` with the plug-in serves the openai client and curl: serve_client.py --model FOLDER [--kv
+kvant_uniform_4bit] [--chat]
 
-Starts a server on a port of its own, asks the same question twice (the second time its prefix is found in the cache), once as a
-stream and once by curl, then many questions for the quality guard, reads its metrics, and ends it. Without --chat, prompts and answers are token ids: the model needs no
-tokenizer. The server's command is printed, as are the lines that kvant writes at its start."""
+The script starts a server on a separate port and asks one question twice; the second time, the cache has its prefix. It
+asks once as a stream and once by curl, sends many questions for the quality guard, reads the metrics, and ends the
+server. Without --chat, prompts and completions are token ids, so the model needs no tokenizer. The script prints the
+server's command and the lines that kvant writes at the start."""
 
 import argparse
 import json
@@ -23,7 +25,8 @@ METRICS = ("vllm:prefix_cache_queries_total", "vllm:prefix_cache_hits_total", "v
            "vllm:generation_tokens_total", "vllm:request_success_total", "vllm:num_preemptions_total",
            "kvant_guard_attention_error", "kvant_guard_worst_layer_error", "kvant_guard_estimated_divergence_nats",
            "kvant_guard_checks")
-GUARD_SECONDS = 17  # until the guard reports
+# The guard reports within this time.
+GUARD_SECONDS = 17
 QUESTION = "Write a numbered list of ten facts about canals, a sentence each."
 
 
@@ -39,7 +42,7 @@ def wait(server):
 
 
 def metrics():
-    """What METRICS are, summed over labels."""
+    """Returns the values of METRICS, summed over labels."""
     found = dict.fromkeys(METRICS, 0.0)
     for line in urllib.request.urlopen(URL + "/metrics", timeout=10).read().decode().splitlines():
         name = line.partition("{")[0]
@@ -49,7 +52,7 @@ def metrics():
 
 
 def by_curl(model):
-    """The answer's token ids."""
+    """Returns the token ids of the completion."""
     asked = dict(model=model, prompt=PROMPT, max_tokens=140, temperature=0, ignore_eos=True, return_token_ids=True)
     command = ["curl", "-sS", URL + "/v1/completions", "-H", "Content-Type: application/json", "-d", json.dumps(asked)]
     answer = subprocess.run(command, capture_output=True, check=True, text=True, timeout=120).stdout
@@ -57,7 +60,7 @@ def by_curl(model):
 
 
 def ask_ids(client, model):
-    """The answers' token ids, and how many pieces a stream of them had."""
+    """Returns the token ids of the completions, and how many pieces a stream of them had."""
     options = dict(model=model, prompt=[PROMPT], max_tokens=140, temperature=0,
                    extra_body={"ignore_eos": True, "return_token_ids": True})
     answers = [client.completions.create(**options).choices[0].token_ids for _ in range(2)]
@@ -65,7 +68,7 @@ def ask_ids(client, model):
 
 
 def ask_for_the_guard(client, model):
-    """New prompts, one in each step: the guard looks at one layer of each."""
+    """Sends new prompts, one in each step. The guard checks one layer for each."""
     for i in range(40):
         client.completions.create(model=model, prompt=[[i + 1] + PROMPT], max_tokens=1)
     time.sleep(GUARD_SECONDS)

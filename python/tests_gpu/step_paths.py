@@ -1,12 +1,19 @@
 #!/usr/bin/env python3
-"""Do prompts and decoding agree? Random requests through the plug-in's own steps, without vLLM, on the GPU library: in large
-steps (by the library on pages, and on rows that pages are dequantized into, with an attention in PyTorch), in steps of 100, of
-which calls have two pages each, token by token (the decode kernel, which reads sinks from their
-blocks), and with drafts behind each token, of which some are rejected (tails of two pages, and several queries of a sequence), as
-they are and replayed from CUDA graphs that are larger than the batch. And is a rank of tensor parallelism what its heads are on
-one GPU: outputs, and the bytes of sealed pages? And with prompt=flashq, in which prompts are attended to in 8-bit integers, whole and
-in parts? A line of JSON for each recipe (of those named behind the command); the exit status is 1 if any differ by more than BF16
-does, or, in integers, these. Recipes with codebooks have random ones. `scores` in place of a name: soft caps and attention sinks."""
+"""Checks that prompts and decoding agree. Random requests run through the plug-in's own steps, without vLLM, on the GPU
+library, in several ways:
+
+- in large steps, by the library on pages, and on rows into which pages are dequantized, with an attention in PyTorch;
+- in steps of 100 tokens, with two pages in each call;
+- token by token, with the decode kernel, which reads sinks from their blocks;
+- with drafts after each token, some of which are rejected. Drafts need tails of two pages and several queries per
+sequence. These steps run directly, and as CUDA graphs that are larger than the batch.
+
+The script also checks that a rank of tensor parallelism equals its heads on one GPU, in outputs and in the bytes of
+sealed pages. With prompt=flashq, prompts attend in 8-bit integers, whole and in parts.
+
+The script prints a line of JSON for each recipe that is named after the command, or for all recipes. The exit status is
+1 if outputs differ by more than BF16 explains, or in integers by more than 8 bits explain. Recipes with codebooks have
+random ones. The name `scores` selects soft caps and attention sinks."""
 
 import dataclasses
 import itertools
@@ -30,17 +37,24 @@ from kvant.paged.recipes import OTHER_NAMES, Recipe, parse_recipe
 
 N_TOKENS = (300, 430)
 DRAFTS = 3
-MANY_DRAFTS = 12  # more rows than a sequence has queries
-RANK_HEADS, RANK_KV_HEADS = 32, 8  # of all ranks together
-RANK_STEPS = (127, 1, 1, 100)  # tokens at a time, in turn: pages are filled by decoding and by prompts
-TOLERANCE = 0.01  # of the outputs' root mean square
-OF_INTEGERS = 0.002, 0.05  # no less than what rounding to 8 bits does, with one loud key in a tile, and no more
-OTHER_SCORES = "scores"  # in place of a recipe's name
-LOUD = 6  # the first token's keys: what a sink is for
+# More rows than a sequence can have queries.
+MANY_DRAFTS = 12
+# The heads of all ranks together.
+RANK_HEADS, RANK_KV_HEADS = 32, 8
+# Tokens at a time, in turn. Both decoding and prompts fill pages.
+RANK_STEPS = (127, 1, 1, 100)
+# Relative to the outputs' root mean square.
+TOLERANCE = 0.01
+# The least and the largest difference that rounding to 8 bits causes, with one large key in a tile.
+OF_INTEGERS = 0.002, 0.05
+# This word takes the place of a recipe's name.
+OTHER_SCORES = "scores"
+# The first token's keys are this many times larger, which makes a sink useful.
+LOUD = 6
 
 
 def constants_of(recipe, rank=0, n_ranks=1):
-    """Of the harness's KV heads, which are a rank's; None: the recipe needs none."""
+    """Returns the constants for the harness's KV heads, which belong to one rank, or None if the recipe needs none."""
     if not recipe.needs_constants:
         return None
     n_kv_heads = n_ranks * harness.N_KV_HEADS
@@ -52,7 +66,7 @@ class RowServer(harness.Server):
 
 
 class GuardedServer(harness.Server):
-    """With a quality guard, whose last report is kept."""
+    """A server with a quality guard; it keeps the guard's last report."""
 
     report = None
 
@@ -63,8 +77,8 @@ class GuardedServer(harness.Server):
 
 
 class GraphServer(harness.Server):
-    """Steps in which each request has DRAFTS drafts are captured into a CUDA graph for each layer, with room for one request
-    more, and replayed."""
+    """A server that captures steps with DRAFTS drafts per request into a CUDA graph for each layer, with room for one
+    more request, and replays them."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -83,7 +97,8 @@ class GraphServer(harness.Server):
             self.tables[kind].zero_()[:n, :table.shape[1]] = table
             self.lens.zero_()[:n] = metadata["seq_lens"]
             self.begins.fill_(metadata["num_actual_tokens"])[:n + 1] = metadata["query_start_loc"]
-            begins = torch.arange(self.n + 1, dtype=torch.int32) * (1 + DRAFTS)  # as when it was captured
+            # These are the values at the capture.
+            begins = torch.arange(self.n + 1, dtype=torch.int32) * (1 + DRAFTS)
             metadata = dict(num_reqs=self.n, num_actual_tokens=int(begins[-1]), query_start_loc_cpu=begins,
                             query_start_loc=self.begins, seq_lens=self.lens, block_table_tensor=self.tables[kind],
                             seq_lens_cpu_upper_bound=torch.zeros(self.n, dtype=torch.int32))
@@ -96,8 +111,8 @@ class GraphServer(harness.Server):
             mine[:len(new)] = new
         key = layer.kv_cache.data_ptr()
         if key not in self.graphs:
-            # Runs it for this step; CUDA loads kernels when they are first used. What another layer's capture has described
-            # has no values before that graph is replayed.
+            # Runs the attention for this step too; CUDA loads kernels at their first use. What the capture of another
+            # layer has described has no values before the graph of that layer is replayed.
             step._decode = None
             super().attend(step, layer, *self.rows)
             step._decode, graph = None, torch.cuda.CUDAGraph()
@@ -110,8 +125,8 @@ class GraphServer(harness.Server):
 
 
 def outputs(recipe, library, steps, drafts=0, kind=harness.Server, dtype=torch.bfloat16, **scores):
-    """float [tokens, values] of all requests; steps: how many tokens each takes at a time, drafts included; scores: as Server has
-    them."""
+    """Returns the outputs of all requests, float [tokens, values]. `steps` gives how many tokens a step takes, drafts
+    included. `scores` are arguments of Server."""
     rng = np.random.default_rng(1)
     server = kind(recipe, library, "cuda", max_drafts=drafts, constants=constants_of(recipe), **scores)
     requests = [harness.Request(n, rng, dtype) for n in N_TOKENS]
@@ -125,7 +140,7 @@ def outputs(recipe, library, steps, drafts=0, kind=harness.Server, dtype=torch.b
 
 
 def unquantized(softcap=0.0, sink_logits=None):
-    """float [tokens, values]: what attention without quantization gives."""
+    """Returns the outputs of attention without quantization, float [tokens, values]."""
     rng, out = np.random.default_rng(1), []
     for n in N_TOKENS:
         request = harness.Request(n, rng)
@@ -143,8 +158,9 @@ def unquantized(softcap=0.0, sink_logits=None):
 
 
 def in_integers(recipe, library):
-    """By how much outputs of prompts in 8-bit integers differ from those of attention in PyTorch to the same pages as rows: whole, with
-    two pages of earlier steps in a call, and of F16 activations, whose pages have other codes."""
+    """Returns how much outputs of prompts in 8-bit integers differ from attention in PyTorch to equal pages as rows.
+    The prompts run whole, with two pages of earlier steps in a call, and with F16 activations, whose pages have other
+    codes."""
     flashq = dataclasses.replace(recipe, prompt="flashq")
     whole, on_rows = outputs(flashq, library, 1000), outputs(recipe, library, 1000, kind=RowServer)
     with unittest.mock.patch.object(prompt_pages, "MOST_PAGES", 1):
@@ -155,7 +171,8 @@ def in_integers(recipe, library):
 
 
 def of_rank(recipe, library, requests, rank, n_ranks):
-    """Outputs, float [layers, tokens, heads, head_dim], and sealed pages, uint8 [layers, pages, KV heads, bytes], of a rank."""
+    """Returns a rank's outputs, float [layers, tokens, heads, head_dim], and sealed pages, uint8 [layers, pages, KV
+    heads, bytes]."""
     harness.N_HEADS, harness.N_KV_HEADS = RANK_HEADS // n_ranks, RANK_KV_HEADS // n_ranks
     server = harness.Server(recipe, library, "cuda", constants=constants_of(recipe, rank, n_ranks))
     mine = [harness.RankRequest(request, rank, n_ranks) for request in requests]
@@ -172,7 +189,8 @@ def of_rank(recipe, library, requests, rank, n_ranks):
 
 
 def ranks_differ_by(recipe, library, n_ranks=2):
-    """Outputs of ranks from those of one GPU, and how many bytes of their sealed pages."""
+    """Returns how much outputs of ranks differ from those of one GPU, and how many bytes of their sealed pages differ.
+    """
     harness.N_HEADS, harness.N_KV_HEADS = RANK_HEADS, RANK_KV_HEADS
     rng = np.random.default_rng(1)
     requests = [harness.Request(n, rng) for n in N_TOKENS]
@@ -187,8 +205,8 @@ def difference(x, reference):
 
 
 def of_other_scores(library):
-    """Of capped scores, and with attention sinks: whether decoding, drafts and parts of prompts agree with prompts, and all of them are
-    nearer to unquantized attention with the same scores than plain attention is."""
+    """Checks capped scores and attention sinks. Decoding, drafts and parts of prompts must agree with prompts. All of
+    them must be nearer to unquantized attention with these scores than plain attention is."""
     is_right = True
     for recipe, d in itertools.product(("uniform-4bit", "kvant-fast4"), (64, 128, 256)):
         recipe, harness.D, harness.SCALE = parse_recipe(recipe), d, d ** -0.5
@@ -215,7 +233,8 @@ def main():
     plain = [Recipe(f"{recipe.name} without sink", recipe.key_format, recipe.value_format, recipe.key_hadamard,
                     recipe.value_hadamard) for recipe in kvants]
     more = [Recipe("sink of 1", "tcq4", "tcq4", True, True, sink=1), Recipe("sink of 2", "ch4g128", "tok4g128", sink=2)]
-    wanted = set(sys.argv[1:])  # by name; all, if there are none
+    # Names of recipes; all recipes if there are none.
+    wanted = set(sys.argv[1:])
     for recipe in (*kvants, *plain, *more, *others):
         if wanted and recipe.name not in wanted:
             continue
@@ -242,7 +261,8 @@ def main():
             is_right &= max(error, of_rows, of_parts, of_guarded, of_drafts, of_many, of_graphs, of_ranks) < TOLERANCE
             is_right &= other_bytes == 0
             is_right &= OF_INTEGERS[0] < min(of_integers) and max(of_integers) < OF_INTEGERS[1]
-            is_right &= 0 < watched < (2 if recipe.needs_constants else 1)  # random codebooks are coarse
+            # Random codebooks are coarse.
+            is_right &= 0 < watched < (2 if recipe.needs_constants else 1)
             print("RESULT", json.dumps({"recipe": recipe.name, "text": recipe.text, "head": d,
                                         "decoding differs from prompt by": round(error, 6),
                                         "on rows from prompt by": round(of_rows, 6), "in parts by": round(of_parts, 6),

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Steps that the library plans on the GPU, against the rules; and how long a plan with its schedule takes, as a line of JSON. The exit
-status is 1 if any differ."""
+"""Tests steps that the library plans on the GPU against the rules. Also prints, as a line of JSON, how long a plan with
+its schedule takes. The exit status is 1 if any step differs."""
 
 import json
 import pathlib
@@ -20,7 +20,7 @@ from kvant.torch import TorchLibrary
 class PlansOnTheGpu(test_step_plan.Plans):
     device = torch.device("cuda")
 
-    # Its formats are the CPU model's. On a GPU: captured_step_test.cu.
+    # This test compares with formats of libkvant_cpu. captured_step_test.cu tests whole steps on a GPU.
     test_whole_steps_show_tokens_what_the_rule_says = None
 
     def new_library(self):
@@ -37,7 +37,7 @@ class PlansOnTheGpu(test_step_plan.Plans):
         self.assertLess(max(times.values()), 100)
 
     def us(self, launch):
-        """Microseconds of a replay."""
+        """Returns the microseconds of a replay."""
         launch()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):

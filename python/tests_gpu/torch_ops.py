@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""The operators of `kvant.torch.ops` on a GPU: beside the library's own calls, bit for bit where sums have one order; attention
-beside PyTorch's of the dequantized rows; and a step as it is, by torch.compile, and as a CUDA graph that is replayed while
-sequences grow. A line of JSON for each pair of formats; the exit status is 1 if any differ."""
+"""Tests the operators of `kvant.torch.ops` on a GPU. Operators are compared with the library's own calls, bit for bit
+if sums have only one order, and attention with PyTorch's on the dequantized rows. A step runs directly, by
+torch.compile, and as a CUDA graph that is replayed while sequences grow. The script prints a line of JSON for each pair
+of formats; the exit status is 1 if any result differs."""
 
 import json
 import sys
@@ -13,9 +14,11 @@ from kvant.torch import BF16, Layer, Lengths, Shape, ops, page_pool
 
 PAIRS = (("ch4g128", "tok4g128"), ("tcq4", "tcq4"), ("tcq2", "tcq2"), ("fp8", "fp8"))
 N_SEQS, N_KV_HEADS, N_HEADS, N_PAGES = 3, 2, 8, 2
-COUNTS, N_TAIL = (2, 1, 0), (5, 1, 120)  # sealed pages, and tokens behind them
+# The numbers of sealed pages, and of tokens after them.
+COUNTS, N_TAIL = (2, 1, 0), (5, 1, 120)
 N_STEPS = 6
-TOLERANCE = 0.01  # of the outputs' root mean square: that of BF16 outputs
+# Relative to the outputs' root mean square; BF16 outputs differ by this much.
+TOLERANCE = 0.01
 
 
 def int32(*numbers):
@@ -28,7 +31,7 @@ def difference(x, reference):
 
 
 class Cache:
-    """Sequences that are filled by operators, or by the library's calls alone."""
+    """Holds sequences that operators fill, or the library's calls alone."""
 
     def __init__(self, formats, d, by_operators=True):
         rng = torch.Generator().manual_seed(1)
@@ -83,7 +86,7 @@ class Cache:
         return out
 
     def attend_by_pytorch(self, q):
-        """Keys are kept rotated, and so is q."""
+        """Attends with PyTorch. Stored keys are rotated, and so is q."""
         keys, values = self.dequantize()
         out = []
         for seq in range(N_SEQS):
@@ -96,14 +99,14 @@ class Cache:
 
 
 def step(cache, seq, keys, values, q):
-    """A new token of each sequence."""
+    """Adds a new token to each sequence and attends."""
     cache.n_tail.add_(1)
     cache.append(seq, cache.n_tail - 1, keys, values)
     return cache.attend(ops.rotate(q)) * 2
 
 
 def walk(cache, run):
-    """Outputs of several steps."""
+    """Returns the outputs of several steps."""
     rng, outputs = torch.Generator("cuda").manual_seed(2), []
     for _ in range(N_STEPS):
         rows = torch.randn(2, N_SEQS, N_KV_HEADS, cache.d, generator=rng, device="cuda").bfloat16()
@@ -113,7 +116,7 @@ def walk(cache, run):
 
 
 class Replayed:
-    """A step, captured at its first call and replayed from then on."""
+    """Captures a step at the first call and replays it from then on."""
 
     def __init__(self):
         self.graph, self.inputs, self.output = None, None, None
@@ -122,7 +125,8 @@ class Replayed:
         if self.graph is None:
             self.inputs, self.graph = [x.clone() for x in inputs], torch.cuda.CUDAGraph()
             tail, n_tail = cache.tail.clone(), cache.n_tail.clone()
-            step(cache, *self.inputs)  # whatever is done once is done
+            # This call runs whatever must run outside a capture.
+            step(cache, *self.inputs)
             cache.tail.copy_(tail), cache.n_tail.copy_(n_tail)
             torch.cuda.synchronize()
             with torch.cuda.graph(self.graph):
@@ -142,14 +146,15 @@ def check(formats, d):
     merged, total = a.clone(), torch.logaddexp(lse_a, lse_b)
     ops.merge(merged, lse_a_merged := lse_a.clone(), b, lse_b)
     wanted = a * (lse_a - total).exp()[..., None] + b * (lse_b - total).exp()[..., None]
-    several = torch.stack([q, cache.q], 1)  # the last two tokens of each sequence; the second has one in its tail
+    # The last two tokens of each sequence. At the second of them, one is in the tail.
+    several = torch.stack([q, cache.q], 1)
     alone = torch.stack([cache.attend(q, behind=1), cache.attend(cache.q)], 1)
     plain = walk(Cache(formats, d), step)
     compiled_cache, graph_cache, plain_cache = (Cache(formats, d) for _ in range(3))
     compiled = walk(compiled_cache, torch.compile(step, fullgraph=True))
     replayed = walk(graph_cache, Replayed())
     walk(plain_cache, step)
-    # Sealed pages may differ where codes of equal error part: the same tail gives the same codes here.
+    # Sealed pages may differ if two codes have equal errors, but equal tails give equal codes here.
     equal = {"rotate": torch.equal(q, in_place), "append": torch.equal(cache.tail, other.tail),
              "seal": torch.equal(cache.sealed, other.sealed),
              "compiled tail": torch.equal(compiled_cache.tail, plain_cache.tail),

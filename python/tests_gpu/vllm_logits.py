@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
-"""Is the plug-in right? Distributions of prompts, and greedy answers, of one engine; with --against, beside another's:
+"""Checks that the plug-in is right by the distributions of prompts and the greedy completions of one engine. With
+--against, compares them with another engine's:
 
     vllm_logits.py --model FOLDER --out bf16.pt
     vllm_logits.py --model FOLDER --kv kvant_uniform_4bit --out 4bit.pt --against bf16.pt
     vllm_logits.py --model FOLDER --kv kvant_uniform_4bit --single --against 4bit.pt     the prompts token by token: the decode path
 
-Prompts are random, or --tokens FILE.npy, int [n, length]. Scored is the second half of each. A line of JSON says: mean KL
-divergence of the distributions, its standard error over prompts, and the share of positions with the same first token; how
-many greedy answers are equal to the other engine's, or when they are asked again and prefixes are found in the cache, where
-others first differ, and how much less likely (in nats) the token was there that the other chose: little, if the two were
-nearly as good."""
+Prompts are random, or --tokens FILE.npy, int [n, length]. The second half of each prompt is scored. A line of JSON has
+the mean KL divergence of the distributions, its standard error over prompts, and the share of positions with an equal
+first token. It also says how many greedy completions equal the other engine's, or equal those of a second run that
+finds prefixes in the cache. For the others it says where they first differ, and by how many nats the token that the
+other engine chose was less likely. A small number means that both tokens were nearly as good."""
 
 import argparse
 import json
@@ -22,12 +23,14 @@ import engine
 import numpy as np
 import torch
 
-ANSWER = 150  # tokens: each crosses a page's border
-QUESTIONS = [5, 100, 127, 128, 129, 255, 256, 257, 700, 1000]  # tokens
+# Tokens of a completion, each of which crosses a page border.
+ANSWER = 150
+# Tokens of the questions.
+QUESTIONS = [5, 100, 127, 128, 129, 255, 256, 257, 700, 1000]
 
 
 class SchedulerCounts:
-    """How many requests have been preempted, drafts made, and accepted."""
+    """Counts preempted requests, drafts, and accepted drafts."""
 
     def __init__(self):
         self.preemptions = self.drafts = self.accepted = 0
@@ -54,13 +57,14 @@ class SchedulerCounts:
 
 
 def compare(of_prompt, reference):
-    """Mean KL divergence, and the share of equal first tokens, of F32 [n, vocabulary]."""
+    """Returns the mean KL divergence, and the share of equal first tokens, for F32 [n, vocabulary]."""
     divergence = (reference.exp() * (reference - of_prompt)).sum(-1)
     return divergence.mean().item(), (of_prompt.argmax(-1) == reference.argmax(-1)).float().mean().item()
 
 
 def ask(llm, tokens):
-    """Greedy answers: for each, its tokens and the log-probabilities of the likeliest at each place."""
+    """Returns greedy completions: the tokens of each, and the log-probabilities of the likeliest tokens at each place.
+    """
     questions = engine.prompts([np.resize(tokens.reshape(-1)[17 * i:], n) for i, n in enumerate(QUESTIONS)])
     answers = []
     for result in llm.generate(questions, engine.sampling(ANSWER, logprobs=20), use_tqdm=False):
@@ -82,14 +86,14 @@ def compare_answers(answers, others):
 
 
 def wait_for(path):
-    """What another engine has saved: they are started side by side."""
+    """Waits for what another engine saves, because the engines are started side by side."""
     while not os.path.exists(path):
         time.sleep(1)
     return torch.load(path)
 
 
 def compare_engines(scored, answers, other):
-    """Log-probabilities and answers, as far as both engines have them."""
+    """Compares log-probabilities and completions, as far as both engines have them."""
     result = {}
     if scored and other["scored"]:
         pairs = [compare(x, y) for x, y in zip(scored, other["scored"])]
@@ -112,7 +116,8 @@ def main():
     args = parser.parse_args()
     rng = np.random.default_rng(7)
     tokens = np.load(args.tokens) if args.tokens else rng.integers(10, 8000, (args.prompts, args.length))
-    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # logits are caught in this process
+    # Logits are caught in this process.
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     options = dict(long_prefill_token_threshold=1) if args.single else {}
     counts = SchedulerCounts()
     llm = engine.start(args, max_model_len=max(tokens.shape[1] + 2, 4096), **options)

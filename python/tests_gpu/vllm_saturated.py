@@ -1,16 +1,19 @@
 #!/usr/bin/env python3
-"""Output tokens a second of a server that always has more requests than its cache holds, in the steady state:
+"""Measures the output tokens per second of a server that always has more requests than its cache holds, in the steady
+state:
 
     vllm_saturated.py --model FOLDER --dummy --kv kvant_uniform_4bit --cache-gib 8 --loads 1024+4096 4096+2048
 
-A load is tokens of a prompt + tokens of its answer, the same for all requests. So that the steady state needn't be waited for, the
-first requests are those that would be under way: a part of the answer, any from none to all of it, is in the prompt already.
-When no more of them fit, the others are replaced by whole ones, of which some always wait. A line of JSON for each load: output
-tokens a second in a stretch of time, prompts of new requests included, how many requests were under way at a time, preempted ones
-included, and how many ended. Then, with --prompts, seconds until each of a batch has its first token, the least of three times, or
-of as many as begin within ten seconds; and with --hits, seconds until each of a batch has its first token whose prompts are found in
-the prefix cache but for some new tokens, the least of five times. With --profile, for each GPU, which kernels run until each of a
-batch has its first token."""
+A load is the tokens of a prompt + the tokens of its completion, which are equal for all requests. To reach the steady
+state at once, the first requests already have a part of the completion in their prompts, from none to all of it. When
+the cache is full, the remaining requests are replaced by whole ones, some of which always wait. A line of JSON for each
+load has the output tokens per second in a stretch of time, including prompts of new requests. It also has how many
+requests ran at a time, including preempted ones, and how many ended.
+
+--prompts adds the seconds until each request of a batch has its first token, the minimum of three runs, or of as many
+runs as begin within ten seconds. --hits adds these seconds for prompts whose tokens are in the prefix cache, except for
+some new ones, the minimum of five runs. --profile adds which kernels run on each GPU until each request of a batch has
+its first token."""
 
 import argparse
 import json
@@ -19,20 +22,22 @@ import time
 import engine
 import numpy as np
 
-FULL_STEPS = 30  # without a first token, while requests wait: the cache is full
+# The cache is full after this many steps without a first token while requests wait.
+FULL_STEPS = 30
 N_WAITING = 8
 
 
 class Clients:
-    """They ask for answers without end."""
+    """Clients that ask for completions without end."""
 
     def __init__(self, llm, prompt, answer, rng):
         self.vllm, self.prompt, self.answer, self.rng = llm.llm_engine, prompt, answer, rng
         self.n_asked = self.n_tokens = self.n_ended = 0
-        self.waiting, self.under_way = set(), set()  # without a token so far, and with one
+        # Requests without a token so far, and requests with one.
+        self.waiting, self.under_way = set(), set()
 
     def ask(self, of_answer=0):
-        """of_answer: tokens that are there already."""
+        """Sends a request. `of_answer` tokens of its completion already exist."""
         name = str(self.n_asked)
         self.n_asked += 1
         prompt, = engine.prompts(self.rng.integers(10, 8000, (1, self.prompt + of_answer)))
@@ -40,7 +45,7 @@ class Clients:
         self.waiting.add(name)
 
     def give_up(self):
-        """Whoever has no token yet."""
+        """Aborts all requests that have no token yet."""
         self.vllm.abort_request(list(self.waiting))
         self.waiting.clear()
 
@@ -50,7 +55,7 @@ class Clients:
             self.vllm.step()
 
     def step(self):
-        """Whether a request got its first token."""
+        """Runs a step and returns whether a request got its first token."""
         is_new = False
         for output in self.vllm.step():
             name, n = output.request_id, len(output.outputs[0].token_ids)
@@ -66,7 +71,7 @@ class Clients:
 
 
 def saturated(llm, prompt, answer, args):
-    """What is measured of a load."""
+    """Returns the measurements of a load."""
     clients = Clients(llm, prompt, answer, np.random.default_rng(1))
     start = time.perf_counter()
     for age in clients.rng.permutation(np.linspace(0, answer - 1, args.max_seqs).astype(int)):
@@ -94,7 +99,7 @@ def saturated(llm, prompt, answer, args):
 
 
 def first_tokens(llm, n, length):
-    """Seconds until each of n prompts has its first token, each time."""
+    """Returns for each run the seconds until each of n prompts has its first token."""
     rng, times = np.random.default_rng(2), []
     while len(times) < 3 and sum(times) < 10:
         prompts = engine.prompts(rng.integers(10, 8000, (n, length)))
@@ -105,7 +110,7 @@ def first_tokens(llm, n, length):
 
 
 def profile(llm, n, length):
-    """Of each GPU, milliseconds and launches of each kernel until each of n prompts has its first token."""
+    """Returns for each GPU the milliseconds and launches of each kernel until each of n prompts has its first token."""
     prompts = engine.prompts(np.random.default_rng(4).integers(10, 8000, (n, length)))
     llm.collective_rpc("kvant_start_profile")
     llm.generate(prompts, engine.sampling(1), use_tqdm=False)
@@ -113,7 +118,8 @@ def profile(llm, n, length):
 
 
 def first_tokens_of_hits(llm, n, length, n_new):
-    """Seconds until each of n prompts has its first token, each time, if all but n_new of its tokens are in the prefix cache."""
+    """Returns for each run the seconds until each of n prompts has its first token, if the prefix cache has all but
+    n_new of its tokens."""
     rng = np.random.default_rng(3)
     before, times = rng.integers(10, 8000, (n, length)), []
     llm.generate(engine.prompts(before), engine.sampling(1), use_tqdm=False)

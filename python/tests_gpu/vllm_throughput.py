@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
-"""Output tokens a second of one cache type, for batches of equally long prompts:
+"""Measures the output tokens per second of one cache type for batches of equally long prompts:
 
     vllm_throughput.py --model FOLDER --dummy --kv kvant_uniform_4bit --batches 24x32768 128x4096 1x131072
 
-Prompts differ, so that no prefix is shared. A line of JSON for each batch: seconds until every request has a token, and
-output tokens a second from then until the first request ends, when the batch is whole and only decodes (if it ever is: the
-cache may be too small); and output tokens a second from beginning to end, prompts included. More requests than fit:
+Prompts differ, so no prefix is shared. A line of JSON for each batch has the seconds until every request has a token.
+It has the output tokens per second from then until the first request ends, while the whole batch only decodes; a cache
+that is too small never reaches this state. It also has the output tokens per second from beginning to end, prompts
+included. An example with more requests than fit:
 
     vllm_throughput.py --model FOLDER --dummy --kv kvant_uniform_4bit --cache-gib 16 --answer 512 --batches 160x4096
 
-With --profile, each batch runs once more, and another line says which kernels its decoding steps consist of, for each GPU."""
+With --profile, each batch runs once more, and another line lists the kernels of its decoding steps for each GPU."""
 
 import argparse
 import json
@@ -28,12 +29,13 @@ def add_requests(llm, prompts, answer):
 
 
 def run(llm, prompts, answer):
-    """What is measured of a batch."""
+    """Returns the measurements of a batch."""
     vllm = llm.llm_engine
     add_requests(llm, prompts, answer)
     counts = dict.fromkeys(map(str, range(len(prompts))), 0)
     start = time.perf_counter()
-    decoding = end = None  # when, and how many tokens there were
+    # Times, with the number of tokens at each.
+    decoding = end = None
     while vllm.has_unfinished_requests():
         for output in vllm.step():
             counts[output.request_id] = len(output.outputs[0].token_ids)
@@ -52,13 +54,15 @@ def run(llm, prompts, answer):
 
 
 def profile(llm, prompts):
-    """Of each GPU, the time of each kernel in about PROFILED_STEPS steps that decode the whole batch: vLLM doesn't wait for us."""
+    """Returns for each GPU the time of each kernel in about PROFILED_STEPS steps that decode the whole batch. The
+    number is approximate, because vLLM does not wait for this function."""
     vllm = llm.llm_engine
     add_requests(llm, prompts, 4 * PROFILED_STEPS)
     waiting = set(map(str, range(len(prompts))))
     while waiting:
         waiting -= {output.request_id for output in vllm.step() if output.outputs[0].token_ids}
-    for _ in range(PROFILED_STEPS):  # those that follow upon prompts may be slower
+    # The first steps after prompts may be slower.
+    for _ in range(PROFILED_STEPS):
         vllm.step()
     llm.collective_rpc("kvant_start_profile")
     for _ in range(PROFILED_STEPS):

@@ -1,19 +1,22 @@
-"""What the checks here do within vLLM's workers (`worker_extension_cls`): one for each GPU, in processes of their own under tensor
-parallelism. Called by `LLM.collective_rpc`, which gives a list of what each of them returns."""
+"""Extends vLLM's workers for the checks in this folder (`worker_extension_cls`). There is one worker per GPU, in
+separate processes under tensor parallelism. `LLM.collective_rpc` calls these methods and returns a list of their
+results."""
 
 import torch
 from torch.autograd import DeviceType
 
-ROWS = 1024  # of logits at a time
+# Logits are computed for this many rows at a time.
+ROWS = 1024
 NAME_LENGTH = 70
-OTHERS_BELOW = 0.01  # kernels that take less of the GPU's time than this are summed up
+# Kernels below this share of the GPU's time are summed up.
+OTHERS_BELOW = 0.01
 
 
 class Worker:
-    """Mixed into vLLM's worker. Names are its own, hence the prefix."""
+    """Is mixed into vLLM's worker. The prefix of the names avoids collisions."""
 
     def kvant_catch_logits(self) -> None:
-        """From now on, what prompts' second halves make of the next token."""
+        """Records from now on the predictions for the second halves of prompts."""
         from vllm.v1.worker.gpu.sample.prompt_logprob import PromptLogprobsWorker
 
         self._kvant_rows = {}
@@ -27,7 +30,8 @@ class Worker:
                 first, end = map(int, batch.query_start_loc_np[i:i + 2])
                 first += max(0, length // 2 - int(batch.num_computed_prefill_tokens_np[i]))
                 for row in range(first, end, ROWS):
-                    logits = logits_fn(hidden_states[row:min(row + ROWS, end)])  # by all ranks together
+                    # All ranks compute the logits together.
+                    logits = logits_fn(hidden_states[row:min(row + ROWS, end)])
                     if self.rank == 0:
                         self._kvant_rows.setdefault(name, []).append(logits.float().log_softmax(-1))
             return original(worker, logits_fn, hidden_states, batch, all_token_ids, num_computed_tokens, prompt_lens)
@@ -35,7 +39,8 @@ class Worker:
         PromptLogprobsWorker.compute_prompt_logprobs = wrapped
 
     def kvant_save_logits(self, path: str) -> None:
-        """Of all requests since, in the order of their names: log-probabilities, F32 [n_tokens, vocabulary]. By rank 0 alone."""
+        """Saves the log-probabilities of all requests since kvant_catch_logits(), in the order of their names: F32
+        [n_tokens, vocabulary]. Only rank 0 writes the file."""
         rows, self._kvant_rows = self._kvant_rows, {}
         if self.rank == 0:
             torch.save([torch.cat(rows[name]).cpu() for name in sorted(rows, key=lambda name: int(name.split("-")[0]))], path)
@@ -46,7 +51,7 @@ class Worker:
         self._kvant_profile.start()
 
     def kvant_stop_profile(self) -> dict:
-        """Milliseconds of the GPU and launches, by kernel, the most first."""
+        """Returns the GPU's milliseconds and launches by kernel, in the order of falling time."""
         torch.cuda.synchronize()
         self._kvant_profile.stop()
         times = {}

@@ -1,5 +1,5 @@
-"""Uses the installed package, and prints what it gave as JSON: use_package.py MODEL TEXT KV QUESTION. No test by itself: see
-wheel_test.py."""
+"""Uses the installed package, and prints the results as JSON: use_package.py MODEL TEXT KV QUESTION. wheel_test.py runs
+this script and checks the results."""
 
 import importlib.metadata
 import json
@@ -51,7 +51,8 @@ def planned(recipe: str) -> dict:
     return kvant.plan(model_path, recipe, context=256)
 
 
-# What front ends make of the names of recipes, and what the engine plans: by the name, and by the cache that the front end has.
+# These entries hold what front ends make of recipes' names, and what the engine plans for the name and for the front
+# end's cache.
 found["served"] = []
 for asked, parse in [*((name, parse_recipe) for name in (*(f"{kind}-{bits}bit" for kind in ("kvant", "uniform") for bits in "432"), "kvant-1.5bit",
                                                          "kvant-2bit,prompt=flashq,sink=1", "kivi-2bit,window=0", "vecinfer-4bit,window=0")),
@@ -70,7 +71,7 @@ def message_of(call) -> str:
 
 
 def message_of_child(call) -> str:
-    """In a process that was forked off."""
+    """Returns the message of a call in a forked process."""
     readable, writable = os.pipe()
     if os.fork() == 0:
         os.write(writable, message_of(call).encode())
@@ -104,7 +105,7 @@ found["errors"] = {
     "fork_answer": message_of_child(lambda: answer.text),
     "cuda": message_of(kvant.c_api.find_library)}
 
-# Ctrl-C while a long text is read.
+# Sends Ctrl-C while a long text is read.
 threading.Timer(0.3, signal.raise_signal, [signal.SIGINT]).start()
 started = time.monotonic()
 try:

@@ -1,5 +1,5 @@
-"""The package as its users get it: packs a wheel from what a build folder has, installs it into a clean environment, and
-compares what it does there with the program.
+"""Tests the package as its users get it. The test packs a wheel from a build folder, installs it into a clean
+environment, and compares the package's results with the program's.
 
     wheel_test.py BUILD_FOLDER PROGRAM MODEL"""
 
@@ -36,7 +36,7 @@ def run(*command, **options) -> str:
 
 
 def numbers_of(ranges: str) -> list[int]:
-    """Of a text such as 0-1,24."""
+    """Returns the numbers in a text such as 0-1,24."""
     bounds = [part.split("-") for part in ranges.split(",")]
     return [number for first, *last in bounds for number in range(int(first), int(last[0] if last else first) + 1)]
 
@@ -67,7 +67,7 @@ class Wheel(unittest.TestCase):
                                    env=cls.environment))
 
     def command(self, *arguments) -> dict:
-        """The JSON that the program writes."""
+        """Returns the JSON that the program writes."""
         path = self.folder / "out.json"
         run(self.program, *arguments, "--json", path, cwd=self.folder, env=self.environment)
         return json.loads(path.read_text())
@@ -117,7 +117,8 @@ class Wheel(unittest.TestCase):
         self.assertEqual(self.found["repeated"], self.found["repeated_without_drafts"])
 
     def test_scores_and_stops(self):
-        # What was generated greedily is scored alike, but for the rounding of products with quantized weights.
+        # Scores of greedily generated tokens must equal their log-probabilities, except for the rounding of products
+        # with quantized weights.
         differences = numpy.abs(numpy.subtract(self.found["scored"], self.found["logprobs"]))
         self.assertLess(differences.max(), 0.4)
         self.assertLess(differences.mean(), 0.15)
@@ -136,7 +137,8 @@ class Wheel(unittest.TestCase):
 
     def test_plans_as_the_program_does(self):
         wanted = self.command("info", "-m", self.model, "--kv", KV, "-c", 2048, "-b", 3)
-        for name in ("available_bytes", "max_tokens"):  # of this moment
+        # These values change from moment to moment.
+        for name in ("available_bytes", "max_tokens"):
             wanted.pop(name), self.found["plan"].pop(name)
         self.assertEqual(self.found["plan"], wanted)
 
@@ -148,7 +150,8 @@ class Wheel(unittest.TestCase):
             self.assertEqual(by_name["plan"]["rows"], by_text["plan"]["rows"], served["asked"])
 
     def test_the_calibrated_plan_is_the_engine_s_in_front_ends(self):
-        """Of a file with random sensitivities: formats of each layer, KV head and side, by the program and by the package."""
+        """The calibration file has random sensitivities. The program and the package must give each layer, KV head and
+        side equal formats."""
         about, rng = self.command("info", "-m", self.model, "--kv", KV, "-c", 256), numpy.random.default_rng(3)
         layers, heads, d = about["layers"], about["kv_heads"], about["head_dim"]
         places = list(itertools.product(range(layers), range(heads), range(2)))

@@ -1,7 +1,9 @@
-"""libkvant_cuda on PyTorch tensors: calls go to the current CUDA stream, and can be captured into a CUDA graph.
+"""Calls the device libraries on PyTorch tensors. Calls go to the current CUDA stream, and can be captured into a CUDA
+graph.
 
-Structures describe what stays the same from call to call (`Shape`, `Pages`, `Layer`: see include/kvant/kvant.h); they
-keep the tensors alive that they were made of. `kvant.torch.ops` has operators for torch.compile, on tensors alone."""
+Structures such as `Shape`, `Pages` and `Layer` (include/kvant/kvant.h) describe what stays the same from call to call.
+A structure keeps the tensors alive from which it was made. `kvant.torch.ops` has operators for torch.compile that take
+only tensors."""
 
 try:
     import torch  # noqa: F401

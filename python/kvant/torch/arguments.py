@@ -1,5 +1,5 @@
 """Checks the arguments of operators. The library reads tensors by their addresses, so a wrong type, shape or device
-would show as a GPU error, if at all."""
+would cause a GPU error or pass unnoticed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kvant.torch.library import TorchLibrary, current
 
 
 def on_one_gpu(library: TorchLibrary, **tensors: torch.Tensor) -> contextlib.AbstractContextManager:
-    """Makes the GPU that holds all of the tensors the current one."""
+    """Makes the GPU of the tensors the current one. All tensors must be on one GPU."""
     device = next(iter(tensors.values())).device
     for name, x in tensors.items():
         if not library.serves(x.device):
@@ -22,7 +22,7 @@ def on_one_gpu(library: TorchLibrary, **tensors: torch.Tensor) -> contextlib.Abs
 
 
 def shaped(**tensors: tuple[torch.Tensor, tuple[int | None, ...]]) -> None:
-    """Checks each tensor's sizes; None: any size."""
+    """Checks each tensor's sizes; None allows any size."""
     for name, (x, sizes) in tensors.items():
         if x.dim() != len(sizes) or any(size is not None and size != n for size, n in zip(sizes, x.shape)):
             wanted = ", ".join("any" if size is None else str(size) for size in sizes)

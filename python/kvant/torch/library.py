@@ -1,4 +1,4 @@
-"""The library's operations, with tensors as arguments."""
+"""Wraps the library's operations with tensors as arguments."""
 
 from __future__ import annotations
 
@@ -29,15 +29,16 @@ def _memory(x: torch.Tensor) -> tuple[ctypes.c_void_p, ctypes.c_size_t]:
 
 
 def _partial(out: torch.Tensor, lse: torch.Tensor) -> Partial:
-    """Describes out [n_tokens, n_heads, head_dim] and lse [n_tokens, n_heads]."""
+    """Describes out [n_tokens, n_heads, head_dim] and lse [n_tokens, n_heads] to the library."""
     return Partial(out=out, out_type=type_of(out), token_stride=out.stride(0), head_stride=out.stride(1), lse=lse,
                    lse_token_stride=lse.stride(0), lse_head_stride=lse.stride(1))
 
 
 def new_rows(keys: torch.Tensor, values: torch.Tensor, key_hadamard: bool = False, value_hadamard: bool = False,
              **members) -> NewRows:
-    """Describes keys and values [n_rows, n_kv_heads, channels] of one type, contiguous in the last dimension. Channels
-    may be fewer than head_dim; the others are zeros. `_hadamard`: whether they are to be rotated."""
+    """Describes keys and values [n_rows, n_kv_heads, channels] of one type, contiguous in the last dimension. There may
+    be fewer channels than head_dim; the missing ones count as zeros. key_hadamard and value_hadamard say whether the
+    library must rotate the rows."""
     if keys.dtype != values.dtype:
         raise TypeError(f"keys are {keys.dtype} and values {values.dtype}: kvant takes rows of one type")
     return NewRows(n_rows=keys.shape[0], keys=keys, key_row_stride=keys.stride(0), key_head_stride=keys.stride(1), values=values,
@@ -47,7 +48,7 @@ def new_rows(keys: torch.Tensor, values: torch.Tensor, key_hadamard: bool = Fals
 
 
 def current(device: torch.device) -> contextlib.AbstractContextManager:
-    """Makes a GPU the current one, because the library is called on its current stream."""
+    """Makes the device of the tensors the current one, because the library is called on its current stream."""
     return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
 
 
@@ -57,17 +58,17 @@ class TorchLibrary(Library):
         self.launch(name, torch.cuda.current_stream().cuda_stream if self.device_type == "cuda" else 0, *arguments)
 
     def serves(self, device: torch.device) -> bool:
-        """Whether tensors on the device can be arguments."""
+        """Returns whether tensors on the device can be arguments."""
         return device.type == self.device_type
 
     def append(self, shape: Shape, layer: Layer, seq: torch.Tensor, tail_token: torch.Tensor, keys: torch.Tensor,
                values: torch.Tensor, key_hadamard: bool = False, value_hadamard: bool = False,
                queries: torch.Tensor | None = None, key_factors: torch.Tensor | None = None,
                query_factors: torch.Tensor | None = None) -> None:
-        """Writes rows into the layer's tail pages. seq, tail_token: int32 [n_rows]; a negative tail_token leaves its
-        row out. keys, values: as new_rows takes them. queries: likewise [n_rows, n_heads, head_dim], which are
-        transformed in place like stored keys. key_factors, query_factors: F32 [n_kv_heads, head_dim], factors for
-        channels before they are rotated; None: there are none."""
+        """Writes rows into the layer's tail pages. seq, tail_token: int32 [n_rows]; a row with a negative tail_token is
+        left out. keys, values: rows as new_rows() takes them. queries: rows [n_rows, n_heads, head_dim], which are
+        transformed in place like stored keys. key_factors, query_factors: F32 [n_kv_heads, head_dim], factors of
+        channels before rotation, or None."""
         if tail_token.shape[0] == 0:
             return
         of_queries = {}
@@ -83,14 +84,14 @@ class TorchLibrary(Library):
                    n_pages: torch.Tensor | None = None, metrics: PageMetrics | None = None,
                    layer_offsets: torch.Tensor | None = None, keep_sink: bool = False, rows: NewRows | None = None,
                    first_rows: torch.Tensor | None = None) -> None:
-        """Encodes full tail pages. The first page of the tail (negative: none is due), its destination and the number
-        of pages (None: max_pages) are int32 [n_seqs].
+        """Encodes full tail pages. tail_page, sealed_page, n_pages: int32 [n_seqs], the first page of the tail
+        (negative: none is due), its destination, and the number of pages (None: max_pages).
 
-        metrics: the costs of errors of keys, for trellis formats. layer_offsets: int64 [n_layers], if the same pages of
-        several layers are sealed: their distances in bytes (multiples of 16) from the layer's. keep_sink: copies the
-        layer's sink into its protected pages from each first page. rows: for formats that can_seal_rows, the rows that
-        pages are made of. The first page of sequence i begins at first_rows[i] (int32; negative: its pages are in the
-        tail)."""
+        metrics: the costs of errors of keys, for trellis formats. layer_offsets: int64 [n_layers], if one call seals
+        the pages of several layers: their distances in bytes (multiples of 16) from the layer's memory. keep_sink:
+        copies the layer's sink from each first page into the layer's protected pages. rows: for formats that
+        can_seal_rows, the rows from which pages are made. first_rows: int32 [n_seqs], where the first page of each
+        sequence begins in `rows`; a negative number means that the pages are in the tail."""
         n_layers = 0 if layer_offsets is None else len(layer_offsets)
         self.call("seal_pages", shape, layer,
                   SealRange(tail_page=tail_page, sealed_page=sealed_page, n_pages=n_pages, max_pages=max_pages,
@@ -98,44 +99,45 @@ class TorchLibrary(Library):
                             first_rows=first_rows))
 
     def plan_step(self, step: Step) -> None:
-        """Computes lengths, tables, places and due pages from lengths on the device; see kvant.torch.StepPlan."""
+        """Computes lengths, tables, places and due pages from lengths on the device; kvant.torch.StepPlan explains
+        them."""
         self.call("plan_step", step)
 
     def seal_layers(self, shape: Shape, layer: Layer, plan: StepPlan, layer_offsets: torch.Tensor) -> None:
-        """Encodes what a plan says is due, for all layers at once, and keeps sinks."""
+        """Encodes the pages that a plan declares due, for all layers at once, and copies sinks."""
         self.seal_pages(shape, layer, plan.due_tail_page, plan.due_sealed_page, 1, plan.n_due_pages, layer_offsets=layer_offsets,
                         keep_sink=True)
 
     def protect(self, shape: Shape, layer: Layer, seq: torch.Tensor, head: torch.Tensor, tail_token: torch.Tensor,
                 protected_token: torch.Tensor) -> None:
-        """Copies rows of both sides from the layer's tail into its protected pages. The sequence, KV head, token of the
-        tail and destination of each row are int32 [n_rows]."""
+        """Copies rows of both sides from the layer's tail into its protected pages. seq, head, tail_token,
+        protected_token: int32 [n_rows], the sequence, KV head, token of the tail and destination of each row."""
         self.call("protect", shape, layer, ProtectedRows(n_rows=len(seq), seq=seq, head=head, tail_token=tail_token,
                                                          protected_token=protected_token))
 
     def new_workspace(self, shape: Shape, device: torch.device | str = "cuda") -> torch.Tensor:
-        """Returns uint8 [bytes that the shape needs]."""
+        """Returns a workspace for the shape, uint8 [bytes]."""
         return torch.empty(self.workspace_bytes(shape), dtype=torch.uint8, device=device)
 
     def decode_schedule(self, shape: Shape, lengths: Lengths, workspace: torch.Tensor) -> None:
-        """Divides a step's work. It is called once per step, before the layers."""
+        """Divides a step's work. Must be called once per step, before the layers."""
         self.call("decode_schedule", shape, lengths, *_memory(workspace))
 
     def decode_attention(self, shape: Shape, lengths: Lengths, layer: Layer, workspace: torch.Tensor) -> None:
-        """Attends with one query token of each sequence, or several (`max_queries`): it reads the layer's `q` and
-        writes its `out`."""
+        """Attends with one query token of each sequence, or several (`max_queries`). Reads the layer's `q` and writes
+        the layer's `out`."""
         self.call("decode_attention", shape, lengths, layer, *_memory(workspace))
 
     def prompt_attention(self, shape: PromptShape, prompt: Prompt, device: torch.device | str = "cuda") -> None:
-        """Attends with the tokens of prompts, whole or in parts. The workspace is allocated here."""
+        """Attends with the tokens of prompts, whole or in parts. The method allocates the workspace itself."""
         workspace = torch.empty(self.prompt_workspace_bytes(shape), dtype=torch.uint8, device=device)
         self.call("prompt_attention", shape, prompt, *_memory(workspace))
 
     def dequantize(self, shape: Shape, lengths: Lengths, layer: Layer, first_page: int, n_pages: int, keys: torch.Tensor,
                    values: torch.Tensor, seqs: torch.Tensor | None = None) -> None:
-        """Dequantizes pages first_page to first_page + n_pages of sequences (seqs, int32; None: all) into rows: keys,
-        values, BF16 or F16 [sequences, n_pages * 128, n_kv_heads, head_dim]. Rows after a sequence's last token keep
-        their values."""
+        """Dequantizes n_pages pages from first_page on of each sequence in seqs (int32; None: all) into rows. keys,
+        values: BF16 or F16 [sequences, n_pages * 128, n_kv_heads, head_dim]. Rows after a sequence's last token are
+        left unchanged."""
         self.call("dequantize", shape, lengths, layer,
                   Dequantization(n_seqs=keys.shape[0], seqs=seqs, first_page=first_page, n_pages=n_pages,
                                  n_heads=keys.shape[2], keys=keys, values=values, seq_stride=keys.stride(0),
@@ -145,9 +147,10 @@ class TorchLibrary(Library):
                           page_counts: torch.Tensor, max_pages: int, row_begins: torch.Tensor, keys: torch.Tensor,
                           values: torch.Tensor, seqs: torch.Tensor | None = None, key_hadamard: bool = False,
                           value_hadamard: bool = False) -> None:
-        """Dequantizes pages first_pages[i] to first_pages[i] + page_counts[i], at most max_pages, of sequence i (or
-        seqs[i]) into rows from row_begins[i] on. keys, values: BF16 or F16 [n_rows, n_kv_heads, channels], the first
-        channels of heads. Hadamard: undoes the rotation of appended rows. The other arrays are int32 [sequences]."""
+        """Dequantizes page_counts[i] pages, at most max_pages, from first_pages[i] on. The pages belong to sequence i,
+        or to seqs[i], and go into rows from row_begins[i] on. keys, values: BF16 or F16 [n_rows, n_kv_heads, channels],
+        with only the first channels of heads. key_hadamard and value_hadamard undo the rotation of appended rows. The
+        other arrays are int32 [sequences]."""
         self.call("dequantize", shape, lengths, layer,
                   Dequantization(n_seqs=len(first_pages), seqs=seqs, n_pages=max_pages, first_pages=first_pages,
                                  page_counts=page_counts, row_begins=row_begins, n_heads=keys.shape[1], keys=keys, values=values,
@@ -156,23 +159,25 @@ class TorchLibrary(Library):
 
     def merge(self, into: torch.Tensor, into_lse: torch.Tensor, other: torch.Tensor, other_lse: torch.Tensor) -> None:
         """Merges attention to other tokens into `into` [n_tokens, n_heads, head_dim]. Log-sum-exps are F32 [n_tokens,
-        n_heads]; -infinity stands for no tokens. Any strides are allowed."""
+        n_heads], with -infinity for no tokens. Any strides are allowed."""
         n_tokens, n_heads, head_dim = into.shape
         self.call("merge", 1, n_tokens, n_heads, head_dim, _partial(into, into_lse), _partial(other, other_lse))
 
     def rotate(self, rows: torch.Tensor, source: torch.Tensor | None = None) -> None:
-        """Multiplies the rows of `source` (None: `rows`) by the orthonormal Walsh-Hadamard matrix, which is its own
-        inverse, and writes them into rows [n_rows, n_heads, head_dim] of the same type."""
+        """Multiplies rows by the orthonormal Walsh-Hadamard matrix, which is its own inverse. Reads `source`, or `rows`
+        if it is None, and writes rows [n_rows, n_heads, head_dim] of that type."""
         self.transform(rows, source)
 
     def transform(self, rows: torch.Tensor, source: torch.Tensor | None = None, hadamard: bool = True,
                   factors: torch.Tensor | None = None, factors_after: torch.Tensor | None = None) -> None:
-        """Multiplies channels by `factors`, then, with `hadamard`, by the matrix, then by `factors_after`. Factors are
-        F32 [n_kv_heads, head_dim], each for as many neighbouring heads; None: all are 1."""
+        """Multiplies channels by `factors`, then with `hadamard` by the Walsh-Hadamard matrix, then by `factors_after`.
+        Factors are F32 [n_kv_heads, head_dim]; each row of factors serves equally many neighbouring heads. None means
+        factors of 1."""
         n_rows, n_heads, head_dim = rows.shape
         if source is None:
             source = rows
-        elif source.stride(-1) != 1:  # the library needs contiguous channels
+        # The library needs contiguous channels.
+        elif source.stride(-1) != 1:
             source = source.contiguous()
         if source.shape != rows.shape or source.dtype != rows.dtype:
             raise ValueError(f"rows {tuple(rows.shape)} of {rows.dtype} can't be those of a source {tuple(source.shape)} of "

@@ -1,10 +1,11 @@
-"""The library's operations as `torch.library` operators, `torch.ops.kvant.NAME`. torch.compile traces them as they are,
-even without a GPU, and CUDA graphs capture them. Importing this file registers them; the first call loads the library.
+"""Offers the library's operations as `torch.library` operators, `torch.ops.kvant.NAME`. torch.compile traces them
+without graph breaks, even without a GPU, and CUDA graphs capture them. Importing this file registers them; the first
+call loads the library.
 
-Pages lie in pools as `page_pool` makes them: a key page and its value page side by side, found by an int32 table
-[n_seqs, n_kv_heads, n_pages]. Tail pages are BF16. All tensors of a call lie on one GPU. Wrong types, shapes and
-devices are refused, but the contents of tables and counts are not checked, because only the GPU reads them. For sinks,
-codebooks or corrections use TorchLibrary."""
+Pages lie in pools as `page_pool` makes them. A key page and its value page lie side by side, and an int32 table
+[n_seqs, n_kv_heads, n_pages] finds them. Tail pages are BF16. All tensors of a call must be on one GPU. Wrong types,
+shapes and devices are refused. The contents of tables and counts are not checked, because only the GPU reads them.
+Sinks, codebooks and corrections need TorchLibrary."""
 
 import functools
 
@@ -15,7 +16,8 @@ from kvant.c_api import Layer, Lengths, Pages, Shape
 from kvant.torch.arguments import dense, on_one_gpu, shaped, typed
 from kvant.torch.library import TorchLibrary, type_of
 
-# `from __future__ import annotations` would turn annotations into texts, but torch.library reads them as types.
+# This file must not import `annotations` from __future__, which would turn annotations into texts: torch.library reads
+# them as types.
 
 
 @functools.cache
@@ -60,8 +62,8 @@ def _shape(table: torch.Tensor, head_dim: int, key_format: str = "", value_forma
 
 @torch.library.custom_op("kvant::rotate", mutates_args=())
 def rotate(rows: torch.Tensor) -> torch.Tensor:
-    """Multiplies rows [n_rows, n_heads, head_dim], BF16, F16 or F32, by the orthonormal Walsh-Hadamard matrix, its own
-    inverse."""
+    """Multiplies rows [n_rows, n_heads, head_dim], BF16, F16 or F32, by the orthonormal Walsh-Hadamard matrix, which is
+    its own inverse."""
     shaped(rows=(rows, (None, None, None)))
     rotated = torch.empty_like(rows, memory_format=torch.contiguous_format)
     if rows.numel():
@@ -77,8 +79,8 @@ def _(rows):
 
 @torch.library.custom_op("kvant::merge", mutates_args=("into", "into_lse"))
 def merge(into: torch.Tensor, into_lse: torch.Tensor, other: torch.Tensor, other_lse: torch.Tensor) -> None:
-    """Merges attention to some tokens with attention to others. into, other: [n_tokens, n_heads, head_dim];
-    log-sum-exps: F32 [n_tokens, n_heads]."""
+    """Merges attention to other tokens into attention to some tokens. into, other: [n_tokens, n_heads, head_dim];
+    into_lse, other_lse, log-sum-exps: F32 [n_tokens, n_heads]."""
     shaped(into=(into, (None, None, None)), other=(other, tuple(into.shape)))
     shaped(into_lse=(into_lse, tuple(into.shape[:2])), other_lse=(other_lse, tuple(into.shape[:2])))
     typed(torch.float32, into_lse=into_lse, other_lse=other_lse)
@@ -96,8 +98,8 @@ def _(into, into_lse, other, other_lse):
 @torch.library.custom_op("kvant::append", mutates_args=("tail_pool",))
 def append(tail_pool: torch.Tensor, tail_table: torch.Tensor, seq: torch.Tensor, tail_token: torch.Tensor, keys: torch.Tensor,
            values: torch.Tensor, key_hadamard: bool, value_hadamard: bool) -> None:
-    """Writes rows into tail pages at seq, tail_token, int32 [n_rows]; a negative tail_token leaves a row out. keys,
-    values: [n_rows, n_kv_heads, head_dim]."""
+    """Writes rows into tail pages at seq, tail_token, int32 [n_rows]; a row with a negative tail_token is left out.
+    keys, values: [n_rows, n_kv_heads, head_dim]."""
     _check_pages(tail_pool, tail_table, what="tail")
     shaped(keys=(keys, (None, tail_table.shape[1], None)), values=(values, tuple(keys.shape)))
     _check_counts(len(keys), seq=seq, tail_token=tail_token)
@@ -116,8 +118,8 @@ def _(tail_pool, tail_table, seq, tail_token, keys, values, key_hadamard, value_
 @torch.library.custom_op("kvant::seal", mutates_args=("sealed_pool",))
 def seal(sealed_pool: torch.Tensor, sealed_table: torch.Tensor, tail_pool: torch.Tensor, tail_table: torch.Tensor,
          tail_page: torch.Tensor, sealed_page: torch.Tensor, key_format: str, value_format: str, head_dim: int) -> None:
-    """Encodes a full tail page of each sequence. tail_page: int32 [n_seqs], which page (negative: none). sealed_page:
-    its destination."""
+    """Encodes a full tail page of each sequence. tail_page: int32 [n_seqs], the page to encode (negative: none).
+    sealed_page: int32 [n_seqs], its destination."""
     _check_pages(sealed_pool, sealed_table)
     n_seqs, n_kv_heads, _ = sealed_table.shape
     _check_pages(tail_pool, tail_table, n_seqs, n_kv_heads, "tail")
@@ -141,9 +143,9 @@ def _(sealed_pool, sealed_table, tail_pool, tail_table, tail_page, sealed_page, 
 def decode_attention(q: torch.Tensor, sealed_pool: torch.Tensor, sealed_table: torch.Tensor, sealed_pages: torch.Tensor,
                      tail_pool: torch.Tensor, tail_table: torch.Tensor, tail_tokens: torch.Tensor, key_format: str,
                      value_format: str, softmax_scale: float) -> torch.Tensor:
-    """Attends with one token of each sequence, q [n_seqs, n_heads, head_dim], to its sealed pages and its tail's tokens
-    (counts: int32 [n_seqs]). The result has q's type. With q [n_seqs, tokens, n_heads, head_dim], it attends with a
-    sequence's last 2 to 8 tokens, and each sees the tokens up to itself."""
+    """Attends with one token of each sequence, q [n_seqs, n_heads, head_dim], to its sealed pages and the tokens of its
+    tail. sealed_pages, tail_tokens: int32 [n_seqs], their counts. The result has q's type. A q of [n_seqs, tokens,
+    n_heads, head_dim] holds the last 2 to 8 tokens of each sequence, each of which sees the tokens up to itself."""
     _check_pages(sealed_pool, sealed_table)
     n_seqs, n_kv_heads, _ = sealed_table.shape
     _check_pages(tail_pool, tail_table, n_seqs, n_kv_heads, "tail")
@@ -161,7 +163,7 @@ def decode_attention(q: torch.Tensor, sealed_pool: torch.Tensor, sealed_table: t
 
 
 def _attend(q, sealed_pool, sealed_table, sealed_pages, tail_pool, tail_table, tail_tokens, key_format, value_format, softmax_scale):
-    """decode_attention for arguments that are already checked."""
+    """Does what decode_attention does, with arguments that are already checked."""
     max_queries = q.shape[1] if q.dim() == 4 else 1
     rows = (q if q.stride(-1) == 1 else q.contiguous()).reshape(-1, *q.shape[-2:])
     shape = _shape(sealed_table, rows.shape[2], key_format, value_format, rows.shape[1], softmax_scale, max_queries)
@@ -185,8 +187,8 @@ def _(q, sealed_pool, sealed_table, sealed_pages, tail_pool, tail_table, tail_to
 @torch.library.custom_op("kvant::dequantize", mutates_args=())
 def dequantize(sealed_pool: torch.Tensor, sealed_table: torch.Tensor, sealed_pages: torch.Tensor, key_format: str,
                value_format: str, head_dim: int, first_page: int, n_pages: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns sealed pages first_page to first_page + n_pages of each sequence as keys and values, BF16 [n_seqs,
-    n_pages * 128, n_kv_heads, head_dim]. Rows after a sequence's last page are zeros."""
+    """Returns n_pages sealed pages from first_page on of each sequence as keys and values, BF16 [n_seqs, n_pages * 128,
+    n_kv_heads, head_dim]. Rows after a sequence's last page are zeros."""
     _check_pages(sealed_pool, sealed_table)
     n_seqs, n_kv_heads, _ = sealed_table.shape
     _check_counts(n_seqs, sealed_pages=sealed_pages)

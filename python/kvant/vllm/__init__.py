@@ -1,6 +1,7 @@
-"""kvant as a vLLM plug-in: `--attention-backend CUSTOM --kv-cache-dtype kvant_uniform_4bit` (docs/guide/vllm.md).
+"""Integrates kvant into vLLM as a plug-in: `--attention-backend CUSTOM --kv-cache-dtype kvant_uniform_4bit`
+(docs/guide/vllm.md).
 
-vLLM calls `register` in each of its processes. What depends on vLLM's release is in a file for each."""
+vLLM calls `register` in each of its processes. Everything that depends on vLLM's release is in one file per release."""
 
 RELEASES = {"0.26": "v026", "0.33": "v033"}
 
@@ -8,7 +9,7 @@ _is_registered = False
 
 
 def register() -> None:
-    """Adds kvant's cache types and its attention backend to vLLM. May be called more than once in a process."""
+    """Adds kvant's cache types and its attention backend to vLLM. A process may call this function several times."""
     global _is_registered
     from importlib import import_module
     from importlib.metadata import version

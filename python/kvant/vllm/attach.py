@@ -1,8 +1,8 @@
-"""Turns vLLM's attention layers into kvant's. This part is the same for all supported releases of vLLM; each release
-describes its own part as a `Release` (v026, v033).
+"""Turns vLLM's attention layers into kvant's. This file serves all supported releases of vLLM; each release describes
+its differences as a `Release` (v026, v033).
 
-vLLM has one KV layer per attention layer, which holds sealed pages here. A second one, for tails, is added with it.
-Layers with a sliding window remain vLLM's: unquantized, on a backend that vLLM chooses."""
+vLLM has one KV layer per attention layer, which holds sealed pages here. The plug-in adds a second KV layer for tails.
+Layers with a sliding window stay with vLLM, unquantized and on a backend that vLLM chooses."""
 
 from __future__ import annotations
 
@@ -24,16 +24,20 @@ from kvant.vllm.recipes import CACHE_TYPES, CONSTANTS_EXAMPLE, constants_file, f
 from kvant.vllm.refusals import n_drafts, refuse_unsupported
 
 TAIL_SUFFIX = ".kvant_tail"
-WINDOWED = "sliding_window"  # vLLM's name for such layers
+# vLLM's name for layers with a sliding window.
+WINDOWED = "sliding_window"
 
 
 @dataclass(frozen=True)
 class Release:
-    """What differs between vLLM's releases."""
+    """Describes what differs between vLLM's releases."""
 
-    sealed_spec: Callable[..., Any]  # takes n_kv_heads, head_size, block_bytes, max_drafts
-    tail_spec: Callable[..., Any]  # takes n_kv_heads, head_size, block_bytes, blocks_per_request
-    drafts_of: tuple[str, ...]  # supported methods of speculative decoding
+    # Takes n_kv_heads, head_size, block_bytes, max_drafts.
+    sealed_spec: Callable[..., Any]
+    # Takes n_kv_heads, head_size, block_bytes, blocks_per_request.
+    tail_spec: Callable[..., Any]
+    # The supported methods of speculative decoding.
+    drafts_of: tuple[str, ...]
 
 
 class TailLayer(AttentionLayerBase):
@@ -41,7 +45,8 @@ class TailLayer(AttentionLayerBase):
 
     def __init__(self, state, backend, release: Release):
         self.kvant, self._backend, self._release = state, backend, release
-        self.kv_cache = torch.tensor([])  # replaced when vLLM binds the blocks
+        # vLLM replaces the tensor when it binds the blocks.
+        self.kv_cache = torch.tensor([])
 
     def get_attn_backend(self):
         return self._backend
@@ -77,7 +82,8 @@ def wrap_attention(release: Release) -> None:
 
 
 def leave_windowed(arguments: dict[str, Any], vllm_config) -> None:
-    """Changes the arguments of a layer that is being made if it has a sliding window and kvant's cache type."""
+    """Changes the arguments of a layer that vLLM is making, if the layer has a sliding window and kvant's cache type.
+    """
     cache = arguments.get("cache_config")
     if cache is None or cache.cache_dtype not in CACHE_TYPES:
         return
@@ -85,12 +91,13 @@ def leave_windowed(arguments: dict[str, Any], vllm_config) -> None:
         return
     arguments["cache_config"] = copy.copy(cache)
     arguments["cache_config"].cache_dtype = "float16" if vllm_config.model_config.dtype == torch.float16 else "bfloat16"
-    vllm_config.attention_config.backend_per_kind.setdefault(WINDOWED, None)  # None lets vLLM choose
+    # None lets vLLM choose.
+    vllm_config.attention_config.backend_per_kind.setdefault(WINDOWED, None)
 
 
 def demand_backend(arguments: dict[str, Any], vllm_config) -> None:
-    """Checks the arguments of a layer that is being made. ValueError: it has kvant's cache type but no backend of
-    kvant's; vLLM would only say that no other backend takes the type."""
+    """Checks the arguments of a layer that vLLM is making. Raises ValueError if the layer has kvant's cache type but
+    another backend. vLLM would only say that no other backend supports the type."""
     cache, config = arguments.get("cache_config"), vllm_config.attention_config
     chosen = config.backend_per_kind.get("full_attention", config.backend)
     if cache is not None and cache.cache_dtype in CACHE_TYPES and getattr(chosen, "name", chosen) != "CUSTOM":
@@ -98,7 +105,7 @@ def demand_backend(arguments: dict[str, Any], vllm_config) -> None:
 
 
 def windowed_spec(original_spec: Callable[..., Any], vllm_config):
-    """Returns the specification of a layer that is not kvant's, in blocks of the size of kvant's."""
+    """Returns the specification of a layer that is not kvant's, with blocks as large as kvant's."""
     state = _state(vllm_config)
     if state is None:
         if vllm_config.cache_config.cache_dtype in CACHE_TYPES:
@@ -111,7 +118,8 @@ def windowed_spec(original_spec: Callable[..., Any], vllm_config):
     try:
         spec = original_spec(vllm_config)
         page_bytes = spec.page_size_bytes if spec is not None else block_bytes
-    except AssertionError:  # vLLM raises this if pages do not fit
+    # vLLM raises this error if pages do not fit into blocks.
+    except AssertionError:
         page_bytes = None
     if page_bytes != block_bytes:
         raise NotImplementedError(f"kvant needs blocks of {block_bytes} bytes, in which layers that are not its own don't fit, "
@@ -120,13 +128,13 @@ def windowed_spec(original_spec: Callable[..., Any], vllm_config):
 
 
 def _state(vllm_config):
-    """Returns the state that the model's layers share so far."""
+    """Returns the state that the model's layers share so far, or None."""
     layers = vllm_config.compilation_config.static_forward_context.values()
     return next((x.kvant for x in layers if isinstance(x, TailLayer)), None)
 
 
 def _attach(layer, vllm_config, release: Release) -> None:
-    """Makes a layer one of kvant's: it joins the model's state and gets a layer for its tails."""
+    """Makes a layer one of kvant's: the layer joins the model's state and gets a KV layer for its tails."""
     from kvant.vllm import backend
 
     refuse_unsupported(vllm_config, release.drafts_of)

@@ -21,13 +21,13 @@ HEAD_SIZES = (64, 128, 256)
 ACTIVATIONS = (torch.bfloat16, torch.float16)
 MAX_GROUP = 16
 MAX_KV_HEADS = 64
-# Reasons of the base class that are replaced by clearer ones.
+# Clearer reasons replace these reasons of the base class.
 REPLACED_REASONS = ("head_size not supported", "dtype not supported", "kv_cache_dtype not supported",
                     "block_size not supported", "compute capability not supported", "sliding window not supported")
 
 
 class KvantBackend(AttentionBackend):
-    """The backend for sealed pages. Subclasses know their model's block size."""
+    """The backend for sealed pages. Subclasses know the block size of their model."""
 
     supported_dtypes = list(ACTIVATIONS)
     supported_kv_cache_dtypes = list(CACHE_TYPES)
@@ -71,13 +71,13 @@ class KvantBackend(AttentionBackend):
 
     @classmethod
     def supports_device_cpu_query_lens_mismatch(cls) -> bool:
-        """False, because the host divides a step among its requests."""
+        """Returns False, because the host divides a step among its requests."""
         return False
 
     @classmethod
     def validate_configuration(cls, head_size, dtype, kv_cache_dtype, block_size, *, device_capability,
                                has_sliding_window=False, **others) -> list[str]:
-        """Returns sentences that say why a configuration is refused; none if it is supported."""
+        """Returns sentences that say why a configuration is refused, or an empty list if it is supported."""
         reasons = []
         if kv_cache_dtype not in CACHE_TYPES:
             reasons.append(f"kvant needs --kv-cache-dtype {', '.join(CACHE_TYPES)}, not {kv_cache_dtype}")
@@ -106,7 +106,8 @@ class KvantTailBackend(KvantBackend):
 
 
 class _Builder(AttentionMetadataBuilder[Step]):
-    _cudagraph_support = AttentionCGSupport.UNIFORM_BATCH  # decoded requests must have equally many drafts
+    # All decoded requests of a captured step must have equally many drafts.
+    _cudagraph_support = AttentionCGSupport.UNIFORM_BATCH
     kind = ""
 
     def __init__(self, kv_cache_spec, layer_names, vllm_config, device):
@@ -114,7 +115,8 @@ class _Builder(AttentionMetadataBuilder[Step]):
         self._init_reorder_batch_threshold(1, supports_spec_as_decode=True)
         context = vllm_config.compilation_config.static_forward_context
         self.state: ModelState = context[layer_names[0]].kvant
-        if len(layer_names) != len(self.state.layers):  # a step is described once for all layers
+        # One description of a step must serve all layers.
+        if len(layer_names) != len(self.state.layers):
             raise NotImplementedError("kvant does not support models of which vLLM divides the layers without a sliding window "
                                       "among block tables: those with fewer layers with a window than without")
 
@@ -143,12 +145,12 @@ class TailBuilder(_Builder):
 
 
 class KvantImpl(AttentionImpl[Step]):
-    """The attention of one layer."""
+    """Runs the attention of one layer."""
 
     def __init__(self, num_heads, head_size, scale, num_kv_heads=None, alibi_slopes=None, sliding_window=None,
                  kv_cache_dtype="auto", logits_soft_cap=None, attn_type=AttentionType.DECODER,
                  kv_sharing_target_layer_name=None, sinks=None, **others):
-        """sinks: attention sinks (gpt-oss), logits [num_heads], which exist when the weights are loaded."""
+        """`sinks` holds the attention sinks of gpt-oss, logits [num_heads], which exist once the weights are loaded."""
         self.num_heads, self.head_size, self.scale = num_heads, head_size, float(scale)
         self.num_kv_heads = num_kv_heads or num_heads
         self.kv_cache_dtype, self.softcap = kv_cache_dtype, float(logits_soft_cap or 0)
@@ -167,15 +169,17 @@ class KvantImpl(AttentionImpl[Step]):
     def process_weights_after_loading(self, act_dtype) -> None:
         if self.sinks is not None:
             logits = self.sinks.detach().float().contiguous()
-            # A second load copies them, because CUDA graphs read them in place.
+            # A second load of the weights copies the sinks into the tensor, because CUDA graphs read it in place.
             self._sink_logits = logits if self._sink_logits is None else self._sink_logits.copy_(logits)
 
     def forward(self, layer, query, key, value, kv_cache, attn_metadata, output, output_scale=None,
                 output_block_scale=None):
-        """query, output: BF16 or F16 [n_tokens, num_heads, head_size]; key, value: likewise [n_tokens, num_kv_heads, head_size]."""
+        """Runs a layer. query, output: BF16 or F16 [n_tokens, num_heads, head_size]. key, value: BF16 or F16 [n_tokens,
+        num_kv_heads, head_size]."""
         if output_scale is not None or output_block_scale is not None:
             raise NotImplementedError("kvant does not support quantized attention outputs")
-        if attn_metadata is None:  # vLLM is measuring the memory that a step takes
+        # vLLM measures the memory that a step takes.
+        if attn_metadata is None:
             return self._rehearse(layer, output)
         attention = None if self.softcap or self.sinks is not None else _prompt_attention(self.head_size)
         attend(attn_metadata, kv_cache, query, key, value, output, attention, self._sink_logits)
@@ -190,7 +194,8 @@ class KvantImpl(AttentionImpl[Step]):
 
 
 def _prompt_attention(head_size: int) -> prefill.VarlenAttention | None:
-    """Returns the attention for prompts; None: the library's. On Hopper, FlashAttention 3 is faster at heads of 256."""
+    """Returns the attention for prompts, or None for the library's. On Hopper, FlashAttention 3 is faster for heads of
+    256."""
     return _flash_attention if head_size > 128 and torch.cuda.get_device_capability() == (9, 0) else None
 
 

@@ -11,7 +11,7 @@ from kvant.paged.recipes import Recipe
 
 
 def constants_of_rank(path: str, recipe: Recipe, vllm_config, softmax_scale: float) -> tuple[Recipe, ModelConstants]:
-    """Returns the recipe with the model's constants. ValueError, kvant.Error: a sentence for users."""
+    """Returns the recipe with the model's constants. Raises ValueError or kvant.Error with a sentence for users."""
     model, parallel = vllm_config.model_config, vllm_config.parallel_config
     config, n_ranks = model.hf_text_config, parallel.tensor_parallel_size
     n_kv_heads = model.get_total_num_kv_heads()

@@ -1,7 +1,7 @@
-"""Carries the quality guard's findings from vLLM's workers to its metrics. Workers are other processes than the one
-that serves /metrics, and vLLM carries no plug-in's figures between them. So each worker writes a small file into a
-folder that all processes of a server know by their environment. A Prometheus collector reads the files when it is
-asked."""
+"""Carries the quality guard's findings from vLLM's workers to its metrics. Workers are separate from the process that
+serves /metrics, and vLLM transports no figures of plug-ins between them. Each worker therefore writes a small file into
+a folder that all processes of a server know from their environment. A Prometheus collector reads the files at each
+request."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ import tempfile
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # registering the plug-in must not import NumPy or PyTorch
+# Registering the plug-in must not import NumPy or PyTorch.
+if TYPE_CHECKING:
     from kvant.paged.quality_guard import GuardReport
 
-FOLDER = "KVANT_GUARD_FOLDER"  # the first process of a server sets it
+# The first process of a server sets this environment variable.
+FOLDER = "KVANT_GUARD_FOLDER"
 METRICS = {
     "kvant_guard_attention_error": "Relative error of attention outputs by quantization, root mean square over layers",
     "kvant_guard_worst_layer_error": "That of the layer where it is largest",
@@ -27,19 +29,21 @@ METRICS = {
 
 
 def prepare() -> None:
-    """Runs in each of vLLM's processes, as early as possible."""
+    """Prepares the folder and the collector. Each of vLLM's processes calls this function as early as possible."""
     if FOLDER not in os.environ:
         os.environ[FOLDER] = tempfile.mkdtemp(prefix="kvant-guard-")
         atexit.register(_remove, os.environ[FOLDER], os.getpid())
     try:
         from prometheus_client import REGISTRY
-    except ImportError:  # this process serves no metrics
+    # This process serves no metrics.
+    except ImportError:
         return
     REGISTRY.register(Collector())
 
 
 def _remove(folder: str, creator: int) -> None:
-    if os.getpid() == creator:  # a forked process must not remove the folder
+    # A forked process must not remove the folder.
+    if os.getpid() == creator:
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -62,13 +66,14 @@ def _read() -> Iterator[tuple[str, dict[str, float]]]:
     for path in pathlib.Path(os.environ[FOLDER]).glob("*.json"):
         try:
             yield path.stem, json.loads(path.read_text())
-        except (OSError, ValueError):  # the server is ending
+        # The server is ending.
+        except (OSError, ValueError):
             pass
 
 
 def reporter(rank: int, say: Callable[[str], None], warn: Callable[[str], None]) -> Callable[[GuardReport], None]:
-    """Returns the function that a worker's guard reports to. rank: of tensor parallelism. say, warn: print a line in
-    the log, each line at most once."""
+    """Returns the function to which a worker's guard reports. `rank` is the rank of tensor parallelism. say() and
+    warn() print a line in the log; each line is printed at most once."""
     said = set()
 
     def once(how: Callable[[str], None], line: str) -> None:
@@ -83,7 +88,8 @@ def reporter(rank: int, say: Callable[[str], None], warn: Callable[[str], None])
             part = path.with_suffix(".part")
             part.write_text(json.dumps(dict(zip(METRICS, map(float, values)))))
             part.replace(path)
-        except OSError:  # another machine's folder, or a server that is ending
+        # The folder is on another machine, or the server is ending.
+        except OSError:
             pass
         if found.checks:
             once(say, f"kvant: guard: attention is off by {100 * found.error:.1f} % of itself, {100 * values[1]:.1f} % in layer "

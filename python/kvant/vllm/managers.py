@@ -1,5 +1,5 @@
-"""Block managers of vLLM's scheduler for both kinds of blocks. They read `blocks_per_request` or `max_drafts` of their
-specification (v026, v033)."""
+"""Extends the block managers of vLLM's scheduler for sealed blocks and tail blocks. The managers read
+`blocks_per_request` or `max_drafts` from their specification (v026, v033)."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from vllm.v1.core.single_type_kv_cache_manager import FullAttentionManager, Sing
 
 
 class KvantSealedManager(FullAttentionManager):
-    """Publishes pages that decoded tokens fill one step later. They are sealed before the next step (FilledPages) or
-    during its attention (draft_rows), so no request of the same step may share them. Pages that a prompt fills are
-    sealed at once."""
+    """Publishes pages that decoded tokens fill one step later. Such pages are sealed before the next step (FilledPages)
+    or during its attention (draft_rows), so no request of the step that fills them may share them. Pages that a prompt
+    fills are sealed at once."""
 
     supports_fine_grained_hash_lookup = False
 
     def cache_blocks(self, request, num_tokens, *args, **kwargs) -> None:
-        """num_tokens: tokens after the step, without drafts."""
+        """num_tokens counts the tokens after the step, without drafts."""
         computed = request.num_computed_tokens
         if num_tokens <= computed + 1 + self.kv_cache_spec.max_drafts:
             num_tokens = min(num_tokens, computed)
@@ -22,8 +22,8 @@ class KvantSealedManager(FullAttentionManager):
 
 
 class KvantTailManager(SingleTypeKVCacheManager):
-    """Gives a request its tail blocks in its first step. They are never shared. A prefix hit is a whole number of
-    pages, so it needs no tail block."""
+    """Gives a request its tail blocks in its first step. No request shares them. A prefix hit is a whole number of
+    pages and therefore needs no tail block."""
 
     def get_num_blocks_to_allocate(self, request_id, *args, **kwargs) -> int:
         return 0 if self.req_to_blocks.get(request_id) else self.kv_cache_spec.blocks_per_request

@@ -1,9 +1,10 @@
-"""The plug-in's recipes: `--kv-cache-dtype` names one, or names `kvant`, and `--additional-config '{"kvant": {"recipe":
-"k=...,v=...,sink=1"}}'` (or a name with what differs: `"uniform-4bit,prompt=flashq"`) says what it is. `"constants"` beside it (or alone, with a recipe by name) is the file that
-kvant.hf.calibrate has made of the model.
+"""Reads the plug-in's recipes. `--kv-cache-dtype` names a recipe, or is `kvant`. In the second case
+`--additional-config '{"kvant": {"recipe": "k=...,v=...,sink=1"}}'` gives the recipe, as keys or as a name with
+differing items ("uniform-4bit,prompt=flashq"). An entry "constants" in that configuration names the file that
+kvant.hf.calibrate made for the model.
 
-Names of cache types are `kvant_` and the recipe's in the registry. Those from before keep the cache that they had, and the log says which
-recipe that is."""
+A cache type is called `kvant_` and the recipe's name in the registry. Older names keep the cache that they had, and the
+log says which recipe it is."""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ def _own(additional_config) -> Mapping[str, str]:
 
 
 def find_recipe(cache_type: str, additional_config) -> Recipe:
-    """cache_type: one of CACHE_TYPES. additional_config: vLLM's. ValueError: a sentence for users."""
+    """Returns the recipe for a cache type of CACHE_TYPES and vLLM's additional_config. Raises ValueError with a
+    sentence for users."""
     text = _own(additional_config).get(_RECIPE)
     if cache_type != CUSTOM:
         if text is not None:
@@ -48,5 +50,5 @@ def find_recipe(cache_type: str, additional_config) -> Recipe:
 
 
 def constants_file(additional_config) -> str | None:
-    """Returns the file of the model's constants; None: there is none. ValueError: as find_recipe."""
+    """Returns the file of the model's constants, or None. Raises ValueError with a sentence for users."""
     return _own(additional_config).get(_CONSTANTS)

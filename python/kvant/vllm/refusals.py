@@ -6,7 +6,8 @@ from kvant import PAGE
 
 
 def refuse_unsupported(config, drafts_of=()) -> None:
-    """config: a VllmConfig. drafts_of: supported methods of speculative decoding."""
+    """Raises an error for an unsupported VllmConfig. `drafts_of` lists the supported methods of speculative decoding.
+    """
     parallel, cache = config.parallel_config, config.cache_config
     speculative = config.speculative_config
     method = speculative.method if speculative is not None else None
@@ -22,7 +23,8 @@ def refuse_unsupported(config, drafts_of=()) -> None:
         "pipeline parallelism": parallel.pipeline_parallel_size > 1,
         "decode context parallelism": parallel.decode_context_parallel_size > 1,
         "prefill context parallelism": getattr(parallel, "prefill_context_parallel_size", 1) > 1,
-        "microbatches (--enable-dbo, --ubatch-size)": parallel.use_ubatching,  # two steps would share one workspace
+        # Two steps would share one workspace.
+        "microbatches (--enable-dbo, --ubatch-size)": parallel.use_ubatching,
         "sleep mode": config.model_config.enable_sleep_mode,
         "--kv-cache-dtype-skip-layers": bool(cache.kv_cache_dtype_skip_layers),
         "prefix hits within a page (prefix_match_unit)": getattr(cache, "prefix_match_unit", None) not in (None, PAGE),
@@ -35,6 +37,6 @@ def refuse_unsupported(config, drafts_of=()) -> None:
 
 
 def n_drafts(config) -> int:
-    """The most draft tokens after a request's newest token."""
+    """Returns the largest number of draft tokens after a request's newest token."""
     speculative = config.speculative_config
     return speculative.num_speculative_tokens if speculative is not None else 0

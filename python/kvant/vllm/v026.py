@@ -1,8 +1,8 @@
-"""Connects the plug-in to vLLM 0.26, with everything that another version may need differently:
+"""Connects the plug-in to vLLM 0.26. This file holds everything that another release may need differently:
 
 - cache types: `--kv-cache-dtype` is a closed list, which `register` extends;
-- specifications of both KV layers: the bytes of a page are their property, and blocks of all layers are equally
-large."""
+- specifications of both KV layers: they state the bytes of a page as a property, and all layers need blocks of one
+size."""
 
 from __future__ import annotations
 
@@ -43,12 +43,13 @@ def _add_cache_types() -> None:
     config.__annotations__["cache_dtype"] = names
     config.__dataclass_fields__["cache_dtype"].type = names
     pydantic.dataclasses.rebuild_dataclass(config, force=True)
-    pydantic.dataclasses.rebuild_dataclass(vllm.config.vllm.VllmConfig, force=True)  # it embeds the schema
+    # VllmConfig embeds the schema.
+    pydantic.dataclasses.rebuild_dataclass(vllm.config.vllm.VllmConfig, force=True)
 
 
 @dataclass(frozen=True, kw_only=True)
 class KvantSealedSpec(FullAttentionSpec):
-    """Specifies blocks of 128 tokens."""
+    """Specifies blocks of 128 tokens for sealed pages."""
 
     block_bytes: int = 0
     max_drafts: int = 0
@@ -59,14 +60,15 @@ class KvantSealedSpec(FullAttentionSpec):
 
     @classmethod
     def merge(cls, specs):
-        if any(spec != specs[0] for spec in specs):  # vLLM asks in this way and expects this exception
+        # vLLM calls merge() to find out whether specifications can be merged, and expects this exception if not.
+        if any(spec != specs[0] for spec in specs):
             raise AssertionError("kvant: all layers must have the same KV heads, head size and recipe")
         return specs[0]
 
 
 @dataclass(frozen=True, kw_only=True)
 class KvantTailSpec(AttentionSpec):
-    """Specifies a fixed number of blocks per request."""
+    """Specifies a fixed number of tail blocks per request."""
 
     block_bytes: int = 0
     blocks_per_request: int = 0
@@ -89,11 +91,12 @@ def tail_spec(n_kv_heads: int, head_size: int, block_bytes: int, blocks_per_requ
                          block_bytes=block_bytes, blocks_per_request=blocks_per_request)
 
 
-# The second model runner of vLLM 0.26 has no ngram drafts, and other methods need a draft model.
+# The second model runner of vLLM 0.26 has no drafts by n-grams, and other methods need a draft model.
 RELEASE = Release(sealed_spec, tail_spec, drafts_of=())
 
 
 def add_specs() -> None:
-    KVCacheSpecRegistry._ensure_registered()  # vLLM registers its own only into an empty list, so it goes first
+    # vLLM registers its own specifications only into an empty list, so they must be registered first.
+    KVCacheSpecRegistry._ensure_registered()
     KVCacheSpecRegistry.register(KvantSealedSpec, KvantSealedManager, uniform_type_base_spec=FullAttentionSpec)
     KVCacheSpecRegistry.register(KvantTailSpec, KvantTailManager, uniform_type_base_spec=KvantTailSpec)

@@ -1,5 +1,5 @@
-"""Connects the plug-in to vLLM 0.33. Cache types are registered. A specification gives a block's bytes as those of one
-state of 128 tokens. Tails are the kind of ring that vLLM knows: never shared, without slots for single tokens."""
+"""Connects the plug-in to vLLM 0.33. Cache types are registered. A specification states the bytes of a block as those
+of one state of 128 tokens. Tails use vLLM's ring buffer, which is never shared and has no slots for single tokens."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _add_cache_types() -> None:
 
 
 class _CacheType:
-    """What vLLM asks of a cache type."""
+    """Describes a cache type to vLLM."""
 
     name = ""
 
@@ -45,20 +45,21 @@ class _CacheType:
 
 @dataclass(frozen=True, kw_only=True)
 class KvantSealedSpec(FullAttentionSpec):
-    """Specifies blocks of 128 tokens."""
+    """Specifies blocks of 128 tokens for sealed pages."""
 
     max_drafts: int = 0
 
     @classmethod
     def merge(cls, specs):
-        if any(spec != specs[0] for spec in specs):  # vLLM asks in this way and expects this exception
+        # vLLM calls merge() to find out whether specifications can be merged, and expects this exception if not.
+        if any(spec != specs[0] for spec in specs):
             raise AssertionError("kvant: all layers must have the same KV heads, head size and recipe")
         return specs[0]
 
 
 @dataclass(frozen=True, kw_only=True)
 class KvantTailSpec(CircularBufferSpec):
-    """Specifies a fixed number of blocks per request."""
+    """Specifies a fixed number of tail blocks per request."""
 
     blocks_per_request: int = 0
 
@@ -86,6 +87,7 @@ RELEASE = Release(sealed_spec, tail_spec, drafts_of=("ngram", "ngram_gpu"))
 
 
 def add_specs() -> None:
-    KVCacheSpecRegistry._ensure_registered()  # vLLM registers its own only into an empty list, so it goes first
+    # vLLM registers its own specifications only into an empty list, so they must be registered first.
+    KVCacheSpecRegistry._ensure_registered()
     KVCacheSpecRegistry.register(KvantSealedSpec, KvantSealedManager, uniform_type_base_spec=FullAttentionSpec)
     KVCacheSpecRegistry.register(KvantTailSpec, KvantTailManager, uniform_type_base_spec=KvantTailSpec)
