@@ -19,7 +19,7 @@ struct AttentionSettings {
 // Returns {"schema":"kvant.bench.attention/2", "read_gbps":.., "results":[{"recipe":.., "ctx":.., "us":..,
 // "gbps":.., "limit_us":.., "rival":.., "ratio":.., ..}]}. limit_us is the time that reading from memory
 // alone would take. "rival" is the fastest rival that stores at least as many bits, and ratio says how many
-// times faster the row is. Both are null if there is no rival.
+// times faster the row is. Both values are null if there is no rival.
 std::string attention_to_json(std::span<const AttentionRow> rows, const AttentionSettings& settings);
 // Returns the figures as a table for a terminal.
 std::string attention_table(std::span<const AttentionRow> rows, const AttentionSettings& settings);

@@ -77,8 +77,8 @@ std::vector<std::uint16_t> tail_pages(int heads, int pages, int d, bool rotated)
   return bytes;
 }
 
-// Returns the strong directions of an error metric, [d][kMetricRank]. Each is half as strong as the one
-// before.
+// Returns the strong directions of an error metric, [d][kMetricRank]. Each direction is half as strong as the
+// previous direction.
 std::vector<float> directions_of_head(int d) {
   std::mt19937 random(5);
   std::normal_distribution<float> normal;

@@ -152,7 +152,7 @@ __device__ __forceinline__ float4 sum_of_warps(const StateShared<Heads>& shared,
   return total;
 }
 
-// Returns phi(q) z of query head h. One warp runs this.
+// Returns phi(q) z of query head h. One warp runs this function.
 template <int Heads>
 __device__ __forceinline__ float sum_of_features(const StateShared<Heads>& shared, int h, int lane) {
   const auto* phi = reinterpret_cast<const float*>(shared.phi[h]);

@@ -37,7 +37,7 @@ struct Settings {
   bool absolute;
   // Pages of different heads differ in size if true.
   bool unlike_heads = false;
-  // All pages are sealed together if true, and the sums after each page are kept.
+  // If true, all pages are sealed together, and the sums after each page are kept.
   bool at_once = false;
 };
 

@@ -1,6 +1,6 @@
-// This file has the arguments of the decode attention kernels, and the limits on which kernels and launching
-// host code must agree. The host fills in a DecodeArgs for each launch, or a SeveralArgs if sequences have
-// several queries. Shapes in brackets name the slowest dimension first.
+// Defines the arguments of the decode attention kernels, and the limits on which kernels and launching host
+// code must agree. The host fills in a DecodeArgs for each launch, or a SeveralArgs if sequences have several
+// queries. Shapes in brackets name the slowest dimension first.
 #pragma once
 
 #include <vector_types.h>
@@ -71,8 +71,9 @@ struct alignas(16) WorkStart {
   std::int32_t head, seq;              // `head` is an index into DecodeArgs::heads.
   std::int32_t seq_begin, seq_end;     // units [seq_begin, seq_end) of each head
   std::int32_t n_sealed, n_protected;  // pages of the sequence
-  // Several CTAs may share a sequence and head. first_cta is the first of those that share the one in which
-  // this CTA begins. last_cta is the last of those that share the one in which this CTA ends.
+  // Several CTAs may share a sequence and head. first_cta is the first CTA that shares the sequence and head
+  // in which this CTA begins. last_cta is the last CTA that shares the sequence and head in which this CTA
+  // ends.
   std::int32_t first_cta, last_cta;
 };
 
@@ -134,12 +135,12 @@ struct DecodeArgs {
   int reproducible;
   float* lse;
   const float* sink_logits;  // [n_kv_heads * group], or null
-  // Kernels that skip values skip those of a page whose sums of weights do not exceed this threshold
+  // Kernels that skip values skip a page's values if no sum of the page's weights exceeds this threshold
   // (pairs/skipping.cuh).
   float skip_below;
   unsigned long long* skip_counts;  // [2]: pages seen and pages skipped; or null
   // KVLinC's correction: phi(q) S as [n_seqs][query head][head_dim], and phi(q) z as [n_seqs][query head].
-  // Both are null without a correction.
+  // Both pointers are null without a correction.
   const float *correction_numerator, *correction_denominator;
   int correction_absolute;
   std::int64_t out_seq_stride, out_head_stride;

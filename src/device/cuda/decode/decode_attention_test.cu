@@ -17,8 +17,8 @@ constexpr double kTolerance = 0.005;  // relative RMS error
 // The tolerance holds for unquantized tokens and F32 queries, which have 11 bits in products. Weights have 16
 // bits.
 constexpr double kPlainTolerance = 0.0005;
-// The factors give values of about 1e3, 1e4 and 5e4, and keys likewise, all below 65504, the largest
-// half-precision number.
+// The factors give keys and values of about 1e3, 1e4 and 5e4, all below 65504, the largest half-precision
+// number.
 constexpr float kLoud[] = {170, 1700, 10000};
 
 class DecodeAttention : public ::testing::TestWithParam<std::tuple<FormatPair, int>> {

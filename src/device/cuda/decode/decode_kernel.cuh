@@ -1,9 +1,9 @@
-// This file has the decode attention kernel, which attends to the pages of all sequences and KV heads of a
-// launch. CTAs are persistent. Each consumer warp of a CTA attends to pages of the CTA's range on its own.
-// The copying warp keeps a ring of pages in shared memory filled for each consumer warp (page_copier.cuh).
-// Where a range leaves a sequence, the warps merge their results. If no other CTA holds parts of the
-// sequence, they write the output. Otherwise the warps leave a partial result, and the last CTA to leave one
-// combines all partial results (leave_segment.cuh).
+// Defines the decode attention kernel, which attends to the pages of all sequences and KV heads of a launch.
+// CTAs are persistent. Each consumer warp of a CTA attends to pages of the CTA's range on its own. The
+// copying warp keeps a ring of pages in shared memory filled for each consumer warp (page_copier.cuh). Where
+// a range leaves a sequence, the warps merge their results. If no other CTA holds parts of the sequence, they
+// write the output. Otherwise the warps leave a partial result, and the last CTA to leave one combines all
+// partial results (leave_segment.cuh).
 //
 // Two warps share a ring if one warp has too few registers for its part of a page (heads of 256). Each of the
 // two warps attends to half of every page's tokens (Pair::kPageWarps). If CTAs have few pages, up to four
@@ -37,7 +37,7 @@
 
 namespace kvant::cuda {
 
-// Barriers from this one on serve the warps that share a ring. Barriers 0 and 1 serve all warps.
+// Barriers from this number on serve the warps that share a ring. Barriers 0 and 1 serve all warps.
 inline constexpr int kFirstRingBarrier = 2;
 
 // Holds a lane's scores of a page, which later become weights. The first index is the tile of 16 tokens. For
@@ -74,7 +74,7 @@ struct RingReader {
   __device__ int noted_unit() const { return load_shared(rings.unit(index, stage)); }
   __device__ bool is_full() const { return barrier_test(rings.full(index, stage), parity); }
   // Marks that this lane has read the slot. The slot is free once all lanes of the ring's warps have called
-  // this.
+  // release().
   __device__ void release() {
     release_kept(stage);
     keep();
@@ -90,7 +90,7 @@ struct RingReader {
   __device__ void release_kept(int of_stage) const { barrier_arrive(rings.empty(index, of_stage)); }
 };
 
-// This many warps share a ring by tokens. Each attends to a part of neighbouring tokens of every page.
+// This many warps share a ring by tokens. Each warp attends to a part of neighbouring tokens of every page.
 template <class Pair>
 inline constexpr int kPageWarps = 1;
 template <class Pair>
@@ -104,7 +104,7 @@ template <class Pair, int D>
 inline constexpr int kRingWarps = kPageWarps<Pair>* channel_warps(D);
 
 // Adds the scores that warps have computed from their blocks of channels. All warps that share the ring add
-// in the same order, so all get the same bits. The buffer holds the parts as [block][tile][lane].
+// in the same order, so all warps get the same bits. The buffer holds the parts as [block][tile][lane].
 template <int D>
 struct ScoreSums {
   float4 of[channel_warps(D)][kTokenTiles][kLanes];

@@ -41,7 +41,7 @@ struct MergedOutputs {
   // h.
   float2 out[Warps][2][kMTiles][kRow];
 
-  // Stores a lane's sums. Only lanes whose t / 2 selects the heads that are merged now may call this.
+  // Stores a lane's sums. Only lanes whose t / 2 selects the heads that are merged now may call put().
   __device__ void put(const Accumulator<block_dim(D)>& acc, int warp, int lane) {
 #pragma unroll
     for (int m = 0; m < kMTiles; ++m) {
@@ -144,8 +144,9 @@ __device__ __forceinline__ void store_pair(const Args& args, int seq, int kv_hea
   store_out(args, seq, kv_head * args.group + query, channel + 1, out.y);
 }
 
-// Merges what the consumer warps have left of a column, which is counted from the first column in the buffer.
-// With Several, only every 2^step_log2-th warp from `first_warp` on has the column or its channels.
+// Merges the results that consumer warps have left for a column, which is counted from the first column in
+// the buffer. With Several, only every 2^step_log2-th warp from `first_warp` on has left results for the
+// column.
 template <int D, bool Several>
 __device__ __forceinline__ PartialResult merge_warps(const MergeBuffer<D>& buffer, int n_warps, int first,
                                                      int column, int channel, int first_warp, int step_log2) {
@@ -212,7 +213,7 @@ __device__ __forceinline__ constexpr int log2_of(int power_of_two) {
 }
 
 // Merges the accumulators of all consumer warps and stores the result or leaves it for other CTAs. All
-// consumer warps must call this. 2^sharers_log2 warps share pages by columns.
+// consumer warps must call this function. 2^sharers_log2 warps share pages by columns.
 template <int D, class Args, class Part>
 __device__ __forceinline__ void leave_segment(const Args& args, int sharers_log2,
                                               const WorkRange<WarpPlace>& range, const Part& segment,

@@ -1,8 +1,8 @@
-// This file has the code of a CTA's copying warp. Lane w fills ring w with the pages of its units, in the
-// order in which the consumers read them. Units are dealt out as rings have space, so faster warps get more
-// units, for example those that share a scheduler with the copying warp. A sealed unit fills two slots, one
-// with its key page and one with its value page. An unquantized unit fills two slots for each tile of 16
-// tokens, keys first.
+// Defines what the copying warp of a CTA does. Lane w fills ring w with the pages of its units, in the order
+// in which the consumers read them. Units are dealt out as rings have space, so faster warps get more units,
+// for example warps that share a scheduler with the copying warp. A sealed unit fills two slots, one with its
+// key page and one with its value page. An unquantized unit fills two slots for each tile of 16 tokens, keys
+// first.
 #pragma once
 
 #include "device/cuda/decode/work_range.cuh"
@@ -44,7 +44,7 @@ struct Rings {
   static constexpr int bytes(int n_rings, int stages) { return n_rings * stages * 20 + (n_rings + 2) * 4; }
   __device__ std::uint32_t full(int warp, int stage) const { return barriers + (warp * stages + stage) * 16; }
   __device__ std::uint32_t empty(int warp, int stage) const { return full(warp, stage) + 8; }
-  // Initializes the barriers and the unit numbers. All threads of the CTA must call this and then pass a
+  // Initializes the barriers and the unit numbers. All threads of the CTA must call init() and then pass a
   // barrier. `n_lanes` lanes release each slot.
   __device__ void init(int n_lanes) const {
     for (int i = threadIdx.x; i < n * stages; i += blockDim.x) {
@@ -114,7 +114,7 @@ class PageCopier {
   // predecessors would wait behind all pages that the SM has requested to fill its rings.
   __device__ bool begins_slowly() const { return range_.n_units() <= kFewUnits; }
   // Says whether the lane may start its next copy while only few copies may be in flight. Sets `slowly` to
-  // false when queries have arrived or all rings are full. All lanes must call this.
+  // false when queries have arrived or all rings are full. All lanes must call this function.
   __device__ bool may_poll(bool& slowly) {
     while (ended_ < begun_ && barrier_test(rings_.full(warp_, ended_), 0)) ++ended_;
     const bool has_copy = live_ && begun_ < rings_.stages;

@@ -32,9 +32,9 @@ struct SharedSlice {
   __device__ int n_slices() const {
     return n_columns * slices_of_column(D);
   }
-  // Returns the CTA's place for partial results. A CTA has two places, one for the sequence in which its
-  // range begins and one for the sequence in which its range ends. For the first sharing CTA the sequence is
-  // the one in which its range ends.
+  // Returns the CTA's place for partial results. A CTA has two places, first one for the sequence in which
+  // its range begins, then one for the sequence in which its range ends. For first_cta, the shared sequence
+  // is the sequence in which the range ends.
   __device__ int slot(int cta) const { return 2 * cta + (cta == first_cta ? 1 : 0); }
   template <int D>
   __device__ std::int32_t* counter(const Schedule& schedule) const {
@@ -217,14 +217,14 @@ class MarkedResults {
         before_(slice.lane == 0 ? add_relaxed(counter_, 1) : -1),
         last_(slice.last_cta - slice.first_cta),
         parts_(schedule, slice, slice.first_cta) {}
-  // Says whether this CTA was the last to leave its part. All lanes must call this.
+  // Says whether this CTA was the last to leave its part. All lanes must call this function.
   __device__ __forceinline__ bool is_last() const {
     if (before_ == last_) *counter_ = 0;
     return __any_sync(~0U, before_ == last_);
   }
 
-  // Combines all parts of a slice. `is_first` says that this slice's parts are the ones that the constructor
-  // has begun to load.
+  // Combines all parts of a slice. `is_first` says that the constructor has begun to load the parts of this
+  // slice.
   __device__ __forceinline__ PartialResult combine(const Schedule& schedule, const SharedSlice& slice,
                                                    bool is_first) {
     if (!is_first) parts_ = MarkedParts<D>(schedule, slice, slice.first_cta);

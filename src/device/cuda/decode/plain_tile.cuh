@@ -33,7 +33,7 @@ __device__ __forceinline__ void score_tile(const Query<D>& query, const Fragment
 struct SeenTokens {
   int hidden, n;
 
-  // Returns the range for column 2t + h. All columns share one range here.
+  // Returns the range for column 2t + h. In SeenTokens, all columns share one range.
   __device__ const SeenTokens& of(int) const { return *this; }
   // Returns the range counted from token `first` on.
   __device__ SeenTokens from(int first) const { return {hidden - first, n - first}; }

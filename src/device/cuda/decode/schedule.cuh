@@ -22,7 +22,8 @@ __device__ inline int units_of(const DecodeArgs& args, int seq, int* protected_p
   return sealed + *protected_pages + pages_for(tail);
 }
 
-// Returns the sum of `x` over this thread and all threads before it. All threads of the CTA must call this.
+// Returns the sum of `x` over this thread and all threads before it. All threads of the CTA must call this
+// function.
 __device__ inline int inclusive_sum(int x) {
   __shared__ int warp_sums[kScheduleThreads / 32];
   const int lane = threadIdx.x % 32;
@@ -45,10 +46,10 @@ __device__ inline int inclusive_sum(int x) {
 inline constexpr int kSegmentUnits = 8;
 
 // Returns the largest number of units per CTA if each CTA works for one sequence and head, or 0 if equal
-// ranges are better. If CTAs have few units, as many CTAs as there are sequences and heads stay idle. Other
-// CTAs may get at most an eighth more units for that. On the SMs of idle CTAs the next layer begins while the
-// last CTA of each sequence and head still combines. Idle CTAs gain up to 10 % with few units, but cost 3 %
-// with 64 units.
+// ranges are better. If CTAs have few units, as many CTAs as there are sequences and heads stay idle. In
+// return, other CTAs may get at most an eighth more units. On the SMs of idle CTAs the next layer begins
+// while the last CTA of each sequence and head still combines. Idle CTAs gain up to 10 % with few units, but
+// cost 3 % with 64 units.
 __device__ inline int undivided_share(const DecodeArgs& args, int n_ctas, int equal_share) {
   __shared__ int best, best_with_spares;
   const int maximum = equal_share + kSegmentUnits;
@@ -98,13 +99,13 @@ __device__ inline WorkStart deal_undivided(const DecodeArgs& args, int cta, int 
   return start;
 }
 
-// Returns where to cut a launch on all heads into ranges: between sequences if no CTA then gets more than
-// kCutUnits units above the mean. Cutting a sequence in two makes one more CTA leave the sequence, and its
-// parts must be combined. For CTAs that are not bound by memory, leaving and combining take as long as 10 to
-// 20 units. With a kCutUnits of 12, memory-bound formats took up to 3 % longer. All formats took longer with
-// sequences of two pages, of which CTAs have many.
+// A launch on all heads is cut between sequences if no CTA then gets more than this many units above the
+// mean. Cutting a sequence in two makes one more CTA leave the sequence, and the two parts must be combined.
+// For CTAs that are not bound by memory, leaving and combining take as long as 10 to 20 units. With a
+// kCutUnits of 12, memory-bound formats took up to 3 % longer. All formats took longer with sequences of two
+// pages, of which CTAs have many.
 inline constexpr int kCutUnits = 6;
-// Sequences must have this many units on average.
+// Cuts between sequences require this many units a sequence on average.
 inline constexpr int kLeastUncut = 3;
 __device__ inline Cuts best_cuts(const DecodeArgs& args, int n_ctas) {
   if (args.schedule.first_unit[args.n_seqs] < kLeastUncut * args.n_seqs) return Cuts::anywhere;
@@ -155,8 +156,8 @@ __global__ void __launch_bounds__(kScheduleThreads)
   const int n_threads = static_cast<int>(gridDim.x) * kScheduleThreads;
   for (int i = static_cast<int>(blockIdx.x * kScheduleThreads + threadIdx.x); i < n_arrivals; i += n_threads)
     schedule.arrivals[i] = 0;
-  // Decode kernels read the schedule as soon as they begin. With overlapping launches they begin when all
-  // CTAs of this kernel have exited.
+  // Decode kernels read the schedule as soon as they begin. With overlapping launches, decode kernels begin
+  // when all CTAs of this kernel have exited.
   __threadfence();
 }
 

@@ -17,8 +17,8 @@ constexpr double kTolerance = 0.005;  // relative RMS error
 struct Asked {
   int group, queries;
 };
-// The cases have 2 to 32 columns in one launch, and some need several launches. In some, one head's columns
-// lie in two warps.
+// The cases have 2 to 32 columns in one launch, and some need several launches. In some cases, one head's
+// columns lie in two warps.
 constexpr Asked kAsked[] = {{1, 2}, {1, 8}, {2, 2}, {4, 2}, {3, 3}, {4, 4}, {8, 2}, {4, 8}, {7, 5}, {12, 3}};
 
 class SeveralQueries : public ::testing::TestWithParam<std::tuple<FormatPair, int>> {
@@ -28,8 +28,8 @@ class SeveralQueries : public ::testing::TestWithParam<std::tuple<FormatPair, in
     std::tie(pair_, d_) = GetParam();
     plain_ = is_unquantized(pair_);
   }
-  // Moves the tokens of sealed pages to the tail if the cache is unquantized, because it then has no sealed
-  // pages.
+  // Moves the tokens of sealed pages to the tail if the cache is unquantized, because an unquantized cache
+  // has no sealed pages.
   std::vector<SequenceLengths> with(std::vector<SequenceLengths> lengths) const {
     if (plain_)
       for (SequenceLengths& l : lengths) l = {0, l.tail + 128 * l.sealed, l.n_protected};

@@ -189,7 +189,8 @@ __device__ __forceinline__ void take_own_columns(const State& state, const float
   }
 }
 
-// Makes a pair of a pair's Strips. Sets is the number of warps that share a page.
+// Turns a pair's Strips into a pair as decode_kernel.cuh expects. Sets is the number of warps that share a
+// page.
 template <class Strips, int D, int Sets>
 struct SharedDecoding : Strips {
   using Key = typename Strips::Key;
@@ -380,7 +381,7 @@ struct SharedDecoding : Strips {
     return rises;
   }
   // Stores the weights again after raise(), when no weight is too large. `counts` says that weigh() has not
-  // added them to the lane's sums.
+  // added the weights to the lane's sums.
   static __device__ __forceinline__ void weigh_again(const SetSums<Sets, kTiles>& s, const Tokens& tokens,
                                                      bool counts, int first_tile, int lane, State& state) {
     std::uint32_t largest = 0;
@@ -435,8 +436,8 @@ struct SharedDecoding : Strips {
     }
   }
 
-  // Raises the reference of all columns' weights to the largest scores so far. The call is rare: at a
-  // segment's first page, and when scores rise a lot.
+  // Raises the reference of all columns' weights to the largest scores so far. Calls are rare, because only a
+  // segment's first page and large rises of scores need one.
   static __device__ __forceinline__ void raise(const SetSums<Sets, kTiles>& s, int lane, State& state) {
 #pragma unroll
     for (int set = 0; set < Sets; ++set) {

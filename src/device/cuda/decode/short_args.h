@@ -1,5 +1,5 @@
-// This file has the arguments and limits of the kernels for short sequences. Kernels and the launching host
-// code both include this file.
+// Defines the arguments and limits of the kernels for short sequences, for kernels and the launching host
+// code.
 #pragma once
 
 #include "device/cuda/common/arguments.h"
@@ -11,8 +11,8 @@ inline constexpr int kShortWarps = 8;
 // A cluster of at most this many CTAs shares a sequence and KV head.
 inline constexpr int kMaxShortCtas = 8;
 // A sequence has at most kMaxShortTokens tail tokens if one CTA serves each KV head, and kMaxSharedTokens per
-// CTA if several do. With more tokens the general kernel is faster (on an H100, with 8 heads of 128 channels,
-// by decode_bench).
+// CTA if several CTAs serve it. With more tokens the general kernel is faster (on an H100, with 8 heads of
+// 128 channels, by decode_bench).
 inline constexpr int kMaxShortTokens = 512;
 inline constexpr int kMaxSharedTokens = 256;
 // A CTA has at most this many sealed pages.

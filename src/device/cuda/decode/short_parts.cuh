@@ -81,7 +81,7 @@ __device__ __forceinline__ void load_tile(const PageSource& pages, int id, int h
   for (int i = 0; i < N; ++i) to[i] = from[i * kLanes];
 }
 
-// Make a tile whose first token is the new token, and whose other tokens are zeros.
+// The two functions below make a tile whose first token is the new token, and whose other tokens are zeros.
 template <int N>
 __device__ __forceinline__ void take_key(const __nv_bfloat16* row, int lane, uint4 (&to)[N]) {
   const auto* fours = reinterpret_cast<const uint2*>(row) + lane % 4 * N;
@@ -143,8 +143,8 @@ struct HeadPart {
   }
 };
 
-// Merges the parts that warps have left of a query head. `warps` has a bit for each warp that has left a
-// part. `nth` is the head's index among the heads in shared memory.
+// Merges the partial outputs that warps have left for a query head. `warps` has a bit for each warp that has
+// left a part. `nth` is the head's index among the heads in shared memory.
 template <int D>
 __device__ __forceinline__ HeadPart<D> merge_tiles(const ShortShared<D>& shared, std::uint32_t warps,
                                                    int query, int nth, int lane) {
@@ -164,7 +164,7 @@ __device__ __forceinline__ HeadPart<D> merge_tiles(const ShortShared<D>& shared,
   return head;
 }
 
-// Merges the parts that the cluster's CTAs have left of a query head.
+// Merges the partial outputs that the cluster's CTAs have left for a query head.
 template <int D>
 __device__ __forceinline__ HeadPart<D> merge_cluster(ShortShared<D>& shared, int n_ctas, int query,
                                                      int lane) {
@@ -207,8 +207,8 @@ __device__ __forceinline__ void store_head(const Args& args, const HeadPart<D>& 
 }
 
 // Turns the accumulators of all warps into outputs, each of which one CTA of the cluster stores. All threads
-// of the cluster must call this. `warps` has a bit for each warp with a part, and `acc` is this warp's part.
-// With IsOftenAlone, a cluster of one CTA has shorter code of its own.
+// of the cluster must call this function. `warps` has a bit for each warp with a part, and `acc` is this
+// warp's part. With IsOftenAlone, a cluster of one CTA has shorter code of its own.
 template <bool IsOftenAlone, int D, class Args>
 __device__ __forceinline__ void leave_outputs(const Args& args, const ShortPlace& at, std::uint32_t warps,
                                               Accumulator<D>& acc, ShortShared<D>& shared) {
@@ -229,7 +229,7 @@ __device__ __forceinline__ void leave_outputs(const Args& args, const ShortPlace
   }
 #pragma unroll 1
   for (int first = 0; first < at.n_queries; first += kMergedHeads) {
-    // The outputs before must have been read.
+    // All warps must have read the previous heads' outputs, whose memory is reused.
     if (first > 0) __syncthreads();
     if (has_some && at.lane % 4 / 2 == first / kMergedHeads) shared.outputs.put(acc, at.warp, at.lane);
     __syncthreads();
@@ -253,7 +253,7 @@ __device__ __forceinline__ void leave_outputs(const Args& args, const ShortPlace
   if (query < at.n_queries)
     store_head(args, merge_cluster(shared, at.n_ctas, query, at.lane), at.seq, at.head,
                at.first_query + query, at.lane);
-  // Until this barrier other CTAs read what this CTA has left.
+  // Until this barrier, other CTAs read the partial outputs of this CTA.
   cluster_sync();
 }
 

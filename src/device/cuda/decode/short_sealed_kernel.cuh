@@ -248,7 +248,7 @@ __device__ void attend_short_sealed(const ShortSealedArgs& args, unsigned char* 
   if (pages.copies) begin_ring(args, rings, pages, at, n_sealed, sealed_ids);
   tiles.n_new = args.sides[0].rows == nullptr || n_tail == 0 ? 0 : 1;
   tiles.n_stored = n_tail - tiles.n_new;
-  // With sealed pages, the hidden tokens belong to them.
+  // If there are sealed pages, the hidden tokens lie in sealed pages.
   if (n_sealed > 0) tiles.hidden = 0;
   const int n_tiles = tiles.n();
   if (first_tile < tiles.of_tail()) prefetch_tile<D>(args.tail, tail_ids, at, first_tile);

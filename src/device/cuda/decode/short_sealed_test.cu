@@ -1,5 +1,5 @@
-// Compares the kernel for short sequences with sealed pages with attention in double precision. Both read the
-// same page bytes.
+// Compares the kernel for short sequences with sealed pages with attention in double precision. Both
+// computations use the same page bytes.
 #include <gtest/gtest.h>
 
 #include "device/cuda/common/limits.h"
@@ -18,8 +18,8 @@ constexpr double kTolerance = 0.005;  // relative RMS error
 
 using Lengths = std::vector<SequenceLengths>;
 
-// Sequences have from one page to four thousand tokens, and end anywhere in pages and tiles. Some have
-// nothing sealed, and some have no tokens.
+// Sequences have from one page to four thousand tokens, and end anywhere in pages and tiles. Some sequences
+// have nothing sealed, and some have no tokens.
 const Lengths kOneOf4k = {{31, 128, 4}};
 const Lengths kRagged = {{1, 5, 4}, {3, 127, 4}, {0, 3, 0}, {0, 0, 0}, {4, 0, 4}, {9, 200, 4}, {2, 17, 0}};
 Lengths many_sequences() {

@@ -50,7 +50,7 @@ struct ColumnOperand {
   }
 };
 
-// Makes a pair of a pair's Groups.
+// Turns a pair's Groups into a pair as decode_kernel.cuh expects.
 template <class Groups, int D>
 struct WarpgroupDecoding : Groups {
   using Key = typename Groups::Key;
@@ -342,7 +342,7 @@ struct WarpgroupDecoding : Groups {
     return rises;
   }
   // Stores the weights again after raise(), when no weight is too large. `counts` says that weigh() has not
-  // added them to the lane's sums.
+  // added the weights to the lane's sums.
   static __device__ __forceinline__ void weigh_again(const ColumnTiles<kTiles>& s, const Factors& factors,
                                                      const Tokens& tokens, bool counts, int page_at, int lane,
                                                      State& state) {
@@ -409,8 +409,8 @@ struct WarpgroupDecoding : Groups {
     }
   }
 
-  // Raises the reference of all columns' weights to the largest scores so far. The call is rare: at a
-  // segment's first page, and when scores rise a lot.
+  // Raises the reference of all columns' weights to the largest scores so far. Calls are rare, because only a
+  // segment's first page and large rises of scores need one.
   static __device__ __forceinline__ void raise(const ColumnTiles<kTiles>& s, const Factors& factors, int lane,
                                                State& state) {
 #pragma unroll

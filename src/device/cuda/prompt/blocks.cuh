@@ -1,6 +1,6 @@
 // Shares the work of prefill attention among CTAs, whatever the type of their products. A block is a number
-// of query rows with what they see. In each CTA the query warps prepare blocks, and other warps attend to a
-// block's tiles, which pass through a ring in shared memory.
+// of query rows with the tiles that the rows see. In each CTA the query warps prepare blocks, and other warps
+// attend to a block's tiles, which pass through a ring in shared memory.
 #pragma once
 
 #include "device/cuda/common/ptx.cuh"
@@ -20,12 +20,12 @@ struct SeenByAll {
   int first, end;
 };
 
-// Is a range [first, end) in the order of a block's tiles.
+// Represents a range [first, end) in the order of a block's tiles.
 struct TileRange {
   int first, end;
 };
 
-// Says what the rows of a block see. Shape provides kRows and kGroups.
+// Says which tokens and tiles the rows of a block see. Shape provides kRows and kGroups.
 template <class Shape>
 struct BlockSight {
   // A row sees tokens before sealed_end[row] in sealed pages, and later tokens as rows.
@@ -96,7 +96,7 @@ __device__ __forceinline__ void find_columns(const PromptArgs& args, const Promp
   high = min(limit, is_rows ? item.tokens : sealed_end) - first;
 }
 
-// Finds what a group's rows see. The group's first row is row `row` of the item.
+// Finds which tokens and tiles a group's rows see. The group's first row is row `row` of the item.
 template <class Shape>
 __device__ __forceinline__ void find_seen_by_group(const PromptArgs& args, const PromptItem& item, int group,
                                                    int row, BlockSight<Shape>& block) {
@@ -114,7 +114,7 @@ __device__ __forceinline__ void find_seen_by_group(const PromptArgs& args, const
   block.hidden_tiles[group] = hidden.end < block.seen_tiles[group] ? hidden : TileRange{0, 0};
 }
 
-// Finds what all rows and groups of a block see. One warp runs this.
+// Finds which tokens and tiles all rows and groups of a block see. One warp runs this function.
 template <class Shape>
 __device__ __forceinline__ void find_seen(const PromptArgs& args, const PromptItem& item, int lane,
                                           BlockSight<Shape>& block) {
@@ -122,9 +122,9 @@ __device__ __forceinline__ void find_seen(const PromptArgs& args, const PromptIt
   if (lane < Shape::kGroups) find_seen_by_group(args, item, lane, lane * kGroupRows, block);
 }
 
-// Prepares one block after another until there is no more work. The query warps run this. await_queries(item,
-// head) may start to load rows of a warp's share before there is space for another block. read_queries(item,
-// head, slot) brings the rows into shared memory.
+// Prepares one block after another until there is no more work. The query warps run this function.
+// await_queries(item, head) may start to load rows of a warp's share before there is space for another block.
+// read_queries(item, head, slot) brings the rows into shared memory.
 template <class Shared, class Await, class Read>
 __device__ __forceinline__ void prepare_blocks(const PromptArgs& args, Shared& shared, int warp, int lane,
                                                const Await& await_queries, const Read& read_queries) {

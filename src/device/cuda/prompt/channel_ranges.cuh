@@ -137,7 +137,7 @@ __device__ __forceinline__ void sample_tile(const PromptArgs& args, const Source
 }
 
 // Combines all samples and stores the ranges of channels. part_of(i) returns the sums of sample i. The order
-// of additions is fixed, so results are too. All threads of a CTA must call this.
+// of additions is fixed, so results are too. All threads of a CTA must call this function.
 template <int D, class Part>
 __device__ __forceinline__ void store_ranges(const PromptArgs& args, int seq, int head, bool is_value,
                                              std::uint32_t (&maxima)[kQuantizeThreads / 32],

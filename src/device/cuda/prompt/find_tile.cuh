@@ -1,5 +1,5 @@
-// Finds the sequence and the tile of a slot. Slots number the tiles of all sequences: first those of sealed
-// pages, then those of rows.
+// Finds the sequence and the tile of a slot. Slots number the tiles of all sequences: first tiles of sealed
+// pages, then tiles of rows.
 #pragma once
 
 #include "device/cuda/prompt/tile_rows.cuh"
@@ -22,7 +22,7 @@ __device__ inline int sequence_of_slot(const PromptArgs& args, int slot, const B
   return low;
 }
 
-// Finds the tile of a slot. Returns false if the slot has none.
+// Finds the tile of a slot. Returns false if the slot has no tile.
 __device__ __forceinline__ bool find_tile(const PromptArgs& args, int slot, int head, bool is_value,
                                           TileAt* at, int* first_token) {
   if (slot < args.page_slots) {

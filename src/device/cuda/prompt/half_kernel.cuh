@@ -50,7 +50,7 @@ __device__ __forceinline__ unsigned place_of_values(int n, int n_tiles) {
   return n + 1 == n_tiles ? 2 * n + 1 : 2 * n + 2;
 }
 
-// Copies the tiles of all blocks into the ring. One thread runs this.
+// Copies the tiles of all blocks into the ring. One thread runs this function.
 template <int D>
 __device__ __forceinline__ void copy_half_tiles(const PromptArgs& args, HalfShared<D>& shared) {
   using Tile = HalfTile<D>;

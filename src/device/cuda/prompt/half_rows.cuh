@@ -1,5 +1,5 @@
-// Loads rows of queries and stores rows of outputs for prefill in half precision. Both may be rotated on the
-// way, and outputs are normalized.
+// Loads rows of queries and stores rows of outputs for prefill in half precision. Queries and outputs may be
+// rotated on the way, and outputs are normalized.
 #pragma once
 
 #include "device/cuda/page/row_channels.cuh"

@@ -1,9 +1,9 @@
 // Computes prefill attention in 8-bit integers with products of warps (mma.sync). The kernel serves GPUs
 // other than Hopper, and heads of 256, where prompt_kernel.cuh does not apply.
 //
-// Blocks, warps and steps are those of mma_kernel.cuh. Tiles and weights are those of prompt_kernel.cuh. A
-// step's keys and values arrive together. Weights of a step are bytes relative to the row's largest weight in
-// the step.
+// Blocks, warps and steps are as in mma_kernel.cuh. Tiles and weights are as in prompt_kernel.cuh. A step's
+// keys and values arrive together. Weights of a step are bytes relative to the row's largest weight in the
+// step.
 #pragma once
 
 #include "device/cuda/prompt/integer_mma.cuh"
@@ -215,7 +215,7 @@ class IntegerMmaRows {
                                                      [&](int i) { return shift[i]; });
   }
   // Returns what the keys' centre adds to the scores of a row, in units of log 2. The four lanes that share
-  // the row must call this together.
+  // the row must call this function together.
   template <bool IsHalf>
   __device__ __forceinline__ float find_shift(const PromptArgs& args, const PromptItem& item, int head,
                                               int row) const {
@@ -298,7 +298,8 @@ __device__ __forceinline__ void attend_integer_block(const PromptArgs& args, Int
   for (int step = 0; step < shared.n_steps; ++step) {
     const auto [is_rows, first] = place_of_step(item, step);
     const SeenByAll any = sight.any[is_rows ? 1 : 0];
-    // The oldest copies have arrived, and the slot before theirs is free.
+    // After the barrier, the oldest copies have arrived for all threads, and the slot of the previous step is
+    // free.
     wait_for_oldest(n_slots);
     __syncthreads();
     steps.begin();

@@ -1,5 +1,5 @@
-// Quantizes rows of queries and stores rows of outputs for prefill in 8-bit integers. Both may be rotated on
-// the way. Outputs regain the centres and scales of the values' channels.
+// Quantizes rows of queries and stores rows of outputs for prefill in 8-bit integers. Queries and outputs may
+// be rotated on the way. Outputs regain the centres and scales of the values' channels.
 #pragma once
 
 #include "device/cuda/page/row_channels.cuh"
@@ -20,8 +20,8 @@ __device__ __forceinline__ const float* channels_of(const PromptArgs& args, cons
 // With MayTurn, the functions below rotate queries and outputs if `args` asks for that. Kernels without
 // MayTurn are smaller.
 
-// Quantizes rows to INT8, eight channels at a time. Lanes neighbouring lanes share a row. A lane has every
-// Lanes-th group of eight channels of a row, and one row's groups come before the next row's. octet(n) must
+// Quantizes rows to INT8, eight channels at a time. `Lanes` neighbouring lanes share a row. A lane has every
+// `Lanes`-th group of eight channels of a row, and one row's groups come before the next row's. octet(n) must
 // return a lane's nth group, and is called twice. store(n, bytes) takes the result. Returns each row's
 // largest magnitude in `largest`.
 template <int D, int Lanes, bool IsHalf, bool MayTurn, int N, class Octet, class Store>

@@ -22,8 +22,8 @@ __device__ __forceinline__ float add_scaled(float x, float a, float y, float b) 
 }
 
 // Leaves this CTA's sums, or adds the other CTA's. Returns false if this CTA was the first, because the other
-// CTA then has the result. All threads of a group must call this. `half` is memory for the group's sums.
-// `claims` points to two numbers of this block, head and group, which must be 0 initially.
+// CTA then has the result. All threads of a group must call this function. `half` is memory for the group's
+// sums. `claims` points to two numbers of this block, head and group, which must be 0 initially.
 template <int D, int Threads, int N>
 __device__ __forceinline__ bool join_halves(float* half, std::int32_t* claims, int barrier, int thread,
                                             int& claim, RowSums& rows, float (&sums)[N]) {

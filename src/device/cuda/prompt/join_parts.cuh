@@ -8,8 +8,8 @@
 namespace kvant::cuda {
 
 // Leaves this CTA's sums, or adds all parts. Returns false unless this CTA is the last, which has the result.
-// All threads of a group of rows must call this. The group is number n of n_groups in all heads' blocks of
-// the item.
+// All threads of a group of rows must call this function. The group is number n of n_groups in all heads'
+// blocks of the item.
 template <int D, int Threads, int N>
 __device__ __forceinline__ bool join_parts(const PromptArgs& args, const PromptItem& item, int n,
                                            int n_groups, int barrier, int thread, int& claim, RowSums& rows,

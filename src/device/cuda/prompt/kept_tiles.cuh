@@ -1,5 +1,6 @@
-// Makes the tiles of kept rows (kept_rows.h). One kernel counts the kept rows before each page. Another reads
-// the protected pages and makes half-precision tiles, which have the centres and scales of the INT8 tiles.
+// Makes the tiles of kept rows (kept_rows.h). One kernel counts the kept rows before each page. A second
+// kernel reads the protected pages and makes half-precision tiles, which have the centres and scales of the
+// INT8 tiles.
 #pragma once
 
 #include "device/cuda/prompt/find_tile.cuh"
@@ -28,7 +29,7 @@ __device__ __forceinline__ const std::int32_t* kept_before(const PromptArgs& arg
   return kept.before + static_cast<std::int64_t>(head) * kept.n_before + args.sealed_begins[seq] + seq;
 }
 
-// Counts the kept rows of one head with one CTA. The grid is [KV heads].
+// Counts the kept rows. One CTA counts for one head, and the grid is [KV heads].
 template <int Threads>
 __global__ void __launch_bounds__(Threads)
     count_kept_kernel(const __grid_constant__ PromptArgs args, const __grid_constant__ KeptRows kept) {

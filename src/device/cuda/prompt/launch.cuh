@@ -33,8 +33,8 @@ cudaError_t launch_kept_tiles(const PromptArgs& args, const PromptLaunch& launch
 // through rows.
 inline constexpr bool kTilesFromCodes = true;
 
-// Launches the kernels that make tiles from codes. Tells `source` which sides of pages they serve. Returns in
-// n_tiles how many tiles of either side must still be made from rows.
+// Launches the kernels that make tiles from codes. Tells `source` which sides of pages these kernels make
+// tiles of. Returns in n_tiles how many tiles of either side must still be made from rows.
 template <int D>
 cudaError_t launch_code_tiles(const PromptArgs&, const OnlyRows&, const PromptLaunch& launch, int* n_tiles) {
   *n_tiles = launch.tile_slots;
@@ -46,7 +46,7 @@ cudaError_t launch_code_tiles(const PromptArgs& args, PagesAndRows& source, cons
   *n_tiles = launch.tile_slots;
   const DequantizeArgs& pages = source.pages;
   if (!kTilesFromCodes || args.page_slots == 0 || pages.masks != nullptr) return cudaSuccess;
-  // Some heads' values have grids by token if true.
+  // If true, the values of some heads have grids by token.
   bool of_tokens = false;
   for (int side = 0; side < 2; ++side) {
     source.from_codes[side] = true;

@@ -1,5 +1,6 @@
 // Declares the launches of prefill attention by head size. Each head size and precision is compiled in a file
-// of its own. The host chooses a kernel, asks it for its sizes, and then launches it.
+// of its own. The host first chooses a kernel, then asks for the kernel's sizes, and then launches the
+// kernel.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -7,7 +7,8 @@
 
 namespace kvant::cuda {
 
-// Says which rows a group has: their query head, and the first row among those of the block's item.
+// Says which rows a group has: the query head of the rows, and the index of the first row within the block's
+// item.
 struct GroupRows {
   int head, first;
 };
@@ -19,14 +20,15 @@ __device__ __forceinline__ GroupRows rows_of_group(const PromptArgs& args, const
   return {head + unit % args.mixed, unit / args.mixed * kGroupRows};
 }
 
-// Says what the rows of a mixed block see. BlockSight::head is the first query head of the set.
+// Says which tokens and tiles the rows of a mixed block see. BlockSight::head is the first query head of the
+// set.
 template <class Shape>
 struct MixedSight : BlockSight<Shape> {
   GroupRows rows[Shape::kGroups];
   int set;
 };
 
-// Finds what all rows and groups of a block see. One warp runs this.
+// Finds which tokens and tiles all rows and groups of a block see. One warp runs this function.
 template <class Shape>
 __device__ __forceinline__ void find_seen(const PromptArgs& args, const PromptItem& item, int head, int lane,
                                           MixedSight<Shape>& block) {
@@ -59,7 +61,8 @@ __device__ __forceinline__ MixedWork find_work(const PromptArgs& args, int n) {
 }
 
 // Blocks with more tiles than this are long. More work is taken when this many tiles of a long block remain
-// to be copied. The tiles that remain, with those in the ring, last long enough to prepare the next block.
+// to be copied. The tiles that remain, together with the tiles in the ring, last long enough to prepare the
+// next block.
 inline constexpr int kNearEnd = 16;
 
 // Returns the number of the next piece of work that no CTA has taken.

@@ -244,8 +244,8 @@ __device__ __forceinline__ void attend_block(const PromptArgs& args, MmaShared<S
     slot += Shape::kSlotBytes;
     if (slot == ring + n_slots * Shape::kSlotBytes) slot = ring;
   };
-  // Waits for the oldest copies, or for both copies of a step, and starts as many new ones. After the barrier
-  // no thread reads the slots that the new copies fill.
+  // Waits for the oldest copies, or for both copies of a step, and starts as many new copies. After the
+  // barrier no thread reads the slots that the new copies fill.
   const auto take_turn = [&] {
     if constexpr (Shape::kStepAtOnce) {
       wait_for_copies<0>();

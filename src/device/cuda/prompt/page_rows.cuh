@@ -91,13 +91,14 @@ struct PagesAndRows {
     return &reinterpret_cast<PageRows<D>*>(memory)->rows[0][0];
   }
 
-  // Returns the rows of a tile's tokens from token `first` on. All threads of the CTA must call this.
+  // Returns the rows of a tile's tokens from token `first` on. All threads of the CTA must call this
+  // function.
   template <int D>
   __device__ __forceinline__ TileRows read(const PromptArgs& args, const TileAt& at, unsigned char* memory,
                                            int first = 0) const {
     if (at.is_rows && rows_in_tail == 0) return OnlyRows{}.read<D>(args, at, memory, first);
     auto& shared = *reinterpret_cast<PageRows<D>*>(memory);
-    // All threads must have read the rows before.
+    // All threads must have read the previous rows, whose memory is reused.
     __syncthreads();
     if (at.is_value) {
       read_side<PageSide::value, D>(at, shared, first);

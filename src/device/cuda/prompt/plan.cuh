@@ -1,5 +1,5 @@
-// Plans the work of a call of prefill attention. Blocks of query tokens are sorted so that those that see the
-// most tokens come first, which makes SMs finish together. If blocks are few and equally long, the last
+// Plans the work of a call of prefill attention. Blocks of query tokens are sorted by the number of tokens
+// that they see, most first, which makes SMs finish together. If blocks are few and equally long, the last
 // blocks are cut, and several CTAs share each.
 #pragma once
 
@@ -112,7 +112,7 @@ __device__ __forceinline__ bool may_split(const PromptArgs& args, int n_items) {
 // Cuts the last blocks in two if all blocks are about equally long and few per CTA. Without cuts, some CTAs
 // would have one block more than others. Only blocks that remain after each CTA has had equally many are cut.
 // Second parts are short enough for CTAs without a first part to take some, so all CTAs finish together. One
-// thread runs this.
+// thread runs this function.
 __device__ inline void split_last(const PromptArgs& args, int n_items) {
   const int n_ctas = args.n_ctas;
   const int left = n_items * args.n_heads % n_ctas;
@@ -146,9 +146,9 @@ struct Cuts {
 // or a run has a cost.
 inline constexpr int kLeastPart = 6, kLeastRun = 8, kBlockCost = 2, kRunCost = 4;
 
-// Returns the time in tiles until all CTAs are done, if each CTA takes the next piece as soon as it is free.
-// Cut items have at least `shortest` tiles, and other items at most `longest`. A negative result means that
-// the cuts are not possible.
+// Returns the time in tiles until all CTAs are done, if each CTA takes the next piece as soon as the CTA is
+// free. Cut items have at least `shortest` tiles, and other items at most `longest`. A negative result means
+// that the cuts are not possible.
 __device__ inline int time_of_cuts(const PromptArgs& args, const Cuts& cuts, int n_items, int longest,
                                    int shortest) {
   const int tiles = cuts.n_items * shortest;
@@ -172,7 +172,7 @@ __device__ inline int time_of_cuts(const PromptArgs& args, const Cuts& cuts, int
   return max(min(time, of_later), later_begin);
 }
 
-// Describes tiles [begin, end) of one of the last items, and the numbers of this part.
+// Describes tiles [begin, end) of one of the last items, with the part's numbers for PromptItem.
 struct Piece {
   int item, begin, end;
   int split, part, n_parts, first_cut;
@@ -193,7 +193,7 @@ struct PlanShared {
 };
 
 // Chooses the cuts if blocks have rows of several heads, in which case blocks may be cut into many parts. All
-// threads must call this.
+// threads must call this function.
 __device__ inline Cuts choose_cuts(const PromptArgs& args, int n_items, PlanShared& shared) {
   const int longest = tiles_of(args.items[0]);
   const int shortest = tiles_of(args.items[n_items - 1]);
@@ -219,7 +219,7 @@ __device__ inline Cuts choose_cuts(const PromptArgs& args, int n_items, PlanShar
 }
 
 // Finds the pieces of the last items and returns how many there are. `tiles` has the items' lengths. One
-// thread runs this.
+// thread runs this function.
 __device__ inline int find_pieces(const Cuts& cuts, const int* tiles, Piece* pieces) {
   int total = 0;
   for (int i = 0; i < cuts.n_items; ++i) total += tiles[i];
@@ -252,7 +252,7 @@ __device__ inline int find_pieces(const Cuts& cuts, const int* tiles, Piece* pie
   return n;
 }
 
-// Replaces the last items by their pieces, longest first. All threads must call this.
+// Replaces the last items by their pieces, longest first. All threads must call this function.
 __device__ inline void cut_items(const PromptArgs& args, int n_items, const Cuts& cuts, PlanShared& shared) {
   const int thread = static_cast<int>(threadIdx.x);
   const PromptItem* items = args.items + n_items - cuts.n_items;
@@ -324,7 +324,7 @@ __device__ inline void order_bins(const PromptArgs& args, int n_items, const int
 }
 
 // Makes the plan: writes all sequences' blocks to args.items, longest first. One CTA of kPlanThreads threads
-// runs this.
+// runs this function.
 __device__ inline void plan_prompt(const PromptArgs& args, const BlockUnits& units) {
   __shared__ PlanShared shared;
   auto& bins = shared.bins;

@@ -1,5 +1,5 @@
-// This file has the arguments of the kernels of prefill attention. A call makes a plan of items, which are
-// blocks of query tokens. CTAs of the attention kernel take items with heads until none are left.
+// Defines the arguments of the prefill attention kernels. A call makes a plan of items, which are blocks of
+// query tokens. CTAs of the attention kernel take items with heads until none are left.
 #pragma once
 
 #include <cstdint>
@@ -90,7 +90,7 @@ struct PromptArgs {
   int n_seqs, n_heads, n_kv_heads, group;
   // A block has rows of this many query heads, called a set: 1, or all of a KV head.
   int mixed;
-  // Each of n_sets sets attends to all items.
+  // There are n_sets sets of heads, and each set attends to all items.
   int n_sets;
   int n_ctas;    // CTAs of the attention kernel
   int n_claims;  // numbers in `claims`
@@ -114,7 +114,7 @@ struct PromptArgs {
   // This many sets attend to all items before the next sets start.
   std::int32_t* sets_together;
   // Capped scores are c tanh(score / c). softcap_log2 is c in units of log 2, and softcap_slope is log2 of
-  // e^(2 score / c) for a product of 1. Both are 0 without a cap.
+  // e^(2 score / c) for a product of 1. Both numbers are 0 without a cap.
   float softcap_log2, softcap_slope;
 };
 

@@ -69,7 +69,7 @@ struct PromptShared {
 template <class Kept>
 inline constexpr bool kKeepsRows = std::is_same_v<Kept, KeptRows>;
 
-// Copies the tiles of all blocks into the ring. One thread runs this.
+// Copies the tiles of all blocks into the ring. One thread runs this function.
 template <int D, class Kept>
 __device__ __forceinline__ void copy_tiles(const PromptArgs& args, const Kept& kept,
                                            PromptShared<D>& shared) {
@@ -354,8 +354,8 @@ __device__ __forceinline__ void attend(const PromptArgs& args, const Kept& kept,
     const int n_seen = block.seen_tiles[group];
     const TileRange hidden = block.hidden_tiles[group];
     int n = 0;
-    // Releases tiles that the group does not see: those between the tiles that it sees, and those after the
-    // last one.
+    // Releases the tiles before tile `end` that the group has not attended to, because the group does not see
+    // them.
     const auto let_go = [&](int end) {
       for (; n < end; ++n, stage.advance()) {
         wait_for_tile();

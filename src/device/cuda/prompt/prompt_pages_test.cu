@@ -56,7 +56,8 @@ struct Sequence {
 
 enum class Correction { none, relative, absolute };
 
-// Some rows see pages sealed whose tokens others see as rows. One sequence has nothing sealed.
+// Some queries see a page as sealed, and other queries see the page's tokens as rows. One sequence has
+// nothing sealed.
 const std::vector<Sequence> kSeenByRule = {
     {6, 128, 6 * 128 + 40, 4 * 128 + 20}, {4, 0, 4 * 128 + 3, 4 * 128 + 3}, {0, 0, 60, 60}};
 
@@ -81,7 +82,8 @@ struct Case {
   bool kept = false;
   // Corrections need half_products.
   Correction correction = Correction::none;
-  // Queries see pages sealed as the cache's rule says with this window. With -1 they see all pages sealed.
+  // Queries see pages sealed as the cache's rule says with this window. With -1, queries see all pages
+  // sealed.
   int unquantized = -1;
 };
 
@@ -89,7 +91,8 @@ int pages_seen(const Case& c, const Sequence& s, int query) {
   return c.unquantized < 0 ? s.sealed : std::min(s.sealed, sealed_pages(s.index(query), c.unquantized));
 }
 
-// Returns ranges of rows of a matrix that holds the tokens of sealed pages and then those of rows.
+// Returns which rows of a sequence's matrix a query sees. The matrix holds the tokens of sealed pages, then
+// the tokens of rows.
 std::vector<Seen> seen_by(const Case& c, const Sequence& s, int query) {
   const int limit = c.causal ? s.index(query) + 1 : s.tokens();
   const int first = c.window > 0 ? first_visible_token(s.index(query), c.window) : 0;
@@ -99,8 +102,8 @@ std::vector<Seen> seen_by(const Case& c, const Sequence& s, int query) {
           {shift + std::max(first, sealed), shift + std::max({limit, first, sealed})}};
 }
 
-// Holds random maps and sums of KVLinC's correction. Each query uses the sums of as many pages as it sees
-// sealed, up to the number of states.
+// Holds random maps and sums of KVLinC's correction. Each query uses the sums of as many pages as the query
+// sees sealed, up to the number of states.
 class Corrections {
  public:
   Corrections(const Case& c, const std::vector<std::int32_t>& seen_pages)
@@ -110,7 +113,7 @@ class Corrections {
         states_(std::size_t{kStates} * kKvHeads * numbers(), 0),
         state_of_query_(seen_pages),
         device_maps_(maps_) {
-    // The sums look like those of some keys, so z is positive. State 0 stands for no page and is empty.
+    // The sums look like sums over real keys, so z is positive. State 0 stands for no page and is empty.
     const std::vector<float> normal = normal_numbers(states_.size(), 1, 22);
     for (std::size_t i = kKvHeads * numbers(); i < states_.size(); ++i) {
       const std::size_t in_state = i % numbers(), sums = numbers() - 2 * kMapColumns;
@@ -179,7 +182,8 @@ Errors errors_of(const Case& c, int rows_of_head) {
     for (int query = 0; query < s.queries; ++query) seen_pages.push_back(pages_seen(c, s, query));
   }
   const PageTestCache cache(c.formats, d, lengths, c.sink, c.masks);
-  // Returns the values of a token. A sequence's tokens are those of its sealed pages, then those of its rows.
+  // Returns the values of a token. A sequence's tokens are the tokens of its sealed pages, then the tokens of
+  // its rows.
   const auto row = [&](std::size_t s, int head, int side, int token) {
     return cache.row(s, head, side, token);
   };
@@ -360,8 +364,8 @@ TEST_P(PromptOverPages, TakesSinkAndProtectedTokensFromTheirPages) {
   expect_accurate(c, "protected");
 }
 
-// The prompt's own pages are sealed before the prompt attends. Each query sees those pages sealed that the
-// rule allows.
+// The prompt's own pages are sealed before the prompt attends. Each query sees exactly the pages sealed that
+// the rule allows.
 TEST_P(PromptOverPages, SeesEachPageSealedFromTheTokenOnThatTheRuleSays) {
   for (const int unquantized : {0, 128, 200}) {
     Case c = with(kSeenByRule);
@@ -494,7 +498,8 @@ TEST_P(PromptOverPagesOf4Bits, SeesEachPageSealedFromTheTokenOnThatTheRuleSays) 
   expect_accurate_and_capped(c, "rule");
 }
 
-// Some of a block's rows see the protected tokens' pages sealed, and others see their tokens as rows.
+// Some rows of a block see the pages of protected tokens sealed, and other rows see the pages' tokens as
+// rows.
 TEST_P(PromptOverPagesOf4Bits, TakesProtectedTokensOfPagesOfThePromptItself) {
   Case c = with(kSeenByRule);
   c.unquantized = 128;

@@ -31,7 +31,7 @@ __device__ __forceinline__ void unpack_octet(const uint4& from, float (&to)[8]) 
   }
 }
 
-// Returns the largest of a CTA's numbers, which must not be negative. All threads must call this.
+// Returns the largest of a CTA's numbers, which must not be negative. All threads must call this function.
 template <int Warps>
 __device__ inline float largest_of_cta(float x, std::uint32_t (&scratch)[Warps]) {
   const std::uint32_t of_warp = __reduce_max_sync(~0U, __float_as_uint(x));

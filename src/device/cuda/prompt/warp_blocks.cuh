@@ -46,7 +46,7 @@ __device__ __forceinline__ int steps_of(const PromptArgs& args, const PromptItem
   return end - item.first_token <= item.end_tile * kTileTokens - kStepTokens ? n - 1 : n;
 }
 
-// Finds what rows [row, last] of a block see.
+// Finds which tokens rows [row, last] of a block see.
 __device__ __forceinline__ WarpSight find_sight(const PromptArgs& args, const PromptItem& item, int row,
                                                 int last) {
   WarpSight sight;

@@ -50,10 +50,10 @@ struct IntegerScores {
 inline constexpr float kWeightTop = 7.992F;
 
 // The constants limit a step of the integer scores, in log2 of weights. For steps up to kCoarseStep, an
-// exponent is one product and sum. Its rounding of about three steps costs weights less than a fifth of a
-// bit. For larger steps, exponents come from the difference to the row's largest score, which is exact. Steps
-// beyond kLargestStep count as kLargestStep, so products with scores stay finite. Only the largest score has
-// a weight in either case.
+// exponent is one product and sum. Rounding such an exponent by about three steps costs weights less than a
+// fifth of a bit. For larger steps, exponents come from the difference to the row's largest score, which is
+// exact. Steps beyond kLargestStep count as kLargestStep, so products with scores stay finite. Only the
+// largest score has a weight in either case.
 inline constexpr float kCoarseStep = 0x1p-4F;
 inline constexpr float kLargestStep = 0x1p100F;
 
@@ -125,7 +125,8 @@ struct RowSums {
   float reference[2] = {-INFINITY, -INFINITY};  // log2 of the unit of weights
   // The sums of weights cover only this thread's columns.
   float mass[2] = {};
-  // Each sum of weights times values' scales says what the values' centre adds.
+  // Holds the sums of weights times the values' scales. Times kByteCentre, the sums are the part of outputs
+  // that comes from the offset of values' bytes.
   float offset[2] = {};
 };
 

@@ -12,7 +12,7 @@ struct ProtectArgs {
   const std::int32_t *seq, *head, *tail_token, *protected_token;
 };
 
-// Copies one row with each CTA. The grid is [sides][rows].
+// Copies rows, one row a CTA. The grid is [sides][rows].
 template <int D>
 __global__ void __launch_bounds__(D) protect_kernel(const __grid_constant__ ProtectArgs args) {
   const int i = static_cast<int>(blockIdx.x);

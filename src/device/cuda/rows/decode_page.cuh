@@ -258,7 +258,7 @@ __device__ __forceinline__ void decode_octet(const SealedPage& page, int token, 
   }
 }
 
-// Decodes eight channels of one page's tokens in any format. This decoder and the ones below look up
+// Decodes eight channels of one page's tokens in any format. This decoder and the decoders below look up
 // beforehand what all tokens of a thread share.
 template <PageSide Side, int D>
 struct AnyOctets {

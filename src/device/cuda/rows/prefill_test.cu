@@ -359,7 +359,7 @@ TEST(Transforming, RoundsF32RowsToBf16) {
   for (std::size_t i = 0; i < rows.size(); ++i) EXPECT_EQ(there[i], bf16_from_float(rows[i]));
 }
 
-// Scores of appended keys and transformed queries must equal those of the original rows. Outputs must be
+// Scores of appended keys and transformed queries must equal the scores of the original rows. Outputs must be
 // transformed back.
 TEST(Transforming, MatchesWhatAppendingDoesToKeysAndValues) {
   if (!have_gpu()) GTEST_SKIP() << "no GPU";

@@ -30,7 +30,7 @@ struct TransformArgs {
 
 inline constexpr int kTransformThreads = 256;
 
-// Transforms one row and head with each warp.
+// Transforms rows of heads. Each warp transforms one row of one head.
 template <int D>
 __global__ void __launch_bounds__(kTransformThreads)
     transform_kernel(const __grid_constant__ TransformArgs args) {

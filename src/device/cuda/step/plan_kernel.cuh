@@ -1,6 +1,6 @@
 // Makes the inputs of a step's calls from lengths that lie on the device (kvant_plan_step). A CTA handles a
-// request. All of its threads compute the same numbers, one thread writes them, and all threads write rows
-// and tables.
+// request. All threads of the CTA compute the same numbers, one thread writes the numbers, and all threads
+// write rows and tables.
 #pragma once
 
 #include <cstdint>
@@ -120,7 +120,7 @@ __device__ inline void write_due(const StepArgs& args, const PlannedRequest& req
   args.sealed_after[i] = is_padding ? before : due.sealed_after;
 }
 
-// Plans one request with each CTA. The last CTA also writes what follows all requests.
+// Plans requests, one request a CTA. The last CTA also writes the numbers that follow all requests.
 __global__ void __launch_bounds__(kPlanThreads) plan_kernel(const __grid_constant__ StepArgs args) {
   const PlannedRequest request = planned_request(args, static_cast<int>(blockIdx.x));
   for (int nth = 0; nth < args.n_parts; ++nth) write_part(args, request, nth);

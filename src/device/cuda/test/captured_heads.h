@@ -1,4 +1,4 @@
-// Gives tests the keys, values and queries that two KV heads of a real model produced. The bytes are those of
+// Gives tests the keys, values and queries that two KV heads of a real model produced. The bytes come from
 // data/captured, in the order in which scripts/capture-heads.cc writes them. In each row, the channels of the
 // two heads lie side by side.
 #pragma once

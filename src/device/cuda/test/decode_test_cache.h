@@ -298,8 +298,8 @@ class TestCache {
       EXPECT_NEAR(number(found, at), number(expected, at), 1e-5) << "byte " << at;
     }
   }
-  // Holds rows and queries that come with a call. All have gone through the inverse transformation, so the
-  // call turns rows into the rows of the cache.
+  // Holds rows and queries that come with a call. The rows and queries have gone through the inverse
+  // transformation, so the call turns the rows into rows of the cache.
   struct LastRows {
     kvant_new_rows rows{};
     std::vector<std::uint8_t> source[3];  // [keys, values, queries]
@@ -343,8 +343,8 @@ class TestCache {
     }
     return factors;
   }
-  // Returns the rows, as bytes, that the call transforms into `rows`. Both have shape [..][heads of kKvHeads
-  // groups][d].
+  // Returns the rows, as bytes, that the call transforms into `rows`. Rows before and after the
+  // transformation have shape [..][heads of kKvHeads groups][d].
   std::vector<std::uint8_t> before_rotation(const std::vector<float>& rows, int group,
                                             bool of_queries) const {
     if (!rotates_rows_) return as_bytes(rows, row_type_);
