@@ -18,7 +18,8 @@
 // --correction 1: Attention includes KVLinC's correction. Each layer has maps and states of its own, which
 //   the limit does not read.
 // --sink: Each sequence has this many tokens in an unquantized page of their own.
-// --rotate: A Hadamard matrix rotates queries before each layer's attention, outputs after it, or both, as for
+// --rotate: A Hadamard matrix rotates queries before each layer's attention, outputs after it, or both, as
+// for
 //   recipes that rotate keys or values. In a real step, kvant_append rotates the queries.
 // --short 1: Calls give the numbers of tail tokens and sealed pages, so kernels for short sequences may run.
 // --queries: Each sequence has this many queries, and its pages are read once for all of them. The time
@@ -57,9 +58,9 @@ struct Settings {
   int group = 4;
   int kv_heads = 8;
   int runs = 15;
-  // Only shapes with this many sequences are timed, or shapes with any number if 0.
+  // If not 0, only shapes with this many sequences are timed.
   int seqs = 0;
-  // Only shapes with this many tokens a sequence are timed, or shapes with any number if 0.
+  // If not 0, only shapes with this many tokens a sequence are timed.
   int context = 0;
   int settled = 0;          // as in kvant_decode_layer
   int reproducible = 0;     // as in kvant_decode_layer
@@ -68,7 +69,7 @@ struct Settings {
   int correction = 0;
   int sas = 0;        // as in kvant_decode_shape
   int sharpness = 1;  // factor of all scores
-  // Values whose weights are below 10^-skip are skipped, or none if 0.
+  // If not 0, values whose weights are below 10^-skip are skipped.
   int skip = 0;
   int sink = 0;  // tokens
   // Sets max_tail_tokens and max_sealed_pages of kvant_decode_lengths if nonzero.

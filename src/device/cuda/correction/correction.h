@@ -64,7 +64,7 @@ struct PromptCorrection {
   void* out;
   NumberType out_type;
   std::int64_t out_token_stride, out_head_stride;
-  float* lse;  // or null
+  float* lse;  // null if not wanted
   std::int64_t lse_token_stride, lse_head_stride;
   int absolute;
 };

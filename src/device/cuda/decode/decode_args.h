@@ -81,16 +81,19 @@ struct alignas(16) WorkStart {
 // order. A launch numbers the units of all its KV heads head by head, and gives each CTA a contiguous range
 // of the numbers (schedule.cuh).
 struct Schedule {
-  // [n_seqs + 1]: first unit of each sequence, counted from the first unit of its head
+  // Gives the first unit of each sequence, counted from the first unit of the sequence's head, [n_seqs + 1].
   std::int32_t* first_unit;
   std::int32_t* protected_pages;  // [n_seqs]: pages, the maximum over heads
-  // [n_kv_heads][2][n_ctas]: first the number of heads that a launch serves, less one, then 0 for equal
-  // ranges and 1 for graded ranges. A decode kernel's pointer leads to the [n_ctas] of its launch.
+  // Gives each CTA's share for every kind of launch, [n_kv_heads][2][n_ctas]. The first index is the number
+  // of heads that a launch serves, less one. The second index is 0 for equal ranges and 1 for graded ranges.
+  // A decode kernel's pointer leads to the n_ctas shares of its launch.
   WorkStart* starts;
   // Each launch has its own part of the three arrays below. In the schedule kernel the pointers lead to the
   // first launch's parts.
-  // [n_ctas][n_slices]: how many CTAs have left a slice of a sequence and head that several CTAs share. The
-  // counters of the first sharing CTA are used. All counters are 0 between launches.
+  //
+  // `arrivals` counts the CTAs that have left their part of a slice, [n_ctas][n_slices], if several CTAs
+  // share a sequence and head. The counters of the first sharing CTA are used. All counters are 0 between
+  // launches.
   std::int32_t* arrivals;
   // If sequences have one query each, both arrays hold kUnwrittenBits between launches (partial_results.cuh).
   float* partial_out;   // [2 n_ctas][kPaddedGroup][d]
@@ -111,7 +114,7 @@ struct DecodeArgs {
   float softcap_log2;
   const std::int32_t *sealed_pages, *tail_tokens, *protected_tokens;
   std::int64_t protected_seq_stride, protected_head_stride;
-  // [n_seqs]: hidden tokens of each sequence's first page. Null hides none.
+  // Counts the hidden tokens of each sequence's first page, [n_seqs]. Null hides no tokens.
   const std::int32_t* first_tokens;
   PageSource tail, protected_pages;
   int sink;
@@ -163,7 +166,7 @@ struct DecodeArgs {
 
 // Says which queries a launch serves if sequences have several.
 struct QueryArgs {
-  // [n_seqs + 1]: the first row of each sequence in q and out. Null means that every sequence has
+  // Gives the first row of each sequence in q and out, [n_seqs + 1]. Null means that every sequence has
   // `of_sequence` queries.
   const std::int32_t* begins;
   int of_sequence;  // queries of a sequence at most

@@ -1,9 +1,9 @@
 // Defines the decode attention kernel, which attends to the pages of all sequences and KV heads of a launch.
 // CTAs are persistent. Each consumer warp of a CTA attends to pages of the CTA's range on its own. The
 // copying warp keeps a ring of pages in shared memory filled for each consumer warp (page_copier.cuh). Where
-// a range leaves a sequence, the warps merge their results. If no other CTA holds parts of the sequence, they
-// write the output. Otherwise the warps leave a partial result, and the last CTA to leave one combines all
-// partial results (leave_segment.cuh).
+// a range leaves a sequence, the warps merge their results. If no other CTA holds parts of the sequence, the
+// warps write the output. Otherwise the warps leave a partial result, and the last CTA to leave one combines
+// all partial results (leave_segment.cuh).
 //
 // Two warps share a ring if one warp has too few registers for its part of a page (heads of 256). Each of the
 // two warps attends to half of every page's tokens (Pair::kPageWarps). If CTAs have few pages, up to four
@@ -192,9 +192,9 @@ __device__ __forceinline__ std::uint32_t mask_word(const DecodeArgs& args, const
          first_bits(hidden_of_page(args, segment, page, column) - 32 * group);
 }
 
-// Sets scores of tokens that columns do not see to -infinity. `s` holds the tiles from 2 * first_group on,
-// for eight columns from the warp's column `first_column` on. The code is kept small because it stands in a
-// loop that rarely needs it.
+// Sets scores to -infinity where a column does not see the token. `s` holds the tiles from 2 * first_group
+// on, for eight columns from the warp's column `first_column` on. The code is kept small because it stands in
+// a loop that rarely needs it.
 template <int Tiles, class Part>
 __device__ __forceinline__ void mask_columns(const DecodeArgs& args, const Part& segment, int page,
                                              int first_group, int first_column, int lane,
@@ -484,7 +484,7 @@ inline constexpr int kCopyingWarps = kInWarpgroups<Pair> ? kWarpgroupWarps : 1;
 template <class Pair, int D, class Args>
 __device__ __forceinline__ void run_warp(const Args& args, unsigned char* shared) {
   constexpr int kRingWarpsLog2 = kRingWarps<Pair, D> / 2;
-  static_assert(1 << kRingWarpsLog2 == kRingWarps<Pair, D>);  // 1, 2 or 4
+  static_assert(1 << kRingWarpsLog2 == kRingWarps<Pair, D>);  // Rings have 1, 2 or 4 warps.
   const Rings rings(args, shared, sharers_log2(args) + kRingWarpsLog2);
   rings.init((kRingWarps<Pair, D> * kLanes) << sharers_log2(args));
   if constexpr (!Pair::kTablesPerHead) Pair::build_tables(args, shared, 0, threadIdx.x, blockDim.x);

@@ -13,7 +13,7 @@ namespace kvant::cuda {
 // Describes a kernel for short sequences with sealed pages (short_sealed_kernel.cuh).
 struct ShortSealedKernel {
   const void* function = nullptr;  // Null means that the pair has no such kernel.
-  // The two numbers mean what they mean in DecodeKernel.
+  // page_warps and table_bytes are as in DecodeKernel.
   int page_warps, table_bytes;
   int static_bytes;  // bytes of static shared memory, in addition to tables and rings
 };

@@ -1,6 +1,6 @@
 // Ends a CTA's work on a sequence and KV head. The CTA's warps merge their accumulators through shared
-// memory. If the CTA holds the whole sequence, they normalize and store the output. Otherwise the warps leave
-// a partial result, and the last CTA to leave one combines all partial results.
+// memory. If the CTA holds the whole sequence, the warps normalize and store the output. Otherwise the warps
+// leave a partial result, and the last CTA to leave one combines all partial results.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -37,8 +37,8 @@ struct MergedOutputs {
   static constexpr int kMTiles = block_dim(D) / 16;
   // The padding keeps writers and readers in different banks.
   static constexpr int kRow = 16 + 16 / kMTiles;
-  // [warp][h][m][(t % 2) * 8 + g]: an element is two channels, from g * D/8 + 2 * m on, of head 2 * (t % 2) +
-  // h.
+  // Outputs have the shape [warp][h][m][(t % 2) * 8 + g]. An element has two channels, from g * D/8 + 2 * m
+  // on, of head 2 * (t % 2) + h.
   float2 out[Warps][2][kMTiles][kRow];
 
   // Stores a lane's sums. Only lanes whose t / 2 selects the heads that are merged now may call put().

@@ -78,7 +78,7 @@ __device__ inline WorkStart deal_undivided(const DecodeArgs& args, int cta, int 
   WorkStart start{};
   const std::int32_t* first_unit = args.schedule.first_unit;
   const int head_units = first_unit[args.n_seqs];
-  int before = 0;  // CTAs
+  int before = 0;  // CTAs of earlier heads and sequences
   for (int head = 0; head < args.n_kv_heads; ++head) {
     for (int seq = 0; seq < args.n_seqs; ++seq) {
       const int units = first_unit[seq + 1] - first_unit[seq];

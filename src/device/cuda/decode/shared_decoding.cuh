@@ -7,7 +7,7 @@
 // All warps scale a column's weights by one reference, which does not follow every larger score. Otherwise
 // warps would have to synchronize before they compute weights. The reference stays while no weight exceeds
 // 2^(kWeightBits + kSlack). At the barrier the warps tell each other whether a weight exceeds this limit. If
-// so, they raise the reference and compute the weights again.
+// a weight does, the warps raise the reference and compute the weights again.
 //
 // A pair supports shared decoding by Pair::Strips, which supplies tables as a pair does, and Key::score.
 // Strips::Value supplies Tokens (the factors of a warp's tokens, which multiply their weights), mix and
@@ -101,7 +101,7 @@ struct SharedQueries {
   }
 };
 
-// Holds a page's weights in shared memory: [token tile][set][row / 8][8 rows][8 columns] in half precision.
+// Holds a page's weights in half precision in shared memory, [token tile][set][row / 8][8 rows][8 columns].
 // With Totals, rows with sums of weights follow. Each group of four lanes of a warp has one row, with the
 // sums of its tokens.
 template <int Sets, bool Totals>
@@ -207,7 +207,7 @@ struct SharedDecoding : Strips {
   // sums, [warp][set][lane].
   static constexpr int kQueriesAt = (Strips::kTableBytes + 127) / 128 * 128;
   static constexpr int kGroupsAt = kQueriesAt + (Queries::kBytes + 127) / 128 * 128;
-  static constexpr int kTold = Sets * Sets * kPaddedGroup;  // numbers
+  static constexpr int kTold = Sets * Sets * kPaddedGroup;  // published numbers
   static constexpr int kSumsAt = 2 * Weights::kBytes + 2 * kTold * 4;
   static constexpr int kGroupBytes = kSumsAt + Sets * Sets * kLanes * 16;
   static constexpr int kWarpBytes = kGroupBytes / Sets;

@@ -26,7 +26,7 @@ struct ShortArgs {
   const std::int32_t* tail_tokens;
   PageSource tail;
   int table_pages;  // pages that each sequence's tables have at least
-  // [n_seqs]: hidden tokens of each sequence's first page. Null hides none.
+  // Counts the hidden tokens of each sequence's first page, [n_seqs]. Null hides no tokens.
   const std::int32_t* first_tokens;
   int group, n_kv_heads;
   NumberType q_type, rows_type;

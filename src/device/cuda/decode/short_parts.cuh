@@ -32,9 +32,9 @@ struct ShortPlace {
 // Holds a CTA's static shared memory.
 template <int D>
 struct ShortShared {
-  // [query head][quarter of the channels]: each of four lanes reads a quarter, and padding avoids bank
-  // conflicts. After all warps have read the queries, a cluster's CTA leaves its part of the outputs in the
-  // same memory.
+  // Queries have the shape [query head][quarter of the channels]. Each of four lanes reads a quarter, and
+  // padding avoids bank conflicts. After all warps have read the queries, a cluster's CTA leaves its part of
+  // the outputs in the same memory.
   float queries[kPaddedGroup][4][D / 4 + 4];
   // The maximum and sum of weights of each query head belong to the outputs in `queries`.
   float2 part_sums[kPaddedGroup];

@@ -17,7 +17,7 @@
 
 namespace kvant::cuda {
 
-// The number counts sets of eight columns, and also warps that share a page.
+// There are this many sets of eight columns, and as many warps share a page.
 inline constexpr int kColumnSets = 4;
 
 // Holds a lane's sums of products of some tiles of rows with all columns.
@@ -77,7 +77,7 @@ struct WarpgroupDecoding : Groups {
   static constexpr int kWeightsAt = kOffsetsAt + ColumnOperand::kHalfBytes;
   static constexpr int kPageBytes = kWeightsAt + kTokenTiles * ColumnOperand::kTileBytes;
   static constexpr int kToldAt = 2 * kPageBytes;
-  static constexpr int kTold = kColumnSets * kColumnSets * kPaddedGroup;  // numbers
+  static constexpr int kTold = kColumnSets * kColumnSets * kPaddedGroup;  // published numbers
   static constexpr int kGroupBytes = (kToldAt + 2 * kTold * 4 + 127) / 128 * 128;
   static constexpr int kWarpBytes = kGroupBytes / kColumnSets;
   static constexpr int kTableBytes = kGroupsAt + kMaxWarps * kWarpBytes;

@@ -16,13 +16,13 @@ struct KeptRows {
   std::int64_t mask_seq_stride, mask_head_stride;
   int sink;
   PageSource protected_pages;
-  // [n_kv_heads][page_slots + n_seqs]: for each page of each sequence, and for each sequence's end, how many
-  // kept rows of this and earlier sequences come before.
+  // Counts the kept rows of this and earlier sequences before each page and before each sequence's end,
+  // [n_kv_heads][page_slots + n_seqs].
   std::int32_t* before;
   int n_before;  // numbers of a head
-  // [n_kv_heads][slots] of HalfTile: the tiles of one sequence after another, like tiles of rows
-  // (first_tile). As in INT8 tiles, the centre is subtracted from keys and values, and values are divided by
-  // their channels' scales.
+  // Holds each head's HalfTiles, one sequence after another, like tiles of rows (first_tile). The shape is
+  // [n_kv_heads][slots]. As in INT8 tiles, the centre is subtracted from keys and values, and values are
+  // divided by their channels' scales.
   unsigned char* tiles;
   int slots;
 };

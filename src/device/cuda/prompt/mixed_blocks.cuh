@@ -1,6 +1,6 @@
 // Shares blocks among CTAs if a block's groups of rows belong to several query heads of a KV head
 // (BlockUnits). Sets of heads take turns with all items. Long blocks take new work near their end, so CTAs
-// that finish first get more.
+// that finish first get more blocks.
 #pragma once
 
 #include "device/cuda/prompt/blocks.cuh"

@@ -100,13 +100,15 @@ struct PromptArgs {
   int window;            // tokens that a row sees, including its own; 0 if all
   int page_slots;        // slots of sealed pages, before those of rows
   unsigned char* tiles;  // [slots][n_kv_heads]
-  // [n_seqs][n_kv_heads][3][D]: the centres of keys and values, and the scales of values. Kernels in half
-  // precision do not need the numbers, and the pointer is then null.
+  // Gives the centres of keys, the centres of values and the scales of values, [n_seqs][n_kv_heads][3][D].
+  // Kernels in half precision do not need the numbers, and the pointer is then null.
   float* channels;
-  // [kMostHalves]: the sums that a CTA leaves for another (join_halves.cuh, join_parts.cuh).
+  // Holds sums that a CTA leaves for another CTA, in one of kMostHalves places (join_halves.cuh,
+  // join_parts.cuh).
   float* halves;
-  // [kMostHalves][groups][2]: how many CTAs have finished, then a number that is nonzero once a CTA's sums
-  // have arrived. If blocks have rows of several heads, a block has kClaims numbers.
+  // Holds pairs of numbers, [kMostHalves][groups][2]. The first number says how many CTAs have finished. The
+  // second number is nonzero once a CTA's sums have arrived. If blocks have rows of several heads, a block
+  // has kClaims numbers.
   std::int32_t* claims;
   PromptItem* items;  // the longest first
   std::int32_t* n_items;

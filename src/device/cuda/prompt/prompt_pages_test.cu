@@ -479,8 +479,8 @@ TEST_P(PromptOverPagesOf4Bits, MakesTilesOfCodes) {
     c.sink = 0;
     c.window = 700;
     expect_accurate_in_integers(c, "of codes, with a window");
-    c = with(
-        {{0, 0, 9, 9}, {0, 0, 150, 150}, {1, 128, 30, 30}, {0, 0, 40, 40}});  // more sequences than pages
+    // The call has more sequences than pages.
+    c = with({{0, 0, 9, 9}, {0, 0, 150, 150}, {1, 128, 30, 30}, {0, 0, 40, 40}});
     c.formats = {formats};
     expect_accurate_in_integers(c, "of codes, few pages");
   }

@@ -47,7 +47,7 @@ static_assert(2 * kStepTokens == kTileTokens);
 template <int D>
 struct StepTile {
   static constexpr int kPanelBytes = D < 128 ? D : 128;  // bytes of a row of keys or queries in a panel
-  static constexpr int kValues = kStepTokens * D;        // offset within a step
+  static constexpr int kValues = kStepTokens * D;        // offset of values in a step, in bytes
   static constexpr int kStepBytes = 2 * kStepTokens * D;
   static constexpr int kNote = 2 * kStepBytes;
   static constexpr int kBytes = kNote + sizeof(TileNote);

@@ -13,7 +13,7 @@
 
 namespace kvant::cuda {
 
-// This many channels are decoded together. As BF16, they fill 16 bytes.
+// This many channels are decoded together. As BF16, the channels fill 16 bytes.
 inline constexpr int kOctet = 8;
 
 // Describes a sealed page and its decoding, with pointers to tables that are read often.

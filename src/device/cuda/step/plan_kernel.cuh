@@ -15,7 +15,7 @@ inline constexpr int kPlanThreads = 128;
 struct StepTable {
   const std::int32_t* blocks;
   std::int64_t block_stride;
-  const std::int32_t* places;  // or null
+  const std::int32_t* places;  // null if not given
   int ring, n_entries, units, n_pages;
   int pages_of_block, page_units;
   std::int32_t* table;  // null if not wanted

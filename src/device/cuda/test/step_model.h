@@ -40,7 +40,8 @@ struct StepModel {
   std::int64_t value_bytes() const {
     return static_cast<std::int64_t>(kvant_page_bytes(rules.value, rules.d));
   }
-  std::int64_t sealed_bytes() const { return kKvHeads * (key_bytes() + value_bytes()); }  // bytes of a layer
+  // Returns the bytes of a sealed page of all heads and sides.
+  std::int64_t sealed_bytes() const { return kKvHeads * (key_bytes() + value_bytes()); }
 
   // Returns a row of d BF16 numbers, which a hash of the arguments chooses.
   const std::uint16_t* row(int sequence, int layer, Kind kind, int head, int token) const {
