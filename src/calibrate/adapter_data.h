@@ -1,4 +1,5 @@
-// Makes the training data for a head's adapters from captured contexts.
+// Makes the training data for a head's adapters from captured contexts. Training compares a corrected low-bit
+// attention with the exact one, so the data hold both kinds of scores for each captured query.
 #pragma once
 
 #include <vector>

@@ -1,4 +1,5 @@
-// Computes the training loss of KVLinC's correction adapters and its gradient (KVLinC, section 3.2).
+// Computes the training loss of KVLinC's correction adapters and its gradient (KVLinC, section 3.2). Training
+// minimizes this loss with Adam.
 #pragma once
 
 #include <vector>

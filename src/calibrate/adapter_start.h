@@ -1,4 +1,5 @@
-// Makes the initial weights for the training of KVLinC's adapters.
+// Makes the initial weights for the training of KVLinC's adapters. The training of softmaxes is slow to
+// reduce a wrong correction, so the start corrects almost nothing.
 #pragma once
 
 #include <cstdint>

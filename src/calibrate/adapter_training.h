@@ -1,4 +1,5 @@
-// Trains KVLinC's correction adapters for one KV head.
+// Trains KVLinC's correction adapters for one KV head. Contexts that are not used for training decide when to
+// stop, and whether the adapters help the head at all.
 #pragma once
 
 #include <cstdint>

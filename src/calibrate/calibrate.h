@@ -1,5 +1,5 @@
 // Calibrates a model for recipes: reads text, captures K and V, and learns the constants that the recipes
-// need.
+// need. Interrupted work can resume, because samples and constants are saved from time to time.
 #pragma once
 
 #include <atomic>

@@ -1,4 +1,5 @@
-// Determines how much text calibration reads and keeps for given recipes.
+// Determines how much text calibration reads and keeps for given recipes. Recipes that learn nothing from
+// captured values need no samples.
 #pragma once
 
 #include <span>

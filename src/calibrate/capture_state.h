@@ -1,4 +1,5 @@
-// Saves an unfinished capture to disk, so an interrupted calibration can resume.
+// Saves an unfinished capture to disk, so an interrupted calibration can resume. Reading the samples takes
+// most of the time on a CPU.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// Computes channel energies, by which formats give channels different widths (format/channel_energy.h).
+// Computes channel energies, by which formats give channels different widths (format/channel_energy.h). A
+// wide channel costs more bits, so such formats need to know which channels are wide.
 #pragma once
 
 #include <span>

@@ -1,4 +1,5 @@
-// Learns codebooks for vector-quantizing formats.
+// Learns codebooks for vector-quantizing formats. Every (layer, KV head, side) has a codebook of its own,
+// which k-means finds on captured values.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// Estimates the time and memory of a calibration on this machine before it begins.
+// Estimates the time and memory of a calibration on this machine before it begins. The user sees the estimate
+// before a long calibration starts.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// Builds the graphs of one layer on a whole context, and of the layer's derivative, in F32.
+// Builds the graphs of one layer on a whole context, and of the layer's derivative, in F32. The derivative
+// lists the same steps as the layer, in reverse order.
 #pragma once
 
 #include "model/hparams.h"

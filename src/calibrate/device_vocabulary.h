@@ -1,4 +1,5 @@
-// DeviceVocabulary computes products with the vocabulary's weights on a device.
+// DeviceVocabulary computes products with the vocabulary's weights on a device. The vocabulary is processed
+// in blocks of words, so the products of all words never need memory at the same time.
 #pragma once
 
 #include <vector>

@@ -1,4 +1,5 @@
-// F32Layer holds the weights of one layer, expanded to F32, for gradients on the CPU.
+// F32Layer holds the weights of one layer, expanded to F32, for gradients on the CPU. The caller loads one
+// layer after another into the same object, because a whole model in F32 would not fit into memory.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// Combines the sensitivities of a place that the formats of a ladder give.
+// Combines the sensitivities of a place that the formats of a ladder give. Small errors cost a place the same
+// share in every format, so averaging over formats reduces the noise of single estimates.
 #pragma once
 
 #include "base/geometry.h"

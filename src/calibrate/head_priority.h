@@ -1,4 +1,5 @@
-// Computes priorities of heads for mixed formats (TurboAttention, section 3.2 and the ablation in 5.6).
+// Computes priorities of heads for mixed formats (TurboAttention, section 3.2 and the ablation in 5.6). In
+// each layer, the heads with the lowest priority get fewer bits.
 #pragma once
 
 #include <span>

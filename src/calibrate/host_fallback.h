@@ -1,4 +1,5 @@
-// Moves work from a device to the CPU when the device runs out of memory.
+// Moves work from a device to the CPU when the device runs out of memory. A calibration then takes longer,
+// but does not fail.
 #pragma once
 
 #include <fmt/format.h>

@@ -1,4 +1,6 @@
-// Computes one layer of a transformer on a whole context, and the layer's derivative, on the CPU.
+// Computes one layer of a transformer on a whole context, and the layer's derivative, on the CPU. The
+// operations come from the layer's program, and each has a derivative. model_gradient() calls the layers in
+// turn.
 #pragma once
 
 #include <algorithm>

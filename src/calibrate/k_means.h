@@ -1,4 +1,5 @@
-// Runs k-means: finds centroids with a small mean squared distance to the points (Lloyd 1982).
+// Runs k-means: finds centroids with a small mean squared distance to the points (Lloyd 1982). Codebooks are
+// learned with it.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// Chooses initial centroids for k-means.
+// Chooses initial centroids for k-means. The candidates are only a part of the points, which makes the start
+// fast.
 #pragma once
 
 #include <random>

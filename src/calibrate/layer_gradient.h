@@ -1,5 +1,6 @@
 // LayerGradient gives access to what a layer stored of a whole context, and to the derivative of a loss by
-// it.
+// it. Sensitivities and metrics are computed from these values, whether the layer ran on the CPU or on a
+// device.
 #pragma once
 
 #include <vector>

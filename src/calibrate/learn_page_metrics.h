@@ -1,5 +1,5 @@
 // Learns the constants of formats with query-weighted errors of K (format/page_metric.h), from moments of
-// queries.
+// queries. K's errors matter only as far as queries read them, so the metric comes from what queries read.
 #pragma once
 
 #include <span>

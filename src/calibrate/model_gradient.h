@@ -1,5 +1,6 @@
 // Computes the derivative of a model's predictions by its K and V, with one forward and one backward pass
-// over a context.
+// over a context. Sensitivities and metrics of all places come from the same pass, which is much cheaper than
+// one run of the model for each.
 #pragma once
 
 #include <atomic>

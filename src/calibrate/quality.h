@@ -1,4 +1,5 @@
-// Measures how well a plan preserves captured K and V, and the attention outputs.
+// Measures how well a plan preserves captured K and V, and the attention outputs. A calibration's file
+// contains these errors for each recipe.
 #pragma once
 
 #include "calibrate/calibration.h"

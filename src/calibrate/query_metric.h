@@ -1,4 +1,5 @@
-// Finds the metric for query-weighted errors of K (format/error_metric.h), from a model's queries.
+// Finds the metric for query-weighted errors of K (format/error_metric.h), from a model's queries. The
+// directions that queries read most must be stored most exactly.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,5 @@
-// Runs a model on samples and captures its Q, K and V.
+// Runs a model on samples and captures its Q, K and V. The model runs with an unquantized cache, because
+// constants must not depend on other constants' errors.
 #pragma once
 
 #include <atomic>

@@ -1,4 +1,5 @@
 // Computes the operations on rows that transformers have besides attention, and their transposed derivatives.
+// HostLayerGradient puts them together.
 #pragma once
 
 #include <cstdint>

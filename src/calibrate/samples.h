@@ -1,5 +1,6 @@
 // Makes the samples that a model reads for calibration: sequences of tokens from a text, or from the model
-// itself.
+// itself. Samples begin at random offsets within the trained context, because K after RoPE depends on the
+// position.
 #pragma once
 
 #include <atomic>

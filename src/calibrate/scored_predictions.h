@@ -1,4 +1,6 @@
-// Selects the predictions of a context that count, and compares them with those of a changed model.
+// Selects the predictions of a context that count, and compares them with those of a changed model. Measured
+// sensitivities are such differences. Only the last predictions count, because early queries read no sealed
+// page.
 #pragma once
 
 #include <cstddef>

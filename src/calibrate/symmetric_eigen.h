@@ -1,4 +1,5 @@
-// Computes eigenvalues and eigenvectors of symmetric matrices.
+// Computes eigenvalues and eigenvectors of symmetric matrices. The matrices have at most a few hundred rows,
+// for which Jacobi's method is exact and fast enough.
 #pragma once
 
 #include <vector>

@@ -1,4 +1,5 @@
-// Passes captured values through the cache's encoding.
+// Passes captured values through the cache's encoding. Quality and sensitivities are measured on values that
+// have passed through it.
 #pragma once
 
 #include <vector>

@@ -1,4 +1,5 @@
-// Summarizes how much training has gained, by constant.
+// Summarizes how much training has gained, by constant. The summary shows which codebooks and adapters are
+// worth their cost.
 #pragma once
 
 #include <string>

@@ -1,4 +1,5 @@
-// Learns the constants of each calibrated transform.
+// Learns the constants of each calibrated transform. One table maps the name of each transform to its
+// learner.
 #pragma once
 
 #include <string>

@@ -1,4 +1,5 @@
-// TuneState saves the trials of a tuning in a file.
+// TuneState saves the trials of a tuning in a file. A trial takes minutes, so an interrupted tuning resumes
+// from the file.
 #pragma once
 
 #include <optional>

@@ -1,4 +1,5 @@
-// Computes second moments of queries in the frame of the pages that they read.
+// Computes second moments of queries in the frame of the pages that they read. RoPE rotates K by its
+// position, so a query sees a page's keys under many angles. The moments are averages over these angles.
 #pragma once
 
 #include <complex>

@@ -1,5 +1,5 @@
 // VocabularyProducts multiplies rows by the weights of a model's output, and computes the derivatives, one
-// block of words at a time.
+// block of words at a time. Implementations exist for the CPU and for devices.
 #pragma once
 
 #include <memory>

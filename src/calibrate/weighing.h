@@ -1,5 +1,6 @@
 // Estimates the sensitivities of a recipe's ladder in every (layer, KV head, side) of a model, from several
-// contexts.
+// contexts. Texts differ, so the result is the mean over contexts. Each context's result is kept, which lets
+// an interrupted calibration resume.
 #pragma once
 
 #include <atomic>

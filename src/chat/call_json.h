@@ -1,4 +1,5 @@
 // Recognizes tool calls that are written as JSON: {"name": ..., "arguments": {...}}, or a list of these.
+// UntaggedCalls uses the class for models that write calls without the marks of their chat template.
 #pragma once
 
 #include <nlohmann/json.hpp>

@@ -1,4 +1,5 @@
-// Holds the messages of a chat so far, and what a request says about rendering them.
+// Holds the messages of a chat so far, and what a request says about rendering them. Every API of the server
+// fills in one such history, which the chat template then renders.
 #pragma once
 
 #include <nlohmann/json.hpp>

@@ -1,4 +1,5 @@
-// ChatTools describes the tools that a chat offers to the model.
+// ChatTools describes the tools that a chat offers to the model. Every API of the server fills in the same
+// structure, from which the template, the grammar and the parser are made.
 #pragma once
 
 #include <nlohmann/json.hpp>

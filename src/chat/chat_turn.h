@@ -1,4 +1,5 @@
-// Makes the text of a chat's next turn if the earlier turns are known only as tokens.
+// Makes the text of a chat's next turn if the earlier turns are known only as tokens. A turn is the
+// difference between two renderings of a made-up chat.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// Parses a model's completion into thoughts, text and tool calls while the completion arrives.
+// Parses a model's completion into thoughts, text and tool calls while the completion arrives. The interface
+// hides the parser, so the server does not depend on llama.cpp.
 #pragma once
 
 #include <memory>

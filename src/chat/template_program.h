@@ -1,4 +1,5 @@
-// TemplateProgram is a chat template as a Jinja program, which llama.cpp's engine runs.
+// TemplateProgram is a chat template as a Jinja program, which llama.cpp's engine runs. Other code sees only
+// text and JSON values, and every error of the engine as one sentence.
 #pragma once
 
 #include <memory>

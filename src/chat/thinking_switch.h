@@ -1,4 +1,6 @@
 // Translates how much a model should think, from the wish of a request into the variables of a chat template.
+// Every family of models has names of its own for these variables. The names in a template's source show
+// which of them apply.
 #pragma once
 
 #include <nlohmann/json.hpp>

@@ -1,5 +1,5 @@
 // NgramDraft proposes the tokens that followed when the newest tokens occurred before in the sequence (prompt
-// lookup).
+// lookup). The chances of a draft come from records of earlier predictions, by the length of the match.
 #pragma once
 
 #include <array>

@@ -1,4 +1,5 @@
 // NgramIndex finds where the newest tokens of a sequence occurred in the sequence before (prompt lookup).
+// Looking up a draft must cost almost nothing, so the index hashes pairs of tokens.
 #pragma once
 
 #include <cstdint>

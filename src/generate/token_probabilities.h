@@ -1,4 +1,5 @@
-// Computes the probabilities that a model gives to tokens.
+// Computes the probabilities that a model gives to tokens. The values are those before temperature and cuts,
+// as APIs report them.
 #pragma once
 
 #include <cstdint>

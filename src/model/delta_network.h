@@ -1,5 +1,6 @@
 // Computes a layer's gated delta net on the CPU, from the rows of a batch and the recurrent states of their
-// sequences.
+// sequences. The delta net's state replaces a KV cache: its size does not depend on the length of the
+// sequence.
 #pragma once
 
 #include <vector>

@@ -1,4 +1,5 @@
-// Builds a gated delta net (delta_network.h) from ggml operations for a device's graph.
+// Builds a gated delta net (delta_network.h) from ggml operations for a device's graph. The operations come
+// from ggml, which has kernels for GPUs.
 #pragma once
 
 #include <span>

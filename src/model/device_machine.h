@@ -1,4 +1,5 @@
-// Runs engines with a cache, on the CPU and on test devices, for tests that compare them.
+// Runs engines with a cache, on the CPU and on test devices, for tests that compare them. Results on a device
+// differ from the CPU's only by rounding, for which each device has bounds.
 #pragma once
 
 #include <gtest/gtest.h>

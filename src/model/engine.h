@@ -1,4 +1,5 @@
-// Engine is a GGUF model whose attention uses a kvant cache.
+// Engine is a GGUF model whose attention uses a kvant cache. The engine runs a step of many sequences at a
+// time, on the CPU or on a device, and knows nothing of requests.
 #pragma once
 
 #include <atomic>

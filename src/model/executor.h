@@ -1,4 +1,5 @@
-// Executor runs the rows of a step through a model's layers on one device, including the attention sites.
+// Executor runs the rows of a step through a model's layers on one device, including the attention sites. The
+// CPU and devices each have an executor, and the engine knows only the interface.
 #pragma once
 
 #include <cstdint>

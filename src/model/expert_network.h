@@ -1,4 +1,5 @@
-// Computes a layer's experts for the rows of a batch on the CPU.
+// Computes a layer's experts for the rows of a batch on the CPU. All pairs of a row and a chosen expert are
+// sorted by expert, so the weights of each expert are read only once.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// Chooses the experts that a row uses, and the experts' weights.
+// Chooses the experts that a row uses, and the experts' weights. Architectures differ in the gating function,
+// in groups of experts and in biases; struct Experts describes the rules.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// Computes the logistic function, and its product with the argument as a gate.
+// Computes the logistic function, and its product with the argument as a gate. Networks, delta nets and
+// experts share the functions, which are fast and never overflow.
 #pragma once
 
 namespace kvant {

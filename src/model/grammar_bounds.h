@@ -1,4 +1,5 @@
-// Bounds the work that llama.cpp needs to check a grammar and to begin with its rules.
+// Bounds the work that llama.cpp needs to check a grammar and to begin with its rules. A client can send any
+// grammar. Without bounds, some grammars would take all memory or never return.
 #pragma once
 
 #include "model/grammar_rules.h"

@@ -1,4 +1,5 @@
-// Finds how many rows a small batch may have if other sequences must not change a sequence's bits.
+// Finds how many rows a small batch may have if other sequences must not change a sequence's bits. A server
+// batches that many completions, and each completion then has the bits that it would have alone.
 #pragma once
 
 #include "model/weights.h"

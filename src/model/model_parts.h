@@ -1,4 +1,5 @@
 // ModelParts gives access to an engine's model, for code that computes with the weights in another way.
+// Calibration uses the parts to differentiate the model.
 #pragma once
 
 namespace kvant {

@@ -1,5 +1,5 @@
 // ObservedRows copies the rows of one layer's attention from a device to host memory, without the transforms
-// of the recipe.
+// of the recipe. Calibration captures these rows, so it works the same on devices and on the CPU.
 #pragma once
 
 #include <memory>

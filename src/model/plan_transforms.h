@@ -1,4 +1,5 @@
-// Holds the transforms of a plan's recipe as matrices in a device's memory, for the device's graphs.
+// Holds the transforms of a plan's recipe as matrices in a device's memory, for the device's graphs. A graph
+// then applies a transform as a matrix product, unless the device's library has a faster way.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,4 @@
-// Returns a prompt of n random tokens for the tiny model, for tests.
+// Makes prompts for tests. random_tokens() returns n random tokens of the tiny model's vocabulary.
 #pragma once
 
 #include <cstdint>

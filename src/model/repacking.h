@@ -1,4 +1,5 @@
-// Finds ggml's repacked weight layouts, in which rows are interleaved and ggml's products are faster.
+// Finds ggml's repacked weight layouts, in which rows are interleaved and ggml's products are faster. Whether
+// a layout exists depends on the type of the weights and on the processor.
 #pragma once
 
 struct ggml_backend_buffer_type;

@@ -1,4 +1,5 @@
-// Sampler chooses the next token from logits, with llama.cpp's samplers.
+// Sampler chooses the next token from logits, with llama.cpp's samplers. Biases and penalties change the
+// logits before the samplers see them.
 #pragma once
 
 #include <cstdint>

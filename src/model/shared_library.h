@@ -1,4 +1,5 @@
 // SharedLibrary is a library that is loaded only when it is needed, so the program also runs without it.
+// kvant finds GPUs in this way, without requiring CUDA's libraries.
 #pragma once
 
 #include <memory>

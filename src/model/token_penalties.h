@@ -1,4 +1,5 @@
-// TokenPenalties makes tokens less likely that the text already contains.
+// TokenPenalties makes tokens less likely that the text already contains. The OpenAI API and llama-server
+// define penalties in different ways, and both are supported.
 #pragma once
 
 #include <cstdint>

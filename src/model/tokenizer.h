@@ -1,4 +1,5 @@
-// Turns text into tokens and back with the vocabulary in the model's file, through llama.cpp.
+// Turns text into tokens and back with the vocabulary in the model's file, through llama.cpp. Completions,
+// grammars and chat templates depend only on this interface, and tests can replace it.
 #pragma once
 
 #include <cstdint>

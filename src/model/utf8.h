@@ -1,4 +1,5 @@
-// Checks that texts are UTF-8 (RFC 3629).
+// Checks that texts are UTF-8 (RFC 3629). llama.cpp would replace or misread invalid bytes silently, so
+// callers check texts first.
 #pragma once
 
 #include <cstddef>

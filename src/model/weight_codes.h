@@ -1,4 +1,5 @@
-// Reads ggml's quantized weights as blocks of codes, for the product of codes (code_gemm.h).
+// Reads ggml's quantized weights as blocks of codes, for the product of codes (code_gemm.h). Only types with
+// simple blocks can be read in this way.
 #pragma once
 
 #include "base/code_gemm.h"

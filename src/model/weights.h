@@ -1,4 +1,5 @@
-// Weights holds the tensors of one model in memory, as ggml tensors for the model's graphs.
+// Weights holds the tensors of one model in memory, as ggml tensors for the model's graphs. Weights are used
+// where they lie in the mapped file, unless a faster layout or a device needs a copy.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
 // AnswerStream carries a completion from the scheduler's thread to the thread that waits for the completion.
+// The reader can wait with a time limit, and can cancel the completion.
 #pragma once
 
 #include <atomic>

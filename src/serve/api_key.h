@@ -1,4 +1,5 @@
-// Checks the API key that a client sends.
+// Checks the API key that a client sends. The time of the comparison does not depend on where a wrong key
+// differs, so an attacker learns nothing from it.
 #pragma once
 
 #include <string>

@@ -1,4 +1,5 @@
-// Writes completions in the format of the OpenAI API, whole or as chunks of a stream.
+// Writes completions in the format of the OpenAI API, whole or as chunks of a stream. Parts of completions go
+// in as they arrive, and chunks or one whole response come out.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// CacheGrid describes, for the web page, how a plan stores each (layer, KV head, side) of the cache.
+// CacheGrid describes, for the web page, how a plan stores each (layer, KV head, side) of the cache. Places
+// with the same way of storing share an entry, so the description stays small for models with many heads.
 #pragma once
 
 #include <cstddef>

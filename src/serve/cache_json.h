@@ -1,4 +1,5 @@
-// Writes the JSON of GET /cache, which says how the cache is stored and which sequences it holds.
+// Writes the JSON of GET /cache, which says how the cache is stored and which sequences it holds. The web
+// page and users' programs read the JSON.
 #pragma once
 
 #include <nlohmann/json.hpp>

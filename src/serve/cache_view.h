@@ -1,4 +1,5 @@
-// CacheView is a snapshot of a server's cache, sequence by sequence.
+// CacheView is a snapshot of a server's cache, sequence by sequence. It is taken between two steps, so its
+// figures belong together.
 #pragma once
 
 #include <cstdint>

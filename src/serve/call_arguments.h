@@ -1,4 +1,5 @@
-// Prepares tool calls in a conversation's history for chat templates.
+// Prepares tool calls in a conversation's history for chat templates. Clients store the arguments of calls in
+// many forms, and templates need a JSON object.
 #pragma once
 
 #include <nlohmann/json.hpp>

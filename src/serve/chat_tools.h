@@ -1,4 +1,5 @@
-// Reads the tools of a chat in the OpenAI API's format.
+// Reads the tools of a chat in the OpenAI API's format. Their schemas become grammars, so tool calls have
+// valid arguments.
 #pragma once
 
 #include "chat/chat_tools.h"

@@ -1,4 +1,5 @@
-// Routes /v1/chat/completions and /v1/completions of the OpenAI API.
+// Routes /v1/chat/completions and /v1/completions of the OpenAI API. The routes parse requests and format
+// completions; answer_route.h does the rest.
 #pragma once
 
 #include <span>

@@ -1,4 +1,5 @@
-// Routes POST /v1/embeddings, which turns texts into vectors.
+// Routes POST /v1/embeddings, which turns texts into vectors. The vector is the mean of a text's hidden
+// states, which the generating model computes.
 #pragma once
 
 #include <span>

@@ -1,4 +1,5 @@
-// Sends HTTP responses with JSON and errors, and adds routes that refuse other methods.
+// Sends HTTP responses with JSON and errors, and adds routes that refuse other methods. Errors have the
+// format of the API to which the path belongs.
 #pragma once
 
 #include <httplib.h>

@@ -1,5 +1,5 @@
 // Makes a fill-in-the-middle (FIM) prompt, in the form in which the model was trained to fill in the middle
-// of a text.
+// of a text. Editors use such prompts to complete code at the cursor.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// Routes POST /infill, in the format of llama.cpp's server.
+// Routes POST /infill, in the format of llama.cpp's server. A request for the middle of a text becomes a
+// request for a completion, so it shares the code of /v1/completions.
 #pragma once
 
 #include <span>

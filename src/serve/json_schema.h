@@ -1,4 +1,5 @@
-// Turns JSON schemas into GBNF grammars for completions.
+// Turns JSON schemas into GBNF grammars for completions. llama.cpp's converter does the last step, after
+// hold_schema() has rewritten the schema.
 #pragma once
 
 #include <nlohmann/json.hpp>

@@ -1,4 +1,5 @@
-// Finds the address on which a server listens, and explains failures in words of the user's options.
+// Finds the address on which a server listens, and explains failures in words of the user's options. The
+// search takes place before the model is loaded, so a wrong port is reported at once.
 #pragma once
 
 #include <string>

@@ -1,4 +1,5 @@
-// Reads what messages of all APIs have in common: text parts, thoughts, and parts that are not text.
+// Reads what messages of all APIs have in common: text parts, thoughts, and parts that are not text. Every
+// API's reader calls these functions, so all of them refuse the same parts with the same words.
 #pragma once
 
 #include <nlohmann/json.hpp>

@@ -1,5 +1,6 @@
 // Reads requests of Anthropic's Messages API (POST /v1/messages) from JSON, and writes messages in its
-// format.
+// format. The API differs from OpenAI's in its blocks and events, while prompts, tools and formats share the
+// code of all APIs.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,5 @@
-// Writes errors in the format of Anthropic's Messages API.
+// Writes errors in the format of Anthropic's Messages API. Clients of that API recognize errors by their
+// type.
 #pragma once
 
 #include <string>

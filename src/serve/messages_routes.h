@@ -1,4 +1,5 @@
-// Routes POST /v1/messages and /v1/messages/count_tokens of Anthropic's Messages API.
+// Routes POST /v1/messages and /v1/messages/count_tokens of Anthropic's Messages API. Requests for
+// "claude-..." models go to the served model, because clients have such names built in.
 #pragma once
 
 #include <span>

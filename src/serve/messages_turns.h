@@ -1,4 +1,5 @@
-// Reads the conversation of a request to Anthropic's Messages API: the members `system` and `messages`.
+// Reads the conversation of a request to Anthropic's Messages API: the members `system` and `messages`. Each
+// message becomes turns in the OpenAI API's form, because chat templates read that form.
 #pragma once
 
 #include "serve/chat_messages.h"

@@ -1,5 +1,5 @@
 // Routes the web page of `kvant serve`: the page's files at / and /page/, and GET /cache, whose data the page
-// shows.
+// shows. The files are embedded in the program, so the page needs no other server.
 #pragma once
 
 #include <span>

@@ -1,4 +1,5 @@
-// PromptPace decides how many prompt tokens a step reads while completions wait for the step.
+// PromptPace decides how many prompt tokens a step reads while completions wait for the step. The size of a
+// step follows measured times, because no formula predicts them for all devices and depths.
 #pragma once
 
 namespace kvant {

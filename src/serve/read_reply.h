@@ -1,4 +1,5 @@
-// Sends requests to a scheduler and reads their streams, for tests.
+// Sends requests to a scheduler and reads their streams, for tests. The scheduler runs on the test's thread,
+// step by step, so tests are deterministic.
 #pragma once
 
 #include <gtest/gtest.h>

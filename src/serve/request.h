@@ -1,4 +1,5 @@
-// Describes what a client requests from the scheduler, and why the scheduler may refuse.
+// Describes what a client requests from the scheduler, and why the scheduler may refuse. All APIs build the
+// same structure, so the scheduler knows nothing of HTTP or JSON.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,6 @@
 // RequestContext holds what belongs to a request but is not in its HTTP text: the client's connection and the
-// log record.
+// log record. httplib's request type has no room for such data, so the context uses a member that the server
+// may set.
 #pragma once
 
 #include <httplib.h>

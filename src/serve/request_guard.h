@@ -1,4 +1,5 @@
 // Decides which requests a foreign web page could have caused, and normalizes unusual spellings of requests.
+// Browsers mark cross-site requests, and send only some types of bodies without asking the server first.
 #pragma once
 
 #include <string>

@@ -1,4 +1,5 @@
-// Reads the options that all generating APIs share: how tokens are drawn, and how completions are sent.
+// Reads the options that all generating APIs share: how tokens are drawn, and how completions are sent. Each
+// API then adds the options that it has alone.
 #pragma once
 
 #include "serve/api_request.h"

@@ -1,4 +1,5 @@
-// RequestQueue holds waiting requests, and gives each client a turn after the other.
+// RequestQueue holds waiting requests, and gives each client a turn after the other. A client with many
+// requests therefore delays others by one request at most.
 #pragma once
 
 #include <deque>

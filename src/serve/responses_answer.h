@@ -1,4 +1,5 @@
-// Writes responses in the format of OpenAI's Responses API, whole or as the events of a stream.
+// Writes responses in the format of OpenAI's Responses API, whole or as the events of a stream. The events
+// carry numbers and the items' final forms, which clients check.
 #pragma once
 
 #include <cstdint>

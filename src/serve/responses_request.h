@@ -1,4 +1,5 @@
-// Reads requests of OpenAI's Responses API (POST /v1/responses) from JSON.
+// Reads requests of OpenAI's Responses API (POST /v1/responses) from JSON. The server keeps no state between
+// requests, so a request must contain the whole conversation.
 #pragma once
 
 #include <nlohmann/json.hpp>

@@ -1,4 +1,5 @@
-// Routes POST /v1/responses of OpenAI's Responses API.
+// Routes POST /v1/responses of OpenAI's Responses API. The route parses requests and formats completions;
+// answer_route.h does the rest.
 #pragma once
 
 #include <span>

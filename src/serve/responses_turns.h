@@ -1,5 +1,5 @@
 // Reads the conversation of a request to the Responses API: `instructions`, and `input`, which is a text or a
-// list of items.
+// list of items. The items become turns in the OpenAI API's form, because chat templates read that form.
 #pragma once
 
 #include "chat/chat_history.h"

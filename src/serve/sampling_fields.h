@@ -1,4 +1,5 @@
-// Reads how tokens are drawn, for requests of all APIs.
+// Reads how tokens are drawn, for requests of all APIs. OpenAI's, llama-server's and vLLM's names for the
+// same option are all understood.
 #pragma once
 
 #include "model/sampler.h"

@@ -1,4 +1,5 @@
-// Computes how much of a scheduler's memory the sequences of a plan take.
+// Computes how much of a scheduler's memory the sequences of a plan take. Admission of requests relies on
+// these figures: a request that fits must never run out of memory.
 #pragma once
 
 #include <memory>

@@ -1,5 +1,5 @@
 // Describes the keywords of JSON schemas: the types that each keyword applies to, and the values that a
-// schema lists.
+// schema lists. The rewriting of schemas (schema_holder.h) looks keywords up here.
 #pragma once
 
 #include <nlohmann/json.hpp>

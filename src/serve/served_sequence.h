@@ -1,4 +1,4 @@
-// ServedSequence describes a sequence of the cache and its purpose.
+// ServedSequence describes a sequence of the cache and its purpose. GET /cache shows sequences in this form.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// Describes a server to its clients: the model's names, the recipe and the sizes.
+// Describes a server to its clients: the model's names, the recipe and the sizes. Routes describe the server
+// with it, and find the recipe for a model's name.
 #pragma once
 
 #include <cstdint>

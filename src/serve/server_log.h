@@ -1,4 +1,5 @@
-// ServerLog writes a running server's log to stderr, as text or as JSON.
+// ServerLog writes a running server's log to stderr, as text or as JSON. A slow reader of the log must never
+// delay a completion.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// SessionError says why a command or request cannot use a session.
+// SessionError says why a command or request cannot use a session. Each kind of error becomes an HTTP status.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// SessionFolder keeps a server's sessions on disk, one file each.
+// SessionFolder keeps a server's sessions on disk, one file each. Only one server at a time can use a folder,
+// and a file is either complete or absent.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,5 @@
-// Writes the member `logprobs` of responses to POST /v1/completions.
+// Writes the member `logprobs` of responses to POST /v1/completions. The format is OpenAI's, in which names
+// of tokens must be unique.
 #pragma once
 
 #include <cstdint>

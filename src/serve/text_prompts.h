@@ -1,4 +1,5 @@
-// Reads prompts that are texts or tokens, for /v1/completions and /v1/embeddings.
+// Reads prompts that are texts or tokens, for /v1/completions and /v1/embeddings. A list gives one request
+// per prompt.
 #pragma once
 
 #include <cstdint>

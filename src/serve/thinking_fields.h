@@ -1,5 +1,6 @@
 // Reads what requests say about a model's thoughts: how much the model should think, and where the thoughts
-// go.
+// go. Servers and families of models have different names for these options, and all of them lead to one
+// ThinkingOptions.
 #pragma once
 
 #include "chat/thinking_switch.h"

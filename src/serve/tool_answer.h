@@ -1,4 +1,5 @@
-// Reads completions that may have thoughts and tool calls, part by part, for all APIs.
+// Reads completions that may have thoughts and tool calls, part by part, for all APIs. The parser of the chat
+// template (chat/completion_parser.h) does the work, and plain completions need none.
 #pragma once
 
 #include <vector>
