@@ -66,7 +66,7 @@ TEST(AdapterContexts, SeeSealedKeysAsTheDesignHasIt) {
   const Capture capture = filled_capture();
   for (int c = 0; c < 2; ++c) {
     const auto batches = adapter_contexts(capture, stored_as("ch2g128", Correction::relative), c);
-    ASSERT_EQ(batches.size(), 2U);  // batches of 16 and 4 queries
+    ASSERT_EQ(batches.size(), 2U);  // the batches have 16 and 4 queries
     for_each_query(capture, c, batches, [](const AdapterContext& batch, int i, int, int token) {
       int sealed = 0;  // the number of pages j with token >= 128 (j + 1) + window
       while (token >= 128 * (sealed + 1) + kAdapterWindow) ++sealed;

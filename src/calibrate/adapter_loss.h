@@ -18,8 +18,8 @@ struct AdapterWeights {
 // AdapterContext is one context of one KV head: `n` keys, and `m` queries of each of the G query heads. Row g
 // * m + i belongs to query i of head g.
 struct AdapterContext {
-  int head_dim = 0;            // d
-  int n = 0;                   // number of keys
+  int head_dim = 0;            // called d in formulas
+  int n = 0;                   // keys in the context
   int m = 0;                   // queries per head
   std::vector<float> errors;   // [end of the last query, d]: K - K_q, as stored
   std::vector<float> queries;  // [G * m, d]: unscaled, as they are multiplied by stored keys

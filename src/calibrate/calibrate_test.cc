@@ -199,7 +199,7 @@ TEST_F(Calibrating, GoesOnWhereItWasKilled) {
   asked.kept = [&] { fs::copy(folder / "work", folder / std::to_string(n_kept++)); };
   EXPECT_EQ(constants_of(*calibrate_with(asked)), whole);
   EXPECT_TRUE(fs::is_empty(folder / "work"));
-  ASSERT_GT(n_kept, 12);  // for samples, heads and six contexts
+  ASSERT_GT(n_kept, 12);  // there are saves for samples, heads and six contexts
   for (int i = 0; i < n_kept; i += 3) {
     for (const auto& file : fs::directory_iterator(folder / std::to_string(i)))
       fs::copy(file, folder / "work");

@@ -54,15 +54,15 @@ inline constexpr const char* kKeyFactors = "key-factors";
 // sum of squared differences / sum of squares, over all layers and heads. All tokens except the sink are
 // quantized.
 struct RecipeQuality {
-  std::string recipe;  // the string form
+  std::string recipe;  // the recipe in its string form
   double key_error = 0;
   double value_error = 0;
-  double output_error = 0;  // the error of the attention outputs of each passage's last tokens
+  double output_error = 0;  // this is the error of the attention outputs of each passage's last tokens
 };
 
 struct Calibration {
-  std::string model;            // for messages
-  std::string fingerprint;      // Engine::fingerprint
+  std::string model;            // only for messages
+  std::string fingerprint;      // comes from Engine::fingerprint
   std::uint64_t text_hash = 0;  // FNV-1a of the text; 0 if the model wrote the text
   CalibrationSettings settings;
   CalibrationMethod method;

@@ -21,7 +21,7 @@ namespace kvant {
 inline constexpr int kSinkTokens = 4;
 
 struct CaptureSize {
-  int samples = 0;   // for training
+  int samples = 0;   // samples for training
   int length = 0;    // tokens of each sample and passage
   int rows = 0;      // at most this many tokens of all samples together are kept
   int passages = 0;  // samples that are kept whole

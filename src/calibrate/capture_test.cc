@@ -56,7 +56,8 @@ TEST(Capture, KeepsAsManyRowsAsAskedForEvenlySpread) {
   const Capture capture(geometry(), {.samples = 100, .length = 50, .rows = 1000, .passages = 2, .seed = 3});
   const std::vector<bool> all = kept(capture);
   EXPECT_EQ(std::count(all.begin(), all.end(), true), 1000);
-  EXPECT_NEAR(std::count(all.begin(), all.begin() + 2500, true), 500, 75);  // five standard deviations
+  // The tolerance is five standard deviations.
+  EXPECT_NEAR(std::count(all.begin(), all.begin() + 2500, true), 500, 75);
   EXPECT_EQ(capture.rows(0, 0, Side::key, false).size(), 1000U * 16);
 }
 

@@ -298,8 +298,8 @@ class Builder final : LayerTensors {
   }
 
   const LayerInputs& in_;
-  std::int64_t n_;  // the number of rows
-  int group_;       // query heads per KV head
+  std::int64_t n_;
+  int group_;  // query heads per KV head
   ggml_tensor* mask_;
   LayerOutputs* out_ = nullptr;
   ggml_cgraph* graph_ = ggml_new_graph_custom(c_, kLayerGraphTensors, /*grads=*/false);

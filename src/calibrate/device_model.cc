@@ -140,7 +140,7 @@ class GraphModel final : public DifferentiableModel {
   VocabularyProducts& vocabulary() override { return vocabulary_; }
 
  private:
-  static constexpr int kInputs = 8;  // the tensors of LayerInputs
+  static constexpr int kInputs = 8;  // LayerInputs has this many tensors
 
   static void set(ggml_tensor* to, MatrixView<const float> rows) {
     KVANT_CHECK(rows.stride == rows.cols && rows.rows == to->ne[1], "rows of another context");

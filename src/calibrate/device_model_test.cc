@@ -19,7 +19,7 @@
 namespace kvant {
 namespace {
 
-constexpr int kRows = 300;  // two sealed pages and a part of a third
+constexpr int kRows = 300;  // two pages are sealed, and a third is begun
 constexpr double kTolerance = 1e-4;
 
 std::vector<float> noise(std::size_t n, std::uint32_t seed) {

@@ -74,7 +74,7 @@ class HostModel final : public DifferentiableModel {
   std::unique_ptr<VocabularyProducts> vocabulary_;
   int n_rows_ = 0;
   std::optional<RopeTable> full_, sliding_;
-  F32Layer weights_;                    // the weights of the layer that ran last
+  F32Layer weights_;                    // the layer that ran last has these weights
   std::vector<LayerActivations> kept_;  // the activations of the first layers
   LayerWorkspace workspace_;
   std::optional<HostLayerGradient> layer_;

@@ -18,7 +18,7 @@ namespace kvant {
 // the weight.
 struct F32Layer {
   std::vector<float> qkv, qkv_bias;       // [(n_heads + 2 n_kv_heads) * head_dim, n_embd]
-  std::vector<float> q_norm, k_norm;      // with the shapes in LayerWeights
+  std::vector<float> q_norm, k_norm;      // the shapes are those in LayerWeights
   std::vector<float> attn_out, out_bias;  // [n_embd, n_heads * head_dim]
   std::vector<float> gate, gate_bias;     // [n_ff, n_embd]
   std::vector<float> up, up_bias;         // [n_ff, n_embd]

@@ -122,7 +122,7 @@ void HeadAttention::look_at(int block, MatrixView<const float> gradient) {
 // P are the weights, and P' those with errors of keys. The effect is dO . (P' - P) V for errors of keys, and
 // dO . P (V' - V) for errors of values.
 void HeadAttention::add_effects(Side side, const PackedMatrix& pages, double* effects) {
-  const int n = side == Side::key ? n_keys_ : first_;  // the length of a row of changed_
+  const int n = side == Side::key ? n_keys_ : first_;  // a row of changed_ has this many values
   changed_.resize(static_cast<std::size_t>(n_queries_) * n);
   gemm(n_queries_, first_, side == Side::key ? rows_of(q_, first_) : rows_of(gradient_), pages,
        /*accumulate=*/false, changed_.data(), n);

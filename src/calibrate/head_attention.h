@@ -17,7 +17,7 @@ namespace kvant {
 struct Hparams;
 
 struct AttentionShape {
-  float scale = 1;    // factor of q.k
+  float scale = 1;    // q.k is multiplied by this
   float softcap = 0;  // c > 0: scores become c tanh(score / c)
   int window = 0;     // a query sees this many newest tokens, including itself; 0: all
 };
@@ -65,8 +65,8 @@ class HeadAttention {
 
   AttentionShape shape_;
   MatrixView<const float> q_, k_, v_;
-  int first_ = 0, n_queries_ = 0, n_keys_ = 0;  // for the current block
-  MatrixView<const float> gradient_;            // for the current block's queries
+  int first_ = 0, n_queries_ = 0, n_keys_ = 0;  // these belong to the current block
+  MatrixView<const float> gradient_;            // these belong to the current block's queries
   std::vector<float> weights_, slopes_, products_;
   std::vector<float> changed_;  // weights with errors of keys, or products with errors of values
 };

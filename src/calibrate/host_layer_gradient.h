@@ -38,7 +38,7 @@ struct LayerWorkspace {
   // encoded, which moves sensitivities by 5 %.
   GemmPrecision precision = GemmPrecision::f32;
   LayerActivations activations;  // for layers whose activations are not kept
-  PackedMatrix weight;           // the packed weight of the current product
+  PackedMatrix weight;           // the current product multiplies by this weight
   std::vector<float> x;          // [n_rows, n_embd]: the residual stream, if it is computed again
   // Gradients by the following values overwrite them.
   std::vector<float> normed;             // [n_rows, n_embd]: inputs of a block

@@ -1,5 +1,5 @@
-// Runs k-means: finds centroids with a small mean squared distance to the points (Lloyd 1982). Codebooks are
-// learned with it.
+// Runs k-means: finds centroids with a small mean squared distance to the points (Lloyd 1982). Codebooks for
+// vector quantization are learned with k-means.
 #pragma once
 
 #include <cstdint>

@@ -108,7 +108,7 @@ TEST(TransformLearner, OscarTurnsToWhatAttentionReads) {
   const TransformLearner* learner = find_transform_learner("oscar");
   ASSERT_NE(learner, nullptr);
   const std::vector<float> of_keys = learner->learn({Side::key, view(keys), view(keys), view(queries)});
-  EXPECT_NEAR(std::abs(of_keys[0] + of_keys[1]), std::sqrt(2.0F), 1e-6);  // moments [[5, 3], [3, 5]]
+  EXPECT_NEAR(std::abs(of_keys[0] + of_keys[1]), std::sqrt(2.0F), 1e-6);  // the moments are [[5, 3], [3, 5]]
   // The squared scores of the two keys are (2 - 2)^2 + (1 + 1)^2 = 4 and 12^2 + 0 = 144. The moments of V are
   // diag(25 * 4, 144).
   const std::vector<float> of_values = learner->learn({Side::value, view(values), view(keys), view(queries)});
@@ -129,11 +129,9 @@ TEST(HeadPriority, MeasuresEveryMetricOfTheRecipes) {
 TEST(HeadPriority, MatchesComputationByHand) {
   const MatrixView<const float> values(kValues.data(), 3, 2);
   for (const PriorityMetric& metric : priority_metrics()) {
-    const std::map<std::string, double> by_hand{// Six bins with one value each.
-                                                {"min-max", 8},
-                                                {"variation", 3},
-                                                {"gap-std", 24},
-                                                {"entropy", std::log2(6.0)}};
+    // The entropy is that of six bins with one value each.
+    const std::map<std::string, double> by_hand{
+        {"min-max", 8}, {"variation", 3}, {"gap-std", 24}, {"entropy", std::log2(6.0)}};
     ASSERT_TRUE(by_hand.contains(metric.name));
     EXPECT_NEAR(metric.measure(values), by_hand.at(metric.name), 1e-12) << metric.name;
   }

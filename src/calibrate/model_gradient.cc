@@ -69,7 +69,7 @@ class Pass {
   const GradientRequest& request_;
   int n_rows_;
   std::vector<float> x_;                    // [n_rows, n_embd]: the residual stream
-  std::vector<std::vector<float>> inputs_;  // the inputs of each layer
+  std::vector<std::vector<float>> inputs_;  // inputs_[i] is the input of layer i
 };
 
 }  // namespace

@@ -34,7 +34,7 @@ class Erring final : public BackendDecorator {
     outputs_.resize(g_.n_layers);
   }
 
-  double scale = 0;  // factor of the errors
+  double scale = 0;  // errors are multiplied by this
   bool records = false;
 
   float error(Side side, int layer, int token, int kv_head, int channel) const {

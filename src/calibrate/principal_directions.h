@@ -1,5 +1,5 @@
-// Computes principal directions of values, for the transforms `pca` and `oscar`. They are the eigenvectors of
-// second moments.
+// Computes principal directions of values, for the transforms `pca` and `oscar`. Principal directions are the
+// eigenvectors of second moments.
 #pragma once
 
 #include <span>

@@ -12,7 +12,7 @@ namespace kvant {
 
 struct ProbeSite {
   SampleReader model;
-  std::string rest = "bf16";  // a format
+  std::string rest = "bf16";  // a format, which all other heads have
 
   // Returns the recipe that a probed cache is compared with.
   Recipe base(const Recipe& recipe) const;

@@ -23,8 +23,8 @@ struct Sample {
 };
 
 struct SampleSize {
-  int samples = 0;   // for training
-  int passages = 0;  // for evaluation
+  int samples = 0;   // samples for training
+  int passages = 0;  // samples for evaluation
   int length = 0;    // tokens of each sample and passage
   int contexts = 0;  // long samples, which come last
   int context_length = 0;

@@ -41,7 +41,7 @@ class SensitivityEstimate {
   Recipe recipe_;
   Constants known_;
   int n_threads_;
-  Sensitivities all_;  // summed over the positions
+  Sensitivities all_;  // sums over the positions
 };
 
 // Estimates the sensitivities in a pass of its own. Returns the errors of model_gradient().

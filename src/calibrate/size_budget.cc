@@ -30,7 +30,7 @@ constexpr Unit kByteUnits[] = {{"TiB", kKibi* kKibi* kKibi* kKibi},
                                {"kB", 1e3},
                                {"B", 1}};
 
-constexpr double kMostBytes = 0x1p62;  // the largest size that certainly fits into an int64
+constexpr double kMostBytes = 0x1p62;  // a double of at most this size fits into an int64
 
 // Parses the whole text as a positive number. Returns 0 if it is not one.
 double positive_number(const std::string& text) {

@@ -1,5 +1,5 @@
 // Passes captured values through the cache's encoding. Quality and sensitivities are measured on values that
-// have passed through it.
+// have passed through the encoding.
 #pragma once
 
 #include <vector>

@@ -22,10 +22,10 @@ namespace kvant {
 struct TuneRequest {
   Recipe base;                                 // the recipe must have a ladder
   std::shared_ptr<const Constants> constants;  // everything that the recipe needs, including sensitivities
-  std::int64_t max_bytes = 0;                  // the limit for a sequence of `context` tokens
+  std::int64_t max_bytes = 0;                  // bytes; the limit applies to a sequence of `context` tokens
   int context = 0;
   std::vector<std::vector<std::int32_t>> tuning;  // contexts on which allocations are compared
-  EvalText held_out;                              // the text for the final figures, in chunks of
+  EvalText held_out;                              // this text gives the final figures, in chunks of
                                                   // held_out_context tokens
   int held_out_context = 0;
   int trials = 0;
@@ -44,13 +44,13 @@ struct TuneRow {
 struct TuneResult {
   Recipe recipe;
   SensitivityBend bend;
-  double predicted = 0;           // the sum of the sensitivities of its formats, in nats
+  double predicted = 0;           // nats; the sum of the sensitivities of its formats
   std::vector<BendTrial> trials;  // the trials on the tuning contexts; the first is the plain allocation
   // The recipe comes first. Next comes the plain allocation, if it differs. Last comes the largest format
   // that fits for all heads alike, if there is one.
   std::vector<TuneRow> held_out;
-  int chunks = 0;                        // the number of chunks of the held-out text
-  double bits_all = 0, bits_sealed = 0;  // mean_bits() at `context`
+  int chunks = 0;                        // the held-out text has this many chunks
+  double bits_all = 0, bits_sealed = 0;  // the result of mean_bits() at `context`
   ConstantSize constants;                // at `context`
   std::int64_t bytes = 0;                // at `context`
 };

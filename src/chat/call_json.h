@@ -26,7 +26,7 @@ class CallJson {
   };
   struct Reading {
     Verdict verdict = Verdict::no;
-    std::size_t length = 0;               // the length of the JSON value in bytes; only for `yes`
+    std::size_t length = 0;               // bytes of the JSON value; only for `yes`
     std::vector<WrittenCall> calls = {};  // at least one call; only for `yes`
   };
   // Decides whether the text begins with a call. A call has the name of an offered tool, an object as

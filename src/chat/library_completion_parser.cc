@@ -59,7 +59,7 @@ class BracketDepth {
  private:
   static constexpr int kMaxDepthInText = 512;
 
-  std::array<int, 2> depth_{};  // the depth outside of strings, and the depth inside
+  std::array<int, 2> depth_{};  // the first count is outside of strings, and the second inside
   bool is_too_deep_ = false, in_string_ = false, after_backslash_ = false;
 };
 

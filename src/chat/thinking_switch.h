@@ -14,7 +14,8 @@ namespace kvant {
 struct ThinkingWish {
   std::optional<bool> thinks = {};
   bool is_adaptive = false;              // the model decides itself
-  std::string effort = {};               // none, minimal, low, medium, high, xhigh or max; empty if unset
+  std::string effort = {};               // one of none, minimal, low, medium, high, xhigh and max; empty if
+                                         // unset
   std::optional<int> token_budget = {};  // tokens; the limit for the thoughts
 
   bool empty() const { return !thinks && effort.empty() && !token_budget; }

@@ -21,8 +21,8 @@ namespace kvant {
 struct GenerationOptions {
   int max_tokens = -1;               // -1 means no limit
   std::vector<std::string> stops;    // each of these texts ends the completion
-  bool wants_probabilities = false;  // report the probability of every token of the completion
-  int alternatives = 0;              // also report this many of the likeliest tokens at each position
+  bool wants_probabilities = false;  // the report has the probability of every token of the completion
+  int alternatives = 0;              // the report also has this many of the likeliest tokens at each position
   // Control tokens, except those in kept_tokens, are left out of the completion's text.
   bool hides_control_tokens = false;
   std::vector<std::int32_t> kept_tokens = {};
@@ -39,7 +39,7 @@ enum class GenerationEnd : std::uint8_t {
 // ShadowToken is the token that an unquantized cache would have chosen (serve/answer_guard.h).
 struct ShadowToken {
   std::int32_t token = 0;
-  double kld = 0;  // the divergence of the completion's prediction from the shadow's, in nats
+  double kld = 0;  // nats; the divergence of the completion's prediction from the shadow's
 };
 
 // ReportedToken is a token of the completion with its probabilities.

@@ -20,7 +20,7 @@ class NgramIndex {
 
   struct Match {
     int next = -1;   // the place of the token after the match; -1 if there is no match
-    int length = 0;  // the number of agreeing tokens, at most kLongest
+    int length = 0;  // this many tokens agree, at most kLongest
   };
   // Returns the longest match of the newest tokens. Only the newest kMostPlaces places that end with the same
   // pair of tokens are visited. Of equally long matches, the first one at or after `expected` wins, because a

@@ -15,7 +15,7 @@ constexpr int kGrowth = 2, kFirstDrafts = 3;
 // A step size that has not been used for this many steps is measured again: the text may have grown, or other
 // work may run.
 constexpr long kForgotten = 1024;
-constexpr double kNewest = 0.2;  // the weight of the newest step in the average
+constexpr double kNewest = 0.2;  // the newest step has this weight in the average
 // The mean of a step size counts after this many steps. The first one builds the size's graph and is ignored.
 constexpr int kFirstSteps = 2;
 // A draft must promise this factor more speed, because times and chances are estimates.

@@ -35,7 +35,7 @@ class SpeculationPace {
  private:
   struct Measured {
     int n = 0;
-    double seconds = 0;  // the moving average
+    double seconds = 0;  // a moving average
     long newest = 0;     // the number of the newest step, counted over all sizes
   };
   double seconds(int n_rows) const;  // 0 if unknown

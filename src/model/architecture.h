@@ -44,7 +44,8 @@ struct Windows {
   int tokens = 0;           // the window if the file gives none; 0: without a window in the file, no layer
                             // has one
   int only_member = 0;      // only the model with this many layers has windows; 0: all models of the family
-  float rope_base = 0;      // unscaled; 0: the base of the other layers
+  float rope_base = 0;      // RoPE's base in layers with a window, without scaling; 0: the base of the other
+                            // layers
   bool rope_plain = false;  // RoPE has no scaling in layers with a window
   bool rope_without_factors = false;  // frequency factors apply only to layers with full attention
 };
@@ -59,7 +60,7 @@ struct ScoreRules {
 enum class LogitScale : std::uint8_t { none, multiplies, divides };
 
 struct Architecture {
-  const char* name;  // the value of general.architecture in the file
+  const char* name;  // the file's general.architecture has this value
   LayerProgram layer;
   NetworkUnit unit;
   ExpertRules experts;

@@ -169,7 +169,7 @@ class CudaPages final : public PageDevice {
   CudaDriver::Context context_ = nullptr;
   BackendPointer backend_;  // the backend must outlive the users of its stream
   CudaDriver::Stream stream_ = nullptr, own_stream_ = nullptr;
-  int failure_ = 0;  // the first error since finish(), as a number of the driver
+  int failure_ = 0;  // the first error of the driver since finish(), as a number
 };
 
 class CudaDevice final : public ComputeDevice {

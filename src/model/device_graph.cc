@@ -276,7 +276,7 @@ class DeviceGraph::Builder final : LayerTensors {
   DeviceProducts products_;
   const PlanTransforms& t_;
   ggml_cgraph* graph_ = nullptr;
-  bool wanted_only_ = false;  // true in the last layer
+  bool wanted_only_ = false;  // only the last layer drops the other rows
 };
 
 DeviceGraph::DeviceGraph(const PlanTransforms& transforms, ggml_backend* backend, GraphShape shape)
@@ -393,7 +393,7 @@ Status DeviceGraph::start(int segment) {
 
 void DeviceGraph::read_logits(MatrixView<float> logits) {
   const std::size_t row_bytes = logits.cols * sizeof(float);
-  const int together = logits.stride == logits.cols ? logits.rows : 1;  // rows per copy
+  const int together = logits.stride == logits.cols ? logits.rows : 1;  // this many rows are copied at a time
   for (int r = 0; r < logits.rows; r += together)
     ggml_backend_tensor_get_async(backend_, tensors_.logits, logits.row(r), r * row_bytes,
                                   together * row_bytes);

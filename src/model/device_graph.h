@@ -101,7 +101,7 @@ class DeviceGraph {
     ggml_tensor *x, *positions, *logit_rows;  // inputs; x [n_embd, n_rows] also goes from one segment to the
                                               // next
     ggml_tensor *q, *k, *v;                   // F32 [heads * d, n_rows] for the widest layer
-    ggml_tensor* attended;                    // the same shape as q
+    ggml_tensor* attended;                    // [heads * d, n_rows], like q
     ggml_tensor* gates;                       // gates of the query heads, with the shape of `attended`
     ggml_tensor* logits;                      // [n_vocab, n_logit_rows]
     ggml_tensor* numbers;                     // 0, 1, 2, ..., one per row of a weight; null if not needed
@@ -122,9 +122,9 @@ class DeviceGraph {
   ggml_backend* backend_;
   GraphShape shape_;
   ggml_context* context_ = nullptr;
-  ggml_context* fixed_context_ = nullptr;  // the context of tensors_
+  ggml_context* fixed_context_ = nullptr;  // the tensors in tensors_ belong to this context
   ggml_backend_buffer* fixed_ = nullptr;
-  ggml_gallocr* allocator_ = nullptr;  // for tensors that live only within a segment
+  ggml_gallocr* allocator_ = nullptr;  // this allocates tensors that live only within a segment
   Tensors tensors_{};
   std::vector<ggml_cgraph*> segments_;
   // The present contents of tensors_.logit_rows, which decode steps repeat.

@@ -48,7 +48,7 @@ class DeviceStates {
   std::array<Part, 2> parts_of(const DeviceGraph& graph) const;
   bool holds_states_before(const Step& step) const;
   void copy_in(const Step& step, const DeviceGraph& graph);
-  std::size_t state_stride() const;  // the bytes from one layer's part to the next layer's
+  std::size_t state_stride() const;  // the number of bytes from one layer's part to the next layer's
 
   const Hparams& hparams_;
   std::shared_ptr<ComputeDevice> device_;

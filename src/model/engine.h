@@ -68,7 +68,7 @@ class Engine {
   virtual const Geometry& geometry() const = 0;
   virtual const Tokenizer& tokenizer() const = 0;
   virtual int n_vocab() const = 0;
-  virtual std::string description() const = 0;    // such as "llama 135M Q4_1"
+  virtual std::string description() const = 0;    // for example "llama 135M Q4_1"
   virtual std::int64_t weight_bytes() const = 0;  // bytes in memory
   // Returns how many of the weight bytes a device reads from host memory (EngineOptions::device_layers).
   virtual std::int64_t host_weight_bytes() const = 0;

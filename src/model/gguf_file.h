@@ -44,8 +44,8 @@ class GgufFile {
   // The following functions return the number of elements of an array. The functions return nothing if the
   // key is absent or the elements have another type.
   std::optional<std::size_t> texts_count(const std::string& key) const;
-  std::optional<std::size_t> numbers_count(const std::string& key) const;   // F32 elements
-  std::optional<std::size_t> integers_count(const std::string& key) const;  // elements of 32 bits
+  std::optional<std::size_t> numbers_count(const std::string& key) const;   // counts F32 elements
+  std::optional<std::size_t> integers_count(const std::string& key) const;  // counts elements of 32 bits
   bool has(const std::string& key) const;
 
   // Returns the tensor called `name`, without a data pointer, or null.

@@ -77,7 +77,7 @@ class GrammarMatcher {
     int after;  // the node after the end of this alternative
   };
   int node(int place, int after);
-  using States = std::vector<int>;  // nodes, each once
+  using States = std::vector<int>;  // a set of nodes, each at most once
   void add_closure(int of, States& to);
   const States& closure(int of);
   template <class Matches>
@@ -92,7 +92,7 @@ class GrammarMatcher {
   std::vector<States> sets_;
   std::map<States, GrammarStates> set_numbers_;
   std::unordered_map<std::uint64_t, GrammarStates> steps_;  // by set and character
-  std::vector<std::uint32_t> seen_;                         // [nodes]: the newest mark of each
+  std::vector<std::uint32_t> seen_;                         // [nodes]: each node's newest mark
   std::uint32_t mark_ = 0;
   std::int64_t work_ = 0;
   std::size_t n_states_ = 0;  // the number of states in closures_, sets_ and set_numbers_ together

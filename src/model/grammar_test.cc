@@ -129,7 +129,7 @@ TEST_F(GrammarTest, SamplersDrawAmongWhatIsAllowedInProportion) {
   logits[letter('a')] = std::log(1.0F);
   logits[letter('b')] = std::log(3.0F);
   logits[letter('z')] = std::log(40.0F);
-  logits[3 + 'a'] = logits[3 + 'b'] = -40;  // byte tokens for the same letters
+  logits[3 + 'a'] = logits[3 + 'b'] = -40;  // the byte tokens of the same letters are unlikely
   const auto rules = grammar({R"(root ::= [ab])"});
   const auto sampler =
       Sampler::make({.temperature = 1, .top_k = 0, .top_p = 1, .min_p = 0, .seed = 3}).value();

@@ -25,7 +25,7 @@ struct GrammarThought {
 struct GrammarTriggerRules {
   std::vector<std::string> words;  // the grammar applies from the first letter of one of these words
   // If a regular expression matches, the grammar applies from the start of the first matched group. A match
-  // ends within kMaxPatternBytes.
+  // must fit into the newest kMaxPatternBytes of the text.
   std::vector<std::string> patterns;
   std::vector<std::int32_t> tokens;
   GrammarThought thought = {};

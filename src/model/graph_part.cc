@@ -590,12 +590,12 @@ class GraphPart::Builder {
   ggml_context* c_;
   ResidualRows r_;     // the rows in use
   bool many_ = false;  // true if each thread takes some of the rows; false if each computes all of them
-  Range rows_;         // the rows of this thread
+  Range rows_;         // this thread computes these rows
   int layer_ = 0;
-  ActivationRows y_;               // the present outputs of a block
-  ActivationRows qkv_, attended_;  // for the current layer
-  Projection q_, k_, v_;           // the heads of this thread
-  Range gated_;                    // the columns of q with their gates, of this thread
+  ActivationRows y_;               // the present outputs of a block are here
+  ActivationRows qkv_, attended_;  // these belong to the current layer
+  Projection q_, k_, v_;           // these are the heads of this thread
+  Range gated_;                    // these columns hold this thread's heads of q with their gates
   bool unfinished_ = false;        // other threads may still be writing the newest result
 };
 

@@ -85,8 +85,8 @@ struct AttentionColumns {
         v(k + h.n_kv(layer)),
         q(h.gated_heads ? v + h.n_kv(layer) : 0),
         width(v + h.n_kv(layer) + (q > 0 ? h.n_q(layer) : 0)) {}
-  int projected_q;  // this many columns, from column 0 on
-  int k, v, q;      // the first columns of k, v and q
+  int projected_q;  // columns; the projection of q begins at column 0
+  int k, v, q;      // k, v and q begin at these columns
   int width;
 };
 

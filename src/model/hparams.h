@@ -56,7 +56,7 @@ struct DeltaNet {
   int n_key_heads = 0;    // heads of q, and of k; 0 if no layer is a delta net
   int n_value_heads = 0;  // a multiple of n_key_heads
   int head_dim = 0;       // channels of each head: a multiple of kDeltaColumns
-  bool grouped = false;   // RunDeltaNet::grouped
+  bool grouped = false;   // set by RunDeltaNet::grouped
   int kernel = 0;         // tokens that the convolution sees
 
   int n_heads() const { return 2 * n_key_heads + n_value_heads; }  // convolved heads of q, k and v
@@ -80,7 +80,7 @@ struct Hparams {
   int n_layers = 0;          // layers of all kinds
   int n_layers_in_file = 0;  // with the layers that only predict further tokens, which kvant leaves out
   int n_embd = 0;
-  int n_ff = 0;  // the width of networks in layers without experts; if layers differ, the largest
+  int n_ff = 0;  // the width of networks in layers without experts; if layers differ, the largest width
   // The number of channels of each layer's own embeddings of tokens; 0 if there are none.
   int n_layer_embd = 0;
   Experts experts;
@@ -94,11 +94,11 @@ struct Hparams {
   int n_vocab = 0;
   int trained_context = 0;
   float norm_epsilon = 0;
-  float embedding_scale = 1;  // factor of token embeddings
-  float residual_scale = 1;   // factor of a block's outputs
+  float embedding_scale = 1;  // token embeddings are multiplied by this
+  float residual_scale = 1;   // a block's outputs are multiplied by this
   float logit_scale = 1;
-  Rope rope;          // for layers with full attention
-  Rope sliding_rope;  // for layers with a window
+  Rope rope;          // layers with full attention use this
+  Rope sliding_rope;  // layers with a window use this
   LongRope long_rope = LongRope::none;
   // q at position p is multiplied by 1 + temperature log(1 + floor(p / temperature_step)). With temperature 0
   // it is not scaled.
@@ -117,7 +117,7 @@ struct Hparams {
   std::vector<LayerHeads> layer_heads;  // [n_layers], without `first`; empty if all layers have the same
                                         // heads
   std::vector<bool> rotated;            // [n_layers]: whether RoPE rotates q and k
-  bool gated_heads = false;             // ProjectHeads::gates
+  bool gated_heads = false;             // set by ProjectHeads::gates
   std::vector<float> sink_logits;       // [n_layers * n_heads], set when the weights are loaded; empty if
                                         // there are none
   std::string size_label;               // such as "135M"; may be empty

@@ -85,7 +85,8 @@ int independent_rows(const Weights& weights, int n_layers) {
       if (t != nullptr) matrices.push_back(t);
     }
   }
-  std::set<std::tuple<int, const void*, std::int64_t>> tried;  // type, kind of memory and number of inputs
+  // Each entry has the type, the kind of memory and the number of inputs.
+  std::set<std::tuple<int, const void*, std::int64_t>> tried;
   int n = kMostRows;
   for (const ggml_tensor* t : matrices) {
     const bool is_new = tried.emplace(t->type, t->extra, t->ne[0]).second;

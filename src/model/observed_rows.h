@@ -41,7 +41,7 @@ class ObservedRows {
   void undo_query_transforms(const Plan& plan, int layer, const LayerTransforms& transforms);
 
   std::shared_ptr<PageDevice> device_;
-  DeviceBuffer kept_;  // kept queries, one layer after another
+  DeviceBuffer kept_;  // the kept queries of one layer follow those of another
   int n_rows_ = 0;
   std::vector<float> q_, k_, v_, out_;
 };

@@ -25,8 +25,8 @@ struct DeviceTransform {
 
 struct LayerTransforms {
   DeviceTransform k, v;  // for rows that go into the cache
-  DeviceTransform q;     // for queries, to match k
-  DeviceTransform out;   // for outputs of attention, the inverse of v
+  DeviceTransform q;     // applied to queries, to match k
+  DeviceTransform out;   // applied to outputs of attention; the inverse of v
   // The device's library applies transforms by a Hadamard matrix, with or without scaled channels. In the
   // graph, k and q, or v and out, are then the identity.
   LibraryTransform library_k, library_v;

@@ -56,7 +56,7 @@ TEST(BalancedNorms, MultiplyChannelsThatTurnTogetherAlike) {
 
 TEST(BalancedNorms, OfSeveralHeadsGoByTheHeadsThatBelongTogether) {
   std::vector<float> queries(4 * 8, 1.0F), keys(2 * 8, 1.0F);
-  for (int i = 0; i < 8; ++i) keys[8 + i] = 16;  // the second KV head
+  for (int i = 0; i < 8; ++i) keys[8 + i] = 16;  // only the second KV head is larger
   balance_norms(queries, keys, 8, {});
   EXPECT_EQ(queries[2 * 8 - 1], 1);
   EXPECT_EQ(queries[2 * 8], 4);

@@ -48,14 +48,14 @@ struct TinyModel {
   bool qk_norm_of_rows = false;       // all heads of a token are normed as one row
   bool pre_norms = true;
   bool post_norms = false;
-  bool layer_norm = false;  // with bias
+  bool layer_norm = false;  // norms subtract the mean and have a bias
   bool norm_biases = true;  // layer norms have biases
   bool ffn_norm = true;     // applies only with pre_norms
   std::string ffn_norm_name = "ffn_norm";
-  bool out_bias = false;  // for the attention's output projection
-  bool ffn_bias = false;  // also for experts
-  bool ungated = false;   // without ffn_gate
-  bool sinks = false;     // logits that join the softmax's denominator
+  bool out_bias = false;  // the attention's output projection has a bias
+  bool ffn_bias = false;  // networks and experts have biases
+  bool ungated = false;   // networks have no ffn_gate
+  bool sinks = false;     // query heads have logits that join the softmax's denominator
   int n_experts = 0;
   int n_dense = 0;  // this many first layers have no experts
   int n_ff_expert = 48;
@@ -75,8 +75,8 @@ struct TinyModel {
   bool experts_beside = false;
   bool tied = false;
   bool output_bias = false;
-  bool rope_freqs = false;         // Llama 3's frequency factors
-  bool long_rope_factors = false;  // Phi-3's LongRoPE factors
+  bool rope_freqs = false;         // the model has Llama 3's frequency factors
+  bool long_rope_factors = false;  // the model has Phi-3's LongRoPE factors
   ggml_type matrix_type = GGML_TYPE_F32;
   ggml_type rounded_to = GGML_TYPE_F32;  // the values of F32 matrices are exact in this type
   std::string damaged;                   // the tensor of this name contains a NaN
@@ -219,18 +219,18 @@ class TinyModelWriter {
   // Adds <unk>, <s>, </s>, the bytes, a mark for spaces, the letters, a full stop and a comma.
   void add_vocabulary() {
     std::vector<std::string> tokens{"<unk>", "<s>", "</s>"};
-    std::vector<std::int32_t> types{2, 3, 3};  // unknown, control, control
+    std::vector<std::int32_t> types{2, 3, 3};  // the types mean unknown, control, control
     for (int byte = 0; byte < 256; ++byte) {
       char text[8];
       std::snprintf(text, sizeof text, "<0x%02X>", byte);
       tokens.emplace_back(text);
-      types.push_back(6);  // byte
+      types.push_back(6);  // the type means a byte
     }
     tokens.emplace_back("\xe2\x96\x81");  // the mark that stands for a space
     for (char c = 'a'; c <= 'z'; ++c) tokens.emplace_back(1, c);
     tokens.emplace_back(".");
     tokens.emplace_back(",");
-    types.resize(tokens.size(), 1);  // normal
+    types.resize(tokens.size(), 1);  // the type means a normal token
     std::vector<float> scores(tokens.size(), 0.0F);
     std::vector<const char*> texts;
     texts.reserve(tokens.size());

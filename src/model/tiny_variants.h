@@ -164,7 +164,7 @@ inline std::vector<Variant> dense_variants() {
       .architecture = "seed_oss", .qkv_bias = true, .ffn_norm_name = "post_attention_norm"};
   TinyModel glm4{
       .architecture = "glm4", .n_rot = 32, .qkv_bias = true, .fused_gate_up = true, .post_norms = true};
-  TinyModel glm4_with_sections = glm4;  // GLM-4.1V
+  TinyModel glm4_with_sections = glm4;  // the model has the shape of GLM-4.1V
   glm4_with_sections.arrays = {{"rope.dimension_sections", {4, 6, 6, 0}}};
   return {{"arcee", {.architecture = "arcee", .ungated = true}},
           {"chatglm",

@@ -19,7 +19,7 @@ struct PenaltyOptions {
   // multiplied by it if negative. 1 means no penalty. The method is that of Keskar et al. 2019, section 4.1,
   // as in llama.cpp.
   float repeat = 1;
-  int repeat_last_n = 64;  // the number of last tokens; -1: all
+  int repeat_last_n = 64;  // this many last tokens count; -1: all tokens
 
   bool any() const { return presence != 0 || frequency != 0 || repeats(); }
   bool repeats() const { return repeat != 1 && repeat_last_n != 0; }
@@ -40,8 +40,8 @@ class TokenPenalties {
   void remember(std::int32_t token);
 
   PenaltyOptions options_;
-  std::unordered_map<std::int32_t, int> generated_;  // occurrences in the completion
-  std::unordered_map<std::int32_t, int> recent_;     // occurrences among the last tokens
+  std::unordered_map<std::int32_t, int> generated_;  // by token: how often it occurs in the completion
+  std::unordered_map<std::int32_t, int> recent_;     // by token: how often it occurs among the last tokens
   std::deque<std::int32_t> last_;                    // the oldest first; empty if all tokens count
 };
 

@@ -67,14 +67,14 @@ struct LayerWeights {
   ggml_tensor* attn_post_norm = nullptr;  // [n_embd]
   ggml_tensor* ffn_norm = nullptr;        // [n_embd]
   ggml_tensor* ffn_norm_bias = nullptr;
-  DeltaNetWeights delta;          // for a layer without attention
-  NetworkWeights ffn;             // for a layer without experts
+  DeltaNetWeights delta;          // only for a layer without attention
+  NetworkWeights ffn;             // only for a layer without experts
   ggml_tensor* router = nullptr;  // [n_embd, n_experts]; null if the layer has no experts
   // [n_embd]: the norm of the router's input. If it is null, the router reads the experts' input.
   ggml_tensor* router_norm = nullptr;
   ggml_tensor* router_bias = nullptr;  // [n_experts]
   ggml_tensor* choice_bias = nullptr;  // [n_experts]: changes which experts are chosen, but not their weights
-  NetworkWeights experts;              // n_experts networks
+  NetworkWeights experts;              // n_experts networks in one
   NetworkWeights shared;               // the network that all rows share; `up` is null if there is none
   ggml_tensor* shared_gate = nullptr;  // [n_embd]: the sigmoid of its product with a row weighs `shared`;
                                        // null: weight 1
@@ -93,7 +93,7 @@ struct LayerWeights {
   ggml_tensor* embd_gate = nullptr;       // [n_embd, n_layer_embd]
   ggml_tensor* embd_out = nullptr;        // [n_layer_embd, n_embd]
   ggml_tensor* embd_post_norm = nullptr;  // [n_embd]
-  float scale = 1;                        // factor of the layer's output
+  float scale = 1;                        // the layer's output is multiplied by this
 };
 
 // DeviceWeights says where the weights of a device lie.

@@ -1,5 +1,5 @@
 // Checks the API key that a client sends. The time of the comparison does not depend on where a wrong key
-// differs, so an attacker learns nothing from it.
+// differs, so an attacker learns nothing from the time.
 #pragma once
 
 #include <string>

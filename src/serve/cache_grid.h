@@ -14,7 +14,7 @@ namespace kvant {
 // GridFormat is one way to store and read pages.
 struct GridFormat {
   std::string format;
-  std::string transforms;  // "hadamard", for example; empty for none
+  std::string transforms;  // for example "hadamard"; empty if there are none
   std::string kernel;      // this kernel reads the pages
   std::string fallback;    // the reason why no faster kernel reads the pages; empty if `kernel` is the
                            // format's own
@@ -26,13 +26,13 @@ struct GridFormat {
 struct CacheGrid {
   Geometry geometry;
   std::string asked;   // the label of the recipe that the user asked for
-  std::string recipe;  // the served recipe, written out in full
-  std::string tail;    // the format of unquantized and protected tokens
+  std::string recipe;  // this is the served recipe, written out in full
+  std::string tail;    // unquantized and protected tokens have this format
   double tail_bits = 0;
   int sink = 0, window = 0;  // tokens
   CalibrationState calibration = CalibrationState::not_needed;
-  std::vector<GridFormat> formats;  // every format once, sorted by falling bits
-  std::vector<int> k, v;            // indices into `formats` by KV head, layer after layer
+  std::vector<GridFormat> formats;  // each format occurs once; formats are sorted by falling bits
+  std::vector<int> k, v;            // these are indices into `formats` by KV head, layer after layer
                                     // (Geometry::head_index)
 };
 

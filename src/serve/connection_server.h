@@ -60,7 +60,7 @@ class ConnectionServer final : public httplib::Server {
   bool process_and_close_socket(socket_t socket) override;
   HandlerResponse begin(const httplib::Request& request, httplib::Response& response);
   void serve_requests(const ConnectionPointer& connection);
-  bool serve_request(HttpConnection& connection);  // false after the connection's last request
+  bool serve_request(HttpConnection& connection);  // returns false after the connection's last request
   bool refuse_head(HttpConnection& connection) const;
   void give_back(ConnectionPointer connection);  // the waiting thread gets the connection
 

@@ -1,5 +1,5 @@
 // Decides which web pages of other origins may reach this server from a browser (CORS, cross-origin resource
-// sharing). By default no page may. --cors names the allowed origins.
+// sharing). By default, no page of another origin may. --cors names the allowed origins.
 #pragma once
 
 #include <string>

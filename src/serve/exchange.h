@@ -49,7 +49,7 @@ class Exchange {
  private:
   int n_answers_;  // per prompt
   std::string model_;
-  std::vector<std::shared_ptr<AnswerStream>> streams_;  // one stream per prompt
+  std::vector<std::shared_ptr<AnswerStream>> streams_;  // each prompt has a stream
   std::size_t next_ = 0;                                // the next read() starts with this stream
 };
 

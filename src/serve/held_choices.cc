@@ -18,7 +18,7 @@ constexpr std::int64_t kMaxChoices = 2048;
 // Outline holds what tells one alternative of a schema from the others.
 struct SchemaHolder::Outline {
   unsigned stated = kAnyType;     // the types that the alternative allows
-  unsigned generated = kAnyType;  // the types for which the grammar generates text
+  unsigned generated = kAnyType;  // the grammar generates text only for these types
   std::optional<std::vector<Json>> values;
   std::set<std::string> properties, required;
   bool has_additional = false;                      // the grammar generates properties that the alternative

@@ -12,7 +12,7 @@ namespace kvant::schema {
 namespace {
 
 constexpr std::int64_t kMaxSchemaParts = 8192;
-constexpr int kMaxHeldDepth = 96;  // the nesting depth; the walk recurses once per level
+constexpr int kMaxHeldDepth = 96;  // the walk recurses once per level of nesting
 
 }  // namespace
 

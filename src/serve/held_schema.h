@@ -14,7 +14,7 @@ namespace kvant {
 
 // SchemaCost adds up the cost of all schemas in a request, whose rules form one grammar.
 struct SchemaCost {
-  std::int64_t parts = 0;           // the number of schema parts that become rules
+  std::int64_t parts = 0;           // this many parts of schemas become rules
   std::int64_t optional_pairs = 0;  // the number of pairs of optional properties within one object; each pair
                                     // needs rules
   std::int64_t symbols = 0;         // the approximate number of symbols for names, listed values, patterns

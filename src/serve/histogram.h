@@ -1,5 +1,5 @@
-// Histogram counts the durations that do not exceed each of several bounds, as Prometheus does. The metrics
-// of the server use it for latencies.
+// Histogram counts the durations that do not exceed each of several bounds, as Prometheus does. The server's
+// metrics use histograms for latencies.
 #pragma once
 
 #include <array>

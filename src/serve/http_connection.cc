@@ -20,7 +20,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto kRequestTime = 30s;   // a request may take this long to arrive,
-constexpr std::size_t kPace = 4096;  // plus one second for every kPace bytes
+constexpr std::size_t kPace = 4096;  // a request may take one more second for every kPace bytes
 constexpr auto kWriteTime = 30s;     // a response may take this long to send, plus one second for every kPace
                                      // bytes
 constexpr auto kClosingTime = 2s;

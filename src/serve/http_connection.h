@@ -91,7 +91,7 @@ class HttpConnection final : public httplib::Stream {
   void consume_buffered(std::size_t size) override { offset_ += size; }
 
  private:
-  bool receive(int flags);  // false if no byte came
+  bool receive(int flags);  // returns false if no byte came
   void skip_empty_lines();
   static int fault_of(std::string_view head);
   static int fault_of_line(std::string_view line);  // `line` is the request line
@@ -108,8 +108,9 @@ class HttpConnection final : public httplib::Stream {
   std::size_t offset_ = 0;   // the first offset_ bytes of buffer_ have been read
   std::size_t scanned_ = 0;  // the first scanned_ bytes of buffer_ contain neither the end of a head nor the
                              // end of a chunked body
-  std::size_t needed_ = 0;   // bytes of the request without chunks; 0 if unknown
-  bool chunked_ = false;     // the body comes in chunks
+  std::size_t needed_ =
+      0;  // bytes that must arrive before a worker takes the request, without chunks; 0 if unknown
+  bool chunked_ = false;  // the body comes in chunks
   int head_fault_ = 0;
   bool is_too_large_ = false;   // a chunk announces more bytes than a body may have
   bool waits_ = false;          // the client waits for "100 Continue" before it sends the body

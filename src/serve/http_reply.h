@@ -18,7 +18,7 @@ void send(httplib::Response& response, const nlohmann::ordered_json& json);
 void send(httplib::Response& response, const ApiError& error);
 // Sends an error in the format of the API to which the request's path belongs, OpenAI's or Anthropic's.
 void send(const httplib::Request& request, httplib::Response& response, const ApiError& error);
-bool is_messages_path(const std::string& path);  // true for paths of Anthropic's API
+bool is_messages_path(const std::string& path);  // returns true for paths of Anthropic's API
 std::string request_id(const httplib::Response& response);
 
 // The following functions add a route for POST, or for GET and HEAD. Other methods get status 405 and a

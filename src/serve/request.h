@@ -59,7 +59,8 @@ struct Refusal {
   };
   Reason reason = Reason::wrong;
   std::string message;
-  int retry_seconds = 0;               // seconds after which to try again; only for busy and conflict
+  int retry_seconds = 0;               // the client should try again after this time; only for busy and
+                                       // conflict
   int prompt_tokens = 0, context = 0;  // in tokens; only for too_long
 };
 

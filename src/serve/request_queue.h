@@ -24,12 +24,13 @@ class RequestQueue {
   bool empty() const { return lines_.empty(); }
   int size() const;
   int clients_requests() const;  // counts all prompts of one client's request once
-  void for_each(const std::function<void(const Job&)>& visit) const;  // visits all requests, client by client
+  void for_each(const std::function<void(const Job&)>& visit) const;  // calls visit() for all requests,
+                                                                      // client by client
 
  private:
   struct Line {
     std::string client;
-    std::deque<Job> jobs;  // never empty
+    std::deque<Job> jobs;  // a line without jobs is removed
   };
   std::list<Line> lines_;
 };

@@ -14,15 +14,15 @@ struct RequestRecord {
   std::string id = {};  // the response has this x-request-id
   std::string client = {};
   std::string method = {};
-  std::string path = {};  // the path without its query
+  std::string path = {};  // the path has no query
   int status = 0;         // the HTTP status; 0 if nothing was sent
   Clock::time_point start = Clock::now();
-  double seconds = 0;  // from the request's arrival to the response's last byte
+  double seconds = 0;  // this is the time from the request's arrival to the response's last byte
 
   // The following members describe a completion.
   std::string model = {};  // empty if the request has no completion
   int prompt_tokens = 0;
-  int cached_tokens = 0;                     // prompt tokens that came from the prefix cache
+  int cached_tokens = 0;                     // these prompt tokens came from the prefix cache
   std::optional<int> generated_tokens = {};  // empty if the client left before the tokens were counted
   std::optional<double> first_token_seconds = {};
   std::string end = {};  // the reason: "stop", "length", "client left", ...

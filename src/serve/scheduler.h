@@ -40,7 +40,7 @@
 namespace kvant {
 
 struct SchedulerOptions {
-  int context = 0;             // tokens of a prompt and its completion together
+  int context = 0;             // a prompt and its completion may have this many tokens together
   int parallel = 8;            // completions that run at the same time
   int queue = 64;              // requests that may wait
   int prompt_step = 64;        // prompt tokens that a step reads while completions run
@@ -66,19 +66,19 @@ struct SchedulerOptions {
   std::function<std::int64_t(int n_tokens)> shadow_bytes;
   // The disk keeps prefixes that do not fit into memory.
   std::shared_ptr<const SessionFolder> prefix_folder;  // null if there is no disk cache
-  std::int64_t prefix_disk = 0;                        // the limit for all files, in bytes
+  std::int64_t prefix_disk = 0;                        // bytes; the limit applies to all files together
 };
 
 // SchedulerCounters counts events since the scheduler's start.
 struct SchedulerCounters {
   std::int64_t prompt_tokens = 0;  // prompt tokens that were read
-  std::int64_t cached_tokens = 0;  // prompt tokens that came from the prefix cache
+  std::int64_t cached_tokens = 0;  // these prompt tokens came from the prefix cache
   std::int64_t generated_tokens = 0;
   std::int64_t drafted_tokens = 0, accepted_tokens = 0;
   std::int64_t prefix_hits = 0, prefix_misses = 0;
   std::int64_t finished = 0, cancelled = 0, failed = 0, refused = 0;  // requests, by their end
   std::int64_t steps = 0;
-  GuardTally guard;                   // the sum over all completions with a guard
+  GuardTally guard;                   // this is the sum over all completions with a guard
   Histogram first_token, next_token;  // seconds from the request to its first token, and from one token to
                                       // the next
   Histogram request;                  // seconds from the request to its end
@@ -139,7 +139,7 @@ class Scheduler {
   }
 
   SchedulerStatus status() const;
-  std::vector<ServedSequence> sequences() const;  // all sequences in the cache
+  std::vector<ServedSequence> sequences() const;  // returns all sequences in the cache
   const SchedulerOptions& options() const { return options_; }
   const Cache& cache() const { return cache_; }
 
@@ -159,7 +159,7 @@ class Scheduler {
   struct Row {
     Job* job;
     Answer* answer;
-    int number;  // the completion's number within its job
+    int number;  // the job's completions are numbered from 0
   };
   // PromptPart is the piece of a prompt that the next step reads.
   struct PromptPart {
@@ -255,13 +255,14 @@ class Scheduler {
   std::int64_t shadows_promised_ = 0;  // bytes
   PrefixCache prefixes_;
   std::unique_ptr<SessionStore> sessions_;                       // null if sessions are not kept
-  std::shared_ptr<const GrammarVocabulary> grammar_vocabulary_;  // kept alive for the grammars of requests
+  std::shared_ptr<const GrammarVocabulary> grammar_vocabulary_;  // the pointer keeps the vocabulary alive for
+                                                                 // the grammars of requests
   RequestQueue queue_;
-  std::list<Job> jobs_;        // admitted requests, the oldest first
+  std::list<Job> jobs_;        // these requests are admitted; the oldest comes first
   std::list<Job*> readers_;    // the jobs that read their prompt; the first one is next
   std::vector<float> logits_;  // [most_rows_, n_vocab] or more rows
   std::int64_t promised_ = 0;  // the most bytes that admitted requests take
-  int running_ = 0;            // running completions
+  int running_ = 0;            // this many completions are running
   std::int64_t next_id_ = 1;
   bool progress_ = false;  // this step has computed, read or written something
   bool waits_for_disk_ = false;

@@ -123,7 +123,7 @@ TEST_F(SchedulerOnDevice, ReadsForShadowsWhatAnswersCanWaitFor) {
   std::vector<int> read;
   for (std::size_t seen = steps().size(); read.size() < 4; seen = steps().size()) {
     scheduler_->step();
-    ASSERT_EQ(steps().size(), seen + 2);  // the shadow's step and the completion's step
+    ASSERT_EQ(steps().size(), seen + 2);  // the two steps are the shadow's and the completion's
     read.push_back(steps()[seen].prompt_tokens);
   }
   EXPECT_EQ(read.front(), 128);

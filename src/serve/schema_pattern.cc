@@ -14,7 +14,7 @@ namespace {
 using PatternRanges = std::vector<std::pair<std::uint32_t, std::uint32_t>>;
 
 constexpr std::uint32_t kLastCharacter = 0x10FFFF;
-constexpr int kMaxGroups = 64;  // the nesting depth; the reader recurses once per group
+constexpr int kMaxGroups = 64;  // the reader recurses once per nested group
 constexpr std::size_t kMaxPatternBytes = 4096;
 constexpr std::int64_t kVeryLong = std::int64_t{1} << 40;
 

@@ -1,5 +1,5 @@
-// Describes a server to its clients: the model's names, the recipe and the sizes. Routes describe the server
-// with it, and find the recipe for a model's name.
+// Describes a server to its clients: the model's names, the recipe and the sizes. Routes send these
+// descriptions, and find the recipe for a model's name.
 #pragma once
 
 #include <cstdint>

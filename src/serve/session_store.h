@@ -126,7 +126,7 @@ class SessionStore {
   using Clock = std::chrono::steady_clock;
   struct Session {
     std::optional<SequenceId> sequence;  // empty if the session is only on disk
-    std::vector<std::int32_t> tokens;    // valid if is_known
+    std::vector<std::int32_t> tokens;    // valid only if is_known
     std::string text;
     bool is_known = false;     // `tokens` and `text` are set
     std::int64_t version = 1;  // changes with the session's contents

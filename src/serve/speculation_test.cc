@@ -20,7 +20,7 @@ using Tokens = std::vector<std::int32_t>;
 
 struct Reply {
   Tokens tokens;
-  std::vector<double> probabilities;  // of each token and its alternatives
+  std::vector<double> probabilities;  // each token and its alternatives have a probability
   TokenUsage usage;
   bool operator==(const Reply& other) const {
     return tokens == other.tokens && probabilities == other.probabilities;

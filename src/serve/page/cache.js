@@ -6,7 +6,7 @@ const BUSY_MS = 500, IDLE_MS = 2000;  // milliseconds between two requests
 const MOST_CELLS = 512;               // a sequence's map has at most this many cells; in a longer sequence, a cell
                                       // stands for several pages
 const KINDS = [["sealed", "sealed"], ["sink", "sink"], ["protected", "protected, masks"], ["tail", "tail"]];
-const all = (bytes) => KINDS.reduce((sum, [kind]) => sum + bytes[kind], 0);  // the bytes of all kinds of pages together
+const all = (bytes) => KINDS.reduce((sum, [kind]) => sum + bytes[kind], 0);  // sums the bytes of all kinds of pages
 const count = (n, word) => `${n.toLocaleString("en")} ${word}${n === 1 ? "" : "s"}`;
 
 export class CachePane {
@@ -30,7 +30,7 @@ export class CachePane {
     }
     this.map = make("ul", map, "map");
     this.grid = new CacheGrid(this.#section("Layers and heads"));
-    this.drawn = new Map();  // by sequence id: the contents of the drawn cells
+    this.drawn = new Map();  // maps a sequence's id to the contents of its cells
   }
 
   #section(title, hint = "") {

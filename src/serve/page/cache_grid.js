@@ -37,7 +37,7 @@ export class CacheGrid {
       return button;
     });
     this.mode = "bits";
-    this.pointed = null;  // the number of the cell under the pointer
+    this.pointed = null;  // the pointer is over the cell of this number
     this.cells = [];
     this.grid = make("div", host, "grid");
     this.grid.setAttribute("role", "application");
@@ -94,7 +94,7 @@ export class CacheGrid {
   // Builds the grid: a column for each layer and a row for each side of each KV head.
   #build({ layers, kv_heads: heads, heads_by_layer: byLayer, plan }) {
     const headsOf = (layer) => byLayer ? byLayer[layer][0] : heads;
-    this.firstCells = [0];  // the number of each layer's first cell
+    this.firstCells = [0];  // the cells of layer i begin at number firstCells[i]
     for (let layer = 0; layer < layers; ++layer) this.firstCells.push(this.firstCells[layer] + headsOf(layer));
     this.grid.style.setProperty("--layers", layers);
     this.cells = [];

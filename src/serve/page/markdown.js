@@ -147,7 +147,7 @@ function table(parent, lines, leaf) {
 
 function inline(parent, lines, leaf, depth = 0) {
   const text = lines.map((l) => l.text).join("\n");
-  const places = [];  // the position of each character in the source
+  const places = [];  // places[i] is the position of character i in the source
   for (const line of lines) for (let i = line.first; i <= line.end; ++i) places.push(i);
   new Inline(text, places, leaf).run(parent, 0, text.length, depth);
 }

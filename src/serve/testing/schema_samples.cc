@@ -98,7 +98,7 @@ class TextSource {
 
   const kvant::GrammarTable& table_;
   std::mt19937_64 random_;
-  std::vector<std::int64_t> costs_;  // for each rule, the cost of the shortest text
+  std::vector<std::int64_t> costs_;  // costs_[rule] is the cost of the shortest text of the rule
   std::u32string text_;
   std::size_t longest_ = 0;
 };
