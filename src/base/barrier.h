@@ -1,4 +1,5 @@
-// Barrier: a point where the threads of a team (team.h) wait for each other.
+// Barrier makes the threads of a team (team.h) wait for each other. Layers of a model have many such points,
+// so a wait must cost little both on idle and on busy machines.
 #pragma once
 
 #include <atomic>

@@ -1,4 +1,5 @@
-// ChannelTurn: the rotation of two channels by rotary position embedding (RoPE).
+// ChannelTurn describes how rotary position embedding (RoPE) rotates two channels. The model states its
+// rotations in this form, and calibration and the page metric of format/page_metric.h read them.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// A 64-bit checksum for session files and other files that kvant writes. The checksum detects damage, not
-// forgery.
+// Computes a 64-bit checksum for session files and other files that kvant writes. The checksum detects
+// damage, not forgery.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// Products of F32 rows with a matrix of small codes in blocks, as in quantized weights. A row of the matrix
+// Multiplies F32 rows with a matrix of small codes in blocks, as in quantized weights. A row of the matrix
 // has blocks of kCodeBlockSize values: value = scale * code + offset, with codes of a byte. The F32 rows are
 // rounded to 16 bits, block by block, and the products of integers are exact. Each call uses one thread;
 // teams make calls in parallel.

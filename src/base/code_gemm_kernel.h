@@ -1,6 +1,6 @@
-// The inner loops of code_gemm() and their data. This header uses no inline functions of the standard
-// library. Files for newer processors include the header, and the linker could take their copies of such
-// functions for code that runs everywhere.
+// Declares the inner loops of code_gemm() and their data. This header uses no inline functions of the
+// standard library. Files for newer processors include the header, and the linker could take their copies of
+// such functions for code that runs everywhere.
 #pragma once
 
 #include <cstddef>

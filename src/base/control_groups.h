@@ -1,4 +1,5 @@
-// Finds the Linux control groups (cgroup v1, v2, or both) that limit this process.
+// Finds the Linux control groups (cgroup v1, v2, or both) that limit this process. machine_limits.h reads the
+// limits of processors and memory from these groups.
 #pragma once
 
 #include <filesystem>
@@ -7,7 +8,7 @@
 
 namespace kvant {
 
-// One group of a hierarchy, given by the folder of its files.
+// ControlGroup is one group of a hierarchy, given by the folder of its files.
 struct ControlGroup {
   std::filesystem::path folder;
   bool v2 = false;

@@ -1,4 +1,5 @@
-// EmbeddedFile: a file that is compiled into the program (cmake/embedded_files.cmake).
+// EmbeddedFile is a file that is compiled into the program (cmake/embedded_files.cmake), such as the pages of
+// the server. The program then needs no files at run time.
 #pragma once
 
 #include <span>

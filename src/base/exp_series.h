@@ -1,4 +1,5 @@
-// Computes exp(x) for small x in loops that vectorize, because calls of std::exp do not.
+// Computes exp(x) for small x in loops that vectorize, because loops that call std::exp do not. Callers split
+// off powers of two first, which leaves a small x.
 #pragma once
 
 namespace kvant {

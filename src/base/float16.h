@@ -1,4 +1,5 @@
-// Conversions between F32 and the two 16-bit floating-point types, for single values and rows.
+// Converts between F32 and the two 16-bit floating-point types, for single values and rows. Pages, weights
+// and parameters of formats are stored in these types.
 #pragma once
 
 #include <bit>

@@ -114,7 +114,8 @@ const HalfGemmKernel* half_kernel() {
   return kernel;
 }
 
-// The rows and the depth of a block of rounded rows. The block stays in the L2 cache and a panel in L1.
+// kHalfRows and kHalfDepth are the size of a block of rounded rows. The block stays in the L2 cache and a
+// panel in L1.
 constexpr int kHalfRows = 128, kHalfDepth = 768;
 
 }  // namespace

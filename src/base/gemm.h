@@ -1,4 +1,4 @@
-// Products of F32 matrices for the model and for attention. Each call uses one thread; teams make calls in
+// Multiplies F32 matrices for the model and for attention. Each call uses one thread; teams make calls in
 // parallel.
 #pragma once
 
@@ -8,8 +8,8 @@
 
 namespace kvant {
 
-// A matrix whose element (row, col) lies at data[row * row_stride + col * col_stride]. One of the strides is
-// usually 1.
+// GemmOperand is a matrix whose element (row, col) lies at data[row * row_stride + col * col_stride]. One of
+// the strides is usually 1.
 struct GemmOperand {
   const float* data;
   std::ptrdiff_t row_stride;
@@ -30,13 +30,13 @@ inline GemmOperand transposed(const float* data, std::ptrdiff_t stride) {
 void gemm(int m, int n, int k, const GemmOperand& a, const GemmOperand& b, bool accumulate, float* c,
           std::ptrdiff_t c_stride);
 
-// The type to which factors are rounded. Sums are always F32.
+// GemmPrecision is the type to which factors are rounded. Sums are always F32.
 enum class GemmPrecision : std::uint8_t { f32, bf16 };
 // Returns bf16 if this processor multiplies bfloat16 numbers, which is twice as fast; otherwise f32.
 GemmPrecision fastest_gemm_precision();
 
-// A matrix b [k, n] in the layout that gemm() reads, for many products with one matrix. Packing takes up to a
-// fifth of the time of a product with 128 rows.
+// PackedMatrix is a matrix b [k, n] in the layout that gemm() reads, for many products with one matrix.
+// Packing takes up to a fifth of the time of a product with 128 rows.
 class PackedMatrix {
  public:
   // Allocates all n_parts() parts, which several threads can then pack in any order. bf16 is allowed only if

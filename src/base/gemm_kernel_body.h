@@ -1,5 +1,5 @@
-// The loops of gemm_kernels.h for vectors of kLanes floats and strips of kStrip rows. The including file
-// defines kLanes and kStrip. Everything here is local to the including file, because each such file is
+// Defines the loops of gemm_kernels.h for vectors of kLanes floats and strips of kStrip rows. The including
+// file defines kLanes and kStrip. Everything here is local to the including file, because each such file is
 // compiled for other instructions.
 #include <cstddef>
 #include <cstring>

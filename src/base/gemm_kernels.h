@@ -1,12 +1,13 @@
-// The inner loops of gemm(), one for each instruction set.
+// Declares the inner loops of gemm(), one for each instruction set. gemm() chooses the best loop that this
+// processor can run.
 #pragma once
 
 #include <cstddef>
 
 namespace kvant {
 
-// The values of k that are summed in registers before c is read and written. A panel of b with this many rows
-// stays in the L2 cache.
+// kGemmDepth is the number of values of k that are summed in registers before c is read and written. A panel
+// of b with this many rows stays in the L2 cache.
 constexpr int kGemmDepth = 384;
 constexpr int kMaxGemmPanel = 32;  // columns
 

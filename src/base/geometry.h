@@ -1,4 +1,5 @@
-// Geometry: the shape of a model's attention. Side: the two sides of a cache, K and V.
+// Geometry is the shape of a model's attention, which the cache, the attention and the plans read. Side names
+// the two sides of a cache, K and V.
 #pragma once
 
 #include <cstdint>
@@ -47,7 +48,8 @@ struct Geometry {
   // recurrent_values is the number of F32 values in the states of all recurrent layers.
   int n_recurrent_layers = 0;
   std::int64_t recurrent_values = 0;
-  // The matrices of one layer's state, in this order. A device keeps each matrix transposed, [columns, rows].
+  // state_matrices lists the matrices of one layer's state in their order. A device keeps each matrix
+  // transposed, [columns, rows].
   std::vector<StateMatrices> state_matrices;
   // [n_layers * n_heads]: an extra logit in the denominator of a query head's softmax (gpt-oss). An empty
   // vector means that no head has one.

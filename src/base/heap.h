@@ -1,4 +1,5 @@
-// Measures and bounds the memory that the C library's heap holds for this program.
+// Measures and bounds the memory that the C library's heap holds for this program. The server's metrics
+// report the numbers, and long-running programs bound the free memory of many threads.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// Writes a result file completely or not at all, so readers never see half a file.
+// Writes a result file completely or not at all, so readers never see half a file. The new file is written
+// under another name and then renamed.
 #pragma once
 
 #include <sys/types.h>

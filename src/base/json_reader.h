@@ -1,5 +1,5 @@
-// Reads JSON from untrusted sources: any bytes give a value or an error, and no input exhausts memory or the
-// stack.
+// Reads JSON from untrusted sources, such as requests and session files. Any bytes give a value or an error,
+// and no input exhausts memory or the stack.
 #pragma once
 
 #include <nlohmann/json.hpp>

@@ -1,4 +1,5 @@
-// Returns the processors and the memory that this process may use, given affinity and control groups.
+// Returns the processors and the memory that this process may use. Affinity and control groups can allow less
+// than the machine has, as in containers.
 #pragma once
 
 #include <cstdint>

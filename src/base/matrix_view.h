@@ -1,4 +1,5 @@
-// MatrixView: a view of rows of numbers that it does not own.
+// MatrixView refers to rows of numbers that another object owns. Transforms and attention pass keys, values
+// and queries as views, so rows need no copies.
 #pragma once
 
 #include <cstddef>

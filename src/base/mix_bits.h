@@ -1,4 +1,4 @@
-// mix_bits: the finalizer of splitmix64 (Steele, Lea and Flood 2014, "Fast splittable pseudorandom number
+// mix_bits is the finalizer of splitmix64 (Steele, Lea and Flood 2014, "Fast splittable pseudorandom number
 // generators"). Its pseudorandom numbers are the same on every machine.
 #pragma once
 

@@ -1,14 +1,14 @@
-// Sizes that every module shares. This header includes nothing, because kernels for single instruction sets
-// and CUDA sources read it too.
+// Defines sizes that every module shares. This header includes nothing, because kernels for single
+// instruction sets and CUDA sources read it too.
 #pragma once
 
 namespace kvant {
 
-// The number of tokens in a page. A page holds consecutive tokens of one KV head of one layer of one
-// sequence, one side.
+// kPageTokens is the number of tokens in a page. A page holds consecutive tokens of one KV head of one layer
+// of one sequence, one side.
 inline constexpr int kPageTokens = 128;
 
-// The largest supported head size in channels, and therefore the length of the longest row.
+// kMaxHeadDim is the largest supported head size in channels, and therefore the length of the longest row.
 inline constexpr int kMaxHeadDim = 512;
 
 }  // namespace kvant

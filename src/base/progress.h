@@ -1,4 +1,5 @@
-// Progress: shows on stderr how much of a long operation is done and how much time is left.
+// Progress shows on stderr how much of a long operation is done and how much time is left. Commands use a
+// Progress for prompts, evaluations and calibration.
 #pragma once
 
 #include <chrono>

@@ -1,4 +1,4 @@
-// Measures the memory that this process occupies now.
+// Measures the memory that this process occupies now. Calibration compares these numbers with its forecast.
 #pragma once
 
 #include <cstdint>

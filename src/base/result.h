@@ -1,4 +1,5 @@
-// Result<T>: a value, or an error that a user caused and can fix.
+// Result<T> holds a value, or an error that a user caused and can fix. Functions return errors this way
+// because no exception may cross a library's boundary.
 #pragma once
 
 #include <fmt/format.h>
@@ -66,7 +67,7 @@ class [[nodiscard]] Result {
   std::variant<T, Error> state_;
 };
 
-// Status, or Result<void>: success, or an error.
+// Result<void>, also called Status, is success or an error.
 template <>
 class [[nodiscard]] Result<void> {
  public:

@@ -13,8 +13,8 @@
 
 namespace kvant {
 
-// The number of partial results in a reduction. With separate partial results a loop vectorizes without
-// reordering sums.
+// kReductionLanes is the number of partial results in a reduction. With separate partial results a loop
+// vectorizes without reordering sums.
 inline constexpr int kReductionLanes = 16;
 
 }  // namespace kvant

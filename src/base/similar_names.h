@@ -1,4 +1,5 @@
-// Suggests known names that resemble a wrong name, for error messages.
+// Suggests known names that resemble a wrong name, for error messages. A user who mistypes a format or a
+// recipe sees what exists.
 #pragma once
 
 #include <span>

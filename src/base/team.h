@@ -1,4 +1,5 @@
-// Team: the threads that run one piece of work together.
+// Team is the set of threads that run one piece of work together. The CPU backend and the model split
+// matrices and heads among a team's threads.
 #pragma once
 
 #include <atomic>
@@ -26,7 +27,7 @@ struct TeamState {
   WorkCounter counter;
 };
 
-// One thread's view of its team.
+// Team is one thread's view of its team.
 class Team {
  public:
   Team(int index, int size, TeamState& shared) : index_(index), size_(size), shared_(shared) {}
@@ -69,8 +70,8 @@ class Team {
 // Runs body(team) on n_threads threads, including the caller's, and returns when all threads are done.
 void run_team(int n_threads, const std::function<void(Team&)>& body);
 
-// A team whose threads live on between pieces of work, because starting threads takes longer than a short
-// piece. Idle threads sleep.
+// StandingTeam is a team whose threads live on between pieces of work, because starting threads takes longer
+// than a short piece. Idle threads sleep.
 class StandingTeam {
  public:
   explicit StandingTeam(int n_threads);

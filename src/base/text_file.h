@@ -1,4 +1,5 @@
-// Reads a text file that a user names.
+// Reads a text file that a user names, such as a prompt. Every command treats standard input, byte order
+// marks and empty files in this one way.
 #pragma once
 
 #include <string>

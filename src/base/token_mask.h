@@ -1,4 +1,4 @@
-// TokenMask: a set of tokens of one page, such as the protected tokens.
+// TokenMask is a set of tokens of one page, such as the protected tokens. It takes one bit per token.
 #pragma once
 
 #include <array>

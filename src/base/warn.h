@@ -1,4 +1,5 @@
-// Prints warnings: what a user should know about a run that continues.
+// Prints warnings, which tell a user what to know about a run that continues. All warnings have one form on
+// the standard error stream.
 #pragma once
 
 #include <string>

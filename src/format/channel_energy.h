@@ -1,4 +1,5 @@
 // Names the model constant of a head's K that tells the format gtq how to distribute bits over channels.
+// Calibration makes the constant from keys and queries.
 #pragma once
 
 namespace kvant {

@@ -1,4 +1,5 @@
-// Says what the bytes of a page stand for: codes of a CodeScheme (code_scheme.h), or numbers.
+// Says what the bytes of a page stand for: codes of a CodeScheme (code_scheme.h), or numbers. The header has
+// no other contents, because kernels for single instruction sets read it too.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +17,8 @@ enum class CodeMeaning : std::uint8_t {
 // Entries of a table are stored as number + kTableBias (code_scheme.h), which makes them unsigned bytes.
 inline constexpr int kTableBias = 128;
 
-// The type of the numbers [kPageTokens][d] with which a page begins, or `none` for pages of codes. e4m3 pages
-// contain neither infinities nor NaN.
+// NumberType is the type of the numbers [kPageTokens][d] with which a page begins, or `none` for pages of
+// codes. e4m3 pages contain neither infinities nor NaN.
 enum class NumberType : std::uint8_t { none, bf16, f16, e4m3, f32 };
 
 }  // namespace kvant

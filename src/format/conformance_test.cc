@@ -1,4 +1,5 @@
-// Checks what format.h promises for every format that the registry lists.
+// Checks what format.h promises for every format that the registry lists. A new family needs no tests of its
+// own for these promises.
 #include <algorithm>
 #include <functional>
 

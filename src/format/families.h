@@ -1,4 +1,5 @@
-// Declares `const FormatFamily& <family>_family()` for every line of formats.def.
+// Declares `const FormatFamily& <family>_family()` for every line of formats.def. The registry and formats
+// that build on another family include this header.
 #pragma once
 
 #include "format/format.h"

@@ -40,11 +40,11 @@ struct PageContext {
   int head_dim = 0;
   HeadConstants constants;  // The constants that Format::needed_constants names.
   CodeTable table;          // The page's code table (Format::code_table).
-  // The page's capacity in tokens, at most kPageTokens. Only row-wise formats have shorter pages. A short
-  // page consists of the parts in Format::row_parts, each for page_tokens tokens.
+  // page_tokens is the page's capacity in tokens, at most kPageTokens. Only row-wise formats have shorter
+  // pages. A short page consists of the parts in Format::row_parts, each for page_tokens tokens.
   int page_tokens = kPageTokens;
-  // The cost of errors, for formats whose shapes_errors() is true (page_metric.h). Null stands for the
-  // squared error.
+  // `metric` gives the cost of errors, for formats whose shapes_errors() is true (page_metric.h). Null stands
+  // for the squared error.
   const ErrorMetric* metric = nullptr;
 };
 
@@ -150,8 +150,8 @@ class Format {
   std::string name_;
 };
 
-// The base of formats whose tokens can be written one by one. encode() writes left-out tokens like all
-// others, because no token affects another one.
+// RowWiseFormat is the base of formats whose tokens can be written one by one. encode() writes left-out
+// tokens like all others, because no token affects another one.
 class RowWiseFormat : public Format {
  public:
   using Format::Format;
@@ -166,7 +166,7 @@ class RowWiseFormat : public Format {
 struct FormatFamily {
   const char* pattern;  // The help prints this pattern, such as "tok<B>g<N>[s|c<P>]".
   const char* summary;  // The help and the docs print this line.
-  // The members that tests, benchmarks and the help enumerate: all that recipes use, and members with extreme
+  // Tests, benchmarks and the help enumerate these members: all that recipes use, and members with extreme
   // parameters.
   std::vector<std::string> members;
   // Returns the format called `name`, or null if the name does not belong to this family.

@@ -1,12 +1,12 @@
-// Gain-shape quantization, which the formats lm and nvq use: a token x is stored as an f16 gain times a shape
-// c, the quantized unit vector x / |x|.
+// Computes the gains of gain-shape quantization, which the formats lm and nvq use. A token x is stored as an
+// f16 gain times a shape c, the quantized unit vector x / |x|.
 #pragma once
 
 #include <cstdint>
 
 namespace kvant {
 
-// The rule that chooses the gain once the shape is known.
+// GainRule is the rule that chooses the gain once the shape is known.
 enum class GainRule {
   least_squares,  // <x, c> / <c, c> minimizes |x - gain c|, but gain c is shorter than x on average.
   unbiased,       // <x, x> / <x, c> makes <gain c, x> = <x, x>, so scores keep their size on average.

@@ -1,4 +1,4 @@
-// Tests of gtq: how widths follow energy, and how large the errors are.
+// Tests of gtq compare widths and errors with the formulas of the paper.
 #include <array>
 #include <cmath>
 #include <random>

@@ -4,8 +4,8 @@
 
 namespace kvant {
 
-// The largest magnitude of the integers (TurboAttention, Algorithm 1). 119 rather than 127 leaves room for
-// the rounding of prog's second stage.
+// kLargestInteger is the largest magnitude of the integers (TurboAttention, Algorithm 1). 119 rather than 127
+// leaves room for the rounding of prog's second stage.
 inline constexpr float kLargestInteger = 119;
 
 // Computes integers[i] = clamp(round(values[i] * reciprocal), -119, 119), with halves rounded up, as whole

@@ -1,5 +1,5 @@
-// The Lloyd-Max quantizer, whose levels minimize the mean squared error for a given distribution. The format
-// lm uses the quantizer of the normal distribution.
+// Computes the levels of the Lloyd-Max quantizer, which minimize the mean squared error for a given
+// distribution. The format lm uses the quantizer of the normal distribution.
 #pragma once
 
 #include <vector>

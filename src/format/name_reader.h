@@ -1,4 +1,5 @@
-// NameReader parses a format's name from left to right, for the parse functions of the format families.
+// NameReader parses a format's name from left to right. The parse functions of the format families take the
+// parts of a name one by one.
 #pragma once
 
 #include <string_view>

@@ -17,7 +17,7 @@ using Floats = float __attribute__((vector_size(4 * kCentroidLanes)));
 using Ints = std::int32_t __attribute__((vector_size(4 * kCentroidLanes)));
 
 constexpr int kTileFloats = 4096;  // floats in a tile of centroids: 16 KiB, which stay in the L1 cache
-// The number of vectors of 16 centroids in a tile, for dim >= 2.
+// kMaxTileVectors is the number of vectors of 16 centroids in a tile, for dim >= 2.
 constexpr int kMaxTileVectors = kTileFloats / 2 / kCentroidLanes;
 constexpr int kVectorsAtOnce = 4;  // vectors that share each load of centroids
 

@@ -1,5 +1,5 @@
-// Finds the nearest centroid of a codebook for many vectors at once, for the formats of vq.cc and for
-// training codebooks.
+// Finds the nearest centroid of a codebook for many vectors at once. The formats of vq.cc encode with this
+// search, and the training of codebooks uses it too.
 #pragma once
 
 #include <cstddef>

@@ -16,7 +16,7 @@
 
 namespace kvant {
 
-// The numbers for which codes stand.
+// CodeKind says for which numbers codes stand.
 enum class CodeKind : std::uint8_t {
   number,  // The code is the number.
   e4m3,    // The code is an 8-bit floating-point number.
@@ -27,7 +27,7 @@ enum class CodeKind : std::uint8_t {
   f16
 };
 
-// The axis along which numbers are scaled and shifted.
+// GridAxis is the axis along which numbers are scaled and shifted.
 enum class GridAxis : std::uint8_t {
   none,
   of_tokens,    // f16 scales [tokens][groups of channels], then f16 zeros of the same shape
@@ -35,15 +35,15 @@ enum class GridAxis : std::uint8_t {
   of_integers   // u8 steps [2][d], i8 zeros [2][d], then f32 scales [2], for blocks of 64 tokens
 };
 
-// The factor that multiplies the values of a token.
+// TokenFactor is the factor that multiplies the values of a token.
 enum class TokenFactor : std::uint8_t {
   none,
   grid,    // The scale of of_tokens with one group; the zero is added after the product.
   half,    // f16 [tokens]
   single,  // f32 [tokens]
   block,   // The f32 scale of the token's block in of_integers.
-  // u8 [tokens] in fractions of an octave below the loudest gain (trellis_gain.h), then i8 means [d] in
-  // steps, the f32 loudest gain and the bf16 step (trellis_parameters.h).
+  // u8 [tokens] in fractions of an octave below the loudest gain (trellis_gain.h). i8 means [d] in steps, the
+  // f32 loudest gain and the bf16 step follow (trellis_parameters.h).
   octave
 };
 
@@ -74,7 +74,8 @@ struct PageDescription {
 
 struct FormatDescription {
   PageDescription page;
-  // The levels in the order of codes, for values with a variance of 1. The format owns the array.
+  // `levels` lists the levels in the order of codes, for values with a variance of 1. The format owns the
+  // array.
   std::span<const double> levels;
   float unit = 1;                // factor of `levels`, or of the levels of a trellis's states
   bool of_unit_vectors = false;  // whether `levels` are also multiplied by 1 / sqrt(d)

@@ -1,5 +1,5 @@
-// The error metric of a page of K, which rotates with the page's position. Encoders that shape errors use the
-// metric.
+// Gives the error metric of a page of K, which rotates with the page's position. Encoders that shape errors
+// use the metric.
 //
 // RoPE rotates a query at position t by R(t), and a key at position p by R(p). Relative to the key, the
 // queries that read the key are similar everywhere in a text: E[R(t - p) q q^T R(t - p)^T] describes what a
@@ -19,8 +19,8 @@
 
 namespace kvant {
 
-// The model constant of a head's K: directions V, [d][kMetricRank], in the model's channels and in the frame
-// of a page's middle, then ChannelFrames, [d][2].
+// kPageMetric is the model constant of a head's K: directions V, [d][kMetricRank], in the model's channels
+// and in the frame of a page's middle, then ChannelFrames, [d][2].
 inline constexpr const char* kPageMetric = "page-metric";
 
 // Describes how RoPE rotates a channel. A pair (a, b) that rotates by w per token has turns of opposite sign:

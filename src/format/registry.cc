@@ -1,4 +1,5 @@
-// The registry of formats: it expands formats.def and keeps the formats that have been requested.
+// Implements the registry of formats, which expands formats.def and keeps the formats that have been
+// requested. The file also defines the functions of Format that most formats leave as they are.
 #include <cstring>
 #include <map>
 #include <mutex>

@@ -1,5 +1,5 @@
-// Encodes trellis-coded rows (trellis.h) with errors shaped by an ErrorMetric, for pages of K in the format
-// tcq.
+// ShapedEncoder encodes trellis-coded rows (trellis.h) with errors shaped by an ErrorMetric, for pages of K
+// in the format tcq. It chooses seams like TrellisEncoder, then searches with the metric.
 #pragma once
 
 #include <cstdint>

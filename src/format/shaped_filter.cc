@@ -8,8 +8,8 @@
 namespace kvant {
 namespace {
 
-// The level_shift for B bits, indexed by B. The root mean square of an error is then 350, 370, 380, 190, 100
-// and 42 units for 1 to 6 bits.
+// kLevelShift is the level_shift for B bits, indexed by B. The root mean square of an error is then 350, 370,
+// 380, 190, 100 and 42 units for 1 to 6 bits.
 constexpr int kLevelShift[] = {0, 3, 5, 6, 6, 6, 6};
 // Returns after how many steps the least cost is subtracted from all costs (ShapedStep::settles), so costs
 // fit in 32 bits. In that time, costs grow by up to 4.2e8 with 1 and 2 bits, and by up to 6.1e8 otherwise.

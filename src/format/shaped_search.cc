@@ -14,7 +14,7 @@ template <int B>
 struct Survivors {
   static constexpr int kNodes = kTrellisStates >> B;
   static constexpr int kMemory = kTrellisBits - B;  // bits of a node
-  // The mask of a cost's lowest bits, which identify the branch.
+  // kChoice is the mask of a cost's lowest bits, which identify the branch.
   static constexpr std::uint32_t kChoice = (1U << B) - 1;
   std::uint32_t cost[kNodes];
   std::int16_t along[kNodes][kMetricRank];  // the sums s

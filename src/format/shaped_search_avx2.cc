@@ -1,5 +1,5 @@
-// The search of shaped_search.h in AVX2: 8 branches at a time, in 32-bit lanes. shaped_search_avx512.cc
-// explains the method.
+// Implements the search of shaped_search.h in AVX2: 8 branches at a time, in 32-bit lanes.
+// shaped_search_avx512.cc explains the method.
 #include "format/shaped_search.h"
 
 #if defined(__AVX2__)

@@ -1,5 +1,5 @@
-// The search of shaped_search.h in AVX-512: 16 branches at a time, in 32-bit lanes. A lane holds two sums or
-// two errors.
+// Implements the search of shaped_search.h in AVX-512: 16 branches at a time, in 32-bit lanes. A lane holds
+// two sums or two errors.
 #include "format/shaped_search.h"
 
 #if defined(__AVX512VNNI__) && defined(__AVX512BW__) && defined(__AVX512VL__)

@@ -1,5 +1,5 @@
-// Helpers that the tests of formats share: pages of values, and formats with the model constants that they
-// need.
+// Provides what the tests of formats share: pages of values, and formats with the model constants that they
+// need. The values include inputs that have broken quantizers.
 #pragma once
 
 #include <gtest/gtest.h>

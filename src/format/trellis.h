@@ -1,7 +1,8 @@
-// Trellis-coded quantization (Marcellin and Fischer 1990) on a bit-shift trellis (QTIP; Tseng et al. 2024),
-// which the format tcq uses. A row is B bits per value, and the last 8 bits of the stream up to a value
-// select its level. Neighbours therefore share bits, and each value chooses among 2^B of 256 levels. The best
-// path through all values leaves 2/3 of the squared error of the best scalar quantizer at the same bits.
+// Defines trellis-coded quantization (Marcellin and Fischer 1990) on a bit-shift trellis (QTIP; Tseng et al.
+// 2024), which the format tcq uses. A row is B bits per value, and the last 8 bits of the stream up to a
+// value select its level. Neighbours therefore share bits, and each value chooses among 2^B of 256 levels.
+// The best path through all values leaves 2/3 of the squared error of the best scalar quantizer at the same
+// bits.
 //
 // The stream of a row of n values is circular and little-endian (bit_packing.h). The state of value i is the
 // 8 bits that end at bit (i + 1) * B; bits before bit 0 come from the row's end ("tail-biting").
@@ -18,8 +19,8 @@
 
 namespace kvant {
 
-// The least number of values in a row. The search works in steps of eight and begins 12 values before the
-// row's end.
+// kLeastTrellisRow is the least number of values in a row. The search works in steps of eight and begins 12
+// values before the row's end.
 inline constexpr int kLeastTrellisRow = 16;
 
 struct TrellisTable : TrellisCode {

@@ -7,11 +7,11 @@
 namespace kvant {
 namespace {
 
-// The approximate squared error that B bits leave of a variance of 1.
+// kSquaredErrors[B] is the approximate squared error that B bits leave of a variance of 1.
 constexpr double kSquaredErrors[] = {0, .287, .0777, .0211, .00585, .0018, .00058};
-// The width of a bin, in root mean squared errors. Bins add .5 % to the squared error.
+// kBinWidth is the width of a bin, in root mean squared errors. Bins add .5 % to the squared error.
 constexpr double kBinWidth = 0.25;
-// The distance of the last bins from the largest level, in root mean squared errors.
+// kBeyondLevels is the distance of the last bins from the largest level, in root mean squared errors.
 constexpr double kBeyondLevels = 4;
 constexpr double kCostUnit = 16;  // cost of a squared error of kSquaredErrors
 constexpr int kMaxCost = 0xffff;

@@ -1,5 +1,5 @@
-// TrellisBranches: the squared error of every branch of a trellis as a 16-bit cost, looked up by the value's
-// bin. TrellisEncoder searches with these costs, so its inner loop needs no floating point.
+// TrellisBranches holds the squared error of every branch of a trellis as a 16-bit cost, looked up by the
+// value's bin. TrellisEncoder searches with these costs, so its inner loop needs no floating point.
 #pragma once
 
 #include <cstdint>

@@ -18,7 +18,7 @@ struct TrellisCode {
   int bits;     // B
   float scale;  // value = level * scale, for values of mean 0 and variance 1
   int mix;      // shift that adds a state's older (lower) bits to its newer ones
-  // The shift of folded_state(). `fold_mask` selects the bits in which folded_state() differs from
+  // `fold` is the shift of folded_state(). `fold_mask` selects the bits in which folded_state() differs from
   // mixed_state().
   int fold;
   std::uint8_t fold_mask;

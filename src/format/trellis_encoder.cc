@@ -11,7 +11,8 @@
 namespace kvant {
 namespace {
 
-// The number of values before the seam that choose the seam's node. Values further away hardly matter.
+// kRunIn is the number of values before the seam that choose the seam's node. Values further away hardly
+// matter.
 constexpr int kRunIn = 12;
 // The number of passes that try to find a path that ends where it begins. After these, find_path_from()
 // prescribes the seam.

@@ -1,4 +1,5 @@
-// TrellisEncoder: searches for the symbols of trellis-coded rows (trellis.h) with the least squared error.
+// TrellisEncoder searches for the symbols of trellis-coded rows (trellis.h) with the least squared error, for
+// the format tcq. It runs the Viterbi search of trellis_viterbi.h around the circle of a row.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// The gains of trellis-coded tokens, for the CPU and the GPU: 8-bit codes in fractions of an octave below the
-// page's loudest gain.
+// Fits and decodes the gains of trellis-coded tokens, for the CPU and the GPU. A gain is an 8-bit code in
+// fractions of an octave below the page's loudest gain.
 #pragma once
 
 #include "base/host_device.h"
@@ -20,9 +20,9 @@ KVANT_HOST_DEVICE constexpr Number gain_of_code(int code, Number loudest, const 
 // fitted to the codes is rounded again, which hardly moves it with 5 and 6 bits. Rounding gains only after
 // the search would leave an error along the token as large as the whole error of 6-bit codes.
 //
-// Quantization errors lie across the values as well as along them. A gain fitted by least squares, <x, c> /
-// <c, c> for values x and their shape c, shortens x by the lost share of its energy. Shorter keys flatten the
-// softmax and shorter values shrink the output, for all tokens alike, while errors across average out. So
+// Quantization errors lie across the values as well as along them. A least squares gain is <x, c> / <c, c>
+// for values x and their shape c. It shortens x by the lost share of the energy of x. Shorter keys flatten
+// the softmax and shorter values shrink the output, for all tokens alike, while errors across average out. So
 // gains go a part of the way to the unbiased <x, x> / <x, c>, for which <gain c, x> = <x, x>. The two
 // constants are the parts of the way, in the exponent, that harm predictions least (docs/lab/trellises.md).
 inline constexpr float kUnbiasedKeys = 0.75F, kUnbiasedValues = 1;

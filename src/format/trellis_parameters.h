@@ -1,5 +1,5 @@
-// The parameters that follow the codes of a trellis-coded page (tcq.cc) of d channels: gains, means, the
-// loudest gain and the step of the means. The CPU and the GPU share these definitions.
+// Locates the parameters that follow the codes of a trellis-coded page (tcq.cc) of d channels: gains, means,
+// the loudest gain and the step of the means. The CPU and the GPU share these definitions.
 #pragma once
 
 #include <cstddef>

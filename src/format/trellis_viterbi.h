@@ -1,5 +1,5 @@
-// The Viterbi search on a bit-shift trellis (trellis.h) for TrellisEncoder, in 16-bit integers, so every
-// processor gives the same result.
+// Declares the Viterbi search on a bit-shift trellis (trellis.h) for TrellisEncoder. Costs are 16-bit
+// integers, so every processor gives the same result.
 //
 // A node is the part of a state that neighbouring states share, 8 - B bits. State s leads from node s & (G -
 // 1) to node s >> B, so there are G = 2^(8-B) nodes. Node q has P = min(2^B, G) parents: parent k is node ((q

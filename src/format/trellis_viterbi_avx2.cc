@@ -1,4 +1,4 @@
-// The Viterbi search in AVX2: a row's costs stay in registers, 16 nodes in each.
+// Implements the Viterbi search in AVX2. A row's costs stay in registers, 16 nodes in each.
 #include "format/trellis_viterbi.h"
 
 #if defined(__AVX2__)

@@ -10,8 +10,9 @@
 namespace kvant {
 namespace {
 
-// The distribution of a coordinate sin(t) of a unit vector in R^n, whose density in t is cos(t)^(n - 2). The
-// class sums the density over a fine grid of t in [0, pi / 2]; the distribution is symmetric.
+// Coordinate is the distribution of a coordinate sin(t) of a unit vector in R^n, whose density in t is
+// cos(t)^(n - 2). The class sums the density over a fine grid of t in [0, pi / 2]; the distribution is
+// symmetric.
 class Coordinate {
  public:
   explicit Coordinate(int n) {

@@ -1,5 +1,5 @@
-// What scalar quantizers of rotated vectors need: a random rotation, and the best levels for the coordinates
-// of a rotated unit vector (TurboQuant, arXiv 2504.19874, section 3.1). The format gtq uses both.
+// Provides what scalar quantizers of rotated vectors need: a random rotation, and the best levels for the
+// coordinates of a rotated unit vector (TurboQuant, arXiv 2504.19874, section 3.1). The format gtq uses both.
 #pragma once
 
 #include <cstdint>

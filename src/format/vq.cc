@@ -53,7 +53,8 @@ static_assert(vq_page_bytes(4, 10, false, 64) == 2560 && vq_page_bytes(8, 12, fa
 static_assert(vq_page_bytes(4, 8, true, 128) == 4352 && vq_page_bytes(8, 10, true, 80) == 1856);
 
 constexpr int kMaxCodesPerToken = kMaxHeadDim / 2;
-// The number of tokens that are decoded together, so their codes fill whole bytes of the stream.
+// kChunkTokens is the number of tokens that are decoded together, so their codes fill whole bytes of the
+// stream.
 constexpr int kChunkTokens = 8;
 
 // Returns the number of tokens that are searched together, because they share the loads of the codebook.

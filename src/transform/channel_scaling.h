@@ -1,5 +1,5 @@
-// The map of the transforms `smooth` and `scale`, which divides channels by factors and multiplies queries by
-// them.
+// Makes the map of the transforms `smooth` and `scale`. The map divides channels by factors and multiplies
+// queries by the same factors, so scores stay equal.
 #pragma once
 
 #include "transform/transform.h"

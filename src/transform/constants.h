@@ -1,5 +1,5 @@
-// Model constants: named arrays for each (layer, KV head, side) that calibration learns about one model, such
-// as smoothing factors, means, codebooks and scales.
+// Constants holds the named arrays that calibration learns about one model, such as smoothing factors, means,
+// codebooks and scales. Each array belongs to a (layer, KV head, side).
 #pragma once
 
 #include <cstddef>

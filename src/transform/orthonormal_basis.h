@@ -1,4 +1,5 @@
-// The map of the transforms `pca` and `oscar`, a rotation to an orthonormal basis.
+// Makes the map of the transforms `pca` and `oscar`, a rotation to an orthonormal basis. The two differ only
+// in how calibration chooses the basis.
 #pragma once
 
 #include "transform/transform.h"

@@ -1,4 +1,5 @@
-// The fast Walsh-Hadamard transform, which the transforms hadamard and rhadamard apply.
+// Computes the fast Walsh-Hadamard transform, which the transforms hadamard and rhadamard apply. It takes d
+// log d additions per row instead of d^2 products.
 #pragma once
 
 #include "base/matrix_view.h"

@@ -9,7 +9,7 @@
 namespace kvant::testing {
 
 inline std::atomic<long> allocations{0};
-// The number of allocations that succeed before one is refused.
+// allowed_allocations is the number of allocations that succeed before one is refused.
 inline std::atomic<long> allowed_allocations{1L << 60};
 
 }  // namespace kvant::testing

@@ -1,5 +1,5 @@
-// The parts from which the arguments of all kernels are made: pages as kernels find them, and rows of
-// numbers.
+// Defines the parts from which the arguments of all kernels are made: pages as kernels find them, and rows of
+// numbers. The parts are plain data that a launch copies to the GPU.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace kvant::cuda {
 
-// The types of numbers in rows outside of pages: queries, keys, values and outputs.
+// NumberType lists the types of numbers in rows outside of pages: queries, keys, values and outputs.
 enum class NumberType : int { bf16, f32, f16 };  // with the values of kvant_type
 
 constexpr int bytes_of(NumberType type) {
@@ -22,7 +22,7 @@ struct HeadList {
   std::uint8_t at[kMaxKvHeads];
 };
 
-// The pages of one layer: kvant_pages with the layer's offset applied.
+// PageSource finds the pages of one layer. It holds kvant_pages with the layer's offset applied.
 struct PageSource {
   const std::int32_t* table;
   std::int64_t seq_stride, head_stride, side_stride;
@@ -42,7 +42,7 @@ struct PageSource {
   }
 };
 
-// Quantized pages. Each head and side may have a different offset within a page's storage.
+// SealedSource finds quantized pages. Each head and side may have a different offset within a page's storage.
 struct SealedSource {
   static constexpr int kOffsetUnit = 16;  // bytes
   PageSource pages;

@@ -1,4 +1,5 @@
-// Converts the pages and heads that a caller names into the form in which kernels address them.
+// Converts the pages and heads that a caller names into the form in which kernels address them. Each check
+// returns the sentence with which the call is refused.
 #pragma once
 
 #include <array>
@@ -53,7 +54,7 @@ inline Reason read_sealed(const kvant_decode_layer& layer, int n_kv_heads, Seale
   return nullptr;
 }
 
-// KV heads with one pair of formats, which one launch handles.
+// HeadGroup lists the KV heads with one pair of formats, which one launch handles.
 struct HeadGroup {
   const char *key_format, *value_format;
   HeadList heads;

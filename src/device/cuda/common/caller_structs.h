@@ -1,4 +1,5 @@
-// Reads structures of kvant.h from callers that were compiled against any version of it.
+// Reads structures of kvant.h from callers that were compiled against any version of the header. A structure
+// states its size, so members that an older caller lacks become zero.
 #pragma once
 
 #include <algorithm>
@@ -17,8 +18,8 @@ using device::is_aligned;
 using device::is_number_type;
 using device::kNoStruct;
 
-// The size of the first version of each structure. When a structure gets another member, its size here
-// becomes the offset of that member.
+// kFirstSize is the size of the first version of each structure. When a structure gets another member, its
+// size here becomes the offset of that member.
 template <class T>
 inline constexpr std::size_t kFirstSize = sizeof(T);
 template <>

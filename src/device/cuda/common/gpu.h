@@ -1,4 +1,5 @@
-// Gpu: the properties of the current device that the library uses.
+// Gpu holds the properties of the current device that the library uses. Launches choose kernels, CTAs and
+// shared memory by these properties.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -21,7 +22,8 @@ struct Gpu {
   unsigned overlap_attributes() const { return has.overlaps_launches ? 1 : 0; }
 };
 
-// The device that is assumed where there is none, because names of kernels are available without a device.
+// kH100 is the device that is assumed where there is none, because names of kernels are available without a
+// device.
 inline constexpr Gpu kH100{132, 227 * 1024, 228 * 1024, kCapabilities<Sm90a>};
 
 // Finds the current device. Returns KVANT_OK, or a refusal if the device does not run these kernels.

@@ -1,4 +1,5 @@
-// The limits for which kernels are compiled: head sizes, and numbers of heads and queries.
+// Defines the limits for which kernels are compiled: head sizes, and numbers of heads and queries. Calls
+// beyond these limits are refused.
 #pragma once
 
 #include <type_traits>
@@ -8,13 +9,13 @@ namespace kvant::cuda {
 inline constexpr int kMaxKvHeads = 64;
 inline constexpr int kMaxHeadGroups = 8;
 inline constexpr int kMaxGroup = 16;  // query heads per KV head
-// Query heads per KV head and launch, which are the columns of a product.
+// kPaddedGroup is the number of query heads per KV head and launch, which are the columns of a product.
 inline constexpr int kPaddedGroup = 8;
 inline constexpr int kMaxQueries = 8;  // queries per sequence
 
 inline constexpr int kHeadDims[] = {64, 128, 256, 512};
 
-// The reason for refusing other sizes.
+// kNoHeadDim is the reason for refusing other sizes.
 inline constexpr const char* kNoHeadDim = "head_dim must be 64, 128, 256 or 512";
 
 constexpr bool is_head_dim(int d) {

@@ -1,4 +1,4 @@
-// Instructions for which C++ has no name. Some instructions that sm_80 lacks are emulated there or have
+// Wraps instructions for which C++ has no name. Some instructions that sm_80 lacks are emulated there or have
 // nothing to do. Kernels call the others on sm_90a only.
 #pragma once
 

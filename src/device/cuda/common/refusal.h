@@ -1,4 +1,5 @@
-// Refuses calls of kvant.h: keeps the reason, which is the text of kvant_last_error, and returns the status.
+// Refuses calls of kvant.h. A refusal keeps its reason as the text of kvant_last_error and returns the
+// status.
 #pragma once
 
 #include <cuda_runtime.h>

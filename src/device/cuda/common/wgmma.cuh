@@ -1,4 +1,5 @@
-// Products with a matrix in shared memory, by warpgroups of 128 threads on sm_90a, or by warps on sm_80.
+// Multiplies with a matrix in shared memory, by warpgroups of 128 threads on sm_90a, or by warps on sm_80.
+// The search for nearest centroids (seal/seal_vectors.cuh) uses these products.
 #pragma once
 
 #include <cstdint>

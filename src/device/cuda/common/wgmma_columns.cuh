@@ -1,4 +1,5 @@
-// Products of warpgroups with 32 columns in shared memory (sm_90a), and functions that store such columns.
+// Multiplies by warpgroups with 32 columns in shared memory (sm_90a), and stores such columns. Decoding that
+// a warpgroup shares (decode/warpgroup_decoding.cuh) uses these products.
 #pragma once
 
 #include <cstdint>
@@ -44,7 +45,7 @@ __device__ __forceinline__ void multiply_columns(float (&d)[4][4], std::uint32_t
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "n"(Accumulate ? 1 : 0));
 }
 
-// The A operands of two products with the same columns, in separate registers.
+// Holds the A operands of two products with the same columns, in separate registers.
 struct TwoTiles {
   std::uint32_t a[2][4];
 

@@ -1,5 +1,5 @@
-// Makes the entries of the registry of decode kernels, which describe a kernel's formats, limits and
-// variants.
+// Makes the entries of the registry of decode kernels. An entry describes a kernel's formats, limits and
+// variants, and a launch chooses by these data alone.
 #pragma once
 
 #include <algorithm>

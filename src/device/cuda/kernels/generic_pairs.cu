@@ -1,5 +1,5 @@
-// Pairs of formats without a kernel of their own. Entries of the registry are made when a caller first
-// requests them. Entries are kept, because callers hold the names in them.
+// Registers pairs of formats without a kernel of their own. Entries of the registry are made when a caller
+// first requests them. Entries are kept, because callers hold the names in them.
 #include <cstring>
 #include <memory>
 #include <string>

@@ -1,4 +1,4 @@
-// The pairs for heads of 256 channels.
+// Registers the pairs for heads of 256 channels that have kernels of their own.
 #include "device/cuda/kernels/entry.cuh"
 #include "device/cuda/pairs/linear_halves.cuh"
 #include "device/cuda/pairs/progressive_halves.cuh"

@@ -1,5 +1,5 @@
-// AnyPage: the description of a side's sealed pages for the generic kernel, which serves all pairs of
-// formats.
+// AnyPage describes a side's sealed pages to the generic kernel, which serves all pairs of formats. The host
+// fills it from a FormatDescription when it makes the kernel's entry.
 #pragma once
 
 #include "device/cuda/page/page_format.h"
@@ -12,7 +12,8 @@ struct AnyPage {
   PageFormat format;
   int code_bytes;  // the size of the codes, which the parameters follow
   float unit;      // unit of the numbers; with several grids per token, of the scaled numbers
-  // The factors of the scale and of the zero of a token's grid. With symmetric grids both multiply the scale.
+  // stretch multiplies the scale of a token's grid, and zero_factor the zero. With symmetric grids both
+  // multiply the scale.
   float stretch, zero_factor;
   int block_shift;           // Blocks of grids by channel have 32 << block_shift tokens.
   float levels[kMaxLevels];  // levels of a quantizer

@@ -1,4 +1,4 @@
-// GrowingList: a list to which threads add, and in which they search, without a lock. Elements never move
+// GrowingList is a list to which threads add, and in which they search, without a lock. Elements never move
 // during the list's life.
 #pragma once
 

@@ -1,5 +1,5 @@
-// Finds formats by name for the library's calls, without a lock, and without allocating memory once a name
-// has been looked up.
+// Finds formats by name for the library's calls. Calls are made for every layer of every step. So a search
+// takes no lock, and allocates no memory once a name has been looked up.
 #pragma once
 
 #include <optional>

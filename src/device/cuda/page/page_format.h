@@ -1,4 +1,5 @@
-// PageFormat: the contents and the layout of a format's pages in GPU memory.
+// PageFormat holds the contents and the layout of a format's pages in GPU memory. Kernels and their launches
+// know a format only by this structure.
 #pragma once
 
 #include "device/cuda/page/page_layout.h"

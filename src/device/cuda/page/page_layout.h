@@ -1,7 +1,7 @@
-// How a page lies in GPU memory. The bytes are the canonical ones of the page's format, except that the codes
-// are permuted. Codes lie in the order in which the lanes of a warp hold the A operand of mma.m16n8k16, so
-// kernels load operands without rearranging codes. Parameters (scales, zeros, gains, means) follow the codes
-// in canonical order, and the page is padded to 16 bytes.
+// Defines how a page lies in GPU memory. The bytes are the canonical ones of the page's format, except that
+// the codes are permuted. Codes lie in the order in which the lanes of a warp hold the A operand of
+// mma.m16n8k16, so kernels load operands without rearranging codes. Parameters (scales, zeros, gains, means)
+// follow the codes in canonical order, and the page is padded to 16 bytes.
 //
 // A fragment is 16 rows by 16 contraction indices. Rows of keys are tokens, contracted over channels. Rows of
 // values are channels, contracted over tokens. Lane g * 4 + t holds rows g and g + 8 and the contraction
@@ -43,8 +43,8 @@ KVANT_HOST_DEVICE constexpr int code_blocks(int d) {
   return d / block_dim(d);
 }
 
-// A channel's block, and the channel's number in the block. Each lane has equally many channels of every
-// block.
+// BlockChannel is a channel's block, and the channel's number in the block. Each lane has equally many
+// channels of every block.
 struct BlockChannel {
   int block, channel;
 };
@@ -63,7 +63,7 @@ KVANT_HOST_DEVICE constexpr int channel_of_block(PageSide side, int d, const Blo
   return at.channel / of_block * of_lane + at.block * of_block + at.channel % of_block;
 }
 
-// The order of codes within the fragments.
+// CodeOrder is the order of codes within the fragments.
 enum class CodeOrder : std::uint8_t {
   planes,   // 1- to 6-bit numbers that masks extract from words: see plane_bit
   pairs,    // 3- to 5-bit codes looked up in pairs (j, j + 1) of a row; 8-bit numbers
@@ -78,7 +78,7 @@ struct CodeLayout {
   int channels;  // channels per code: 1, or more for vectors
 };
 
-// The position of an element in the fragments of a page.
+// Holds the position of an element in the fragments of a page.
 struct Place {
   int lane, k_tile, m_tile, row, j;
   // Returns the index of the element's register among the four of the A operand.
@@ -159,9 +159,9 @@ KVANT_HOST_DEVICE constexpr int page_bit(int lane, int bit) {
   return ((word / 4 * kLanes + lane) * 4 + word % 4) * 32 + bit % 32;
 }
 
-// The place of a trellis code. The bits of a few consecutive values (a column) fill one of the four bytes in
-// successive words of a lane. Shifts then give the states of four values at a time, in the bytes of an A
-// register of mma.m16n8k32.
+// Holds the place of a trellis code. The bits of a few consecutive values (a column) fill one of the four
+// bytes in successive words of a lane. Shifts then give the states of four values at a time, in the bytes of
+// an A register of mma.m16n8k32.
 //   keys    columns of 8 values; lane g * 4 + t has channels [t * d/4, (t + 1) * d/4) of the tokens 4g ..
 //           4g + 3 of each 32, in order
 //   values  columns of d/8 values; lane g * 4 + t has channels [g * d/8, (g + 1) * d/8) of the tokens 4t ..

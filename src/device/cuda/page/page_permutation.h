@@ -1,5 +1,5 @@
-// Moves pages between the canonical byte order (src/format) and the order in GPU memory (page_layout.h), for
-// interchange and for tests.
+// Moves pages between the canonical byte order (src/format) and the order in GPU memory (page_layout.h).
+// Pages leave and enter the GPU in canonical order, and tests compare them in it.
 #pragma once
 
 #include <cstddef>
@@ -10,8 +10,8 @@
 
 namespace kvant::cuda {
 
-// The order of a format's codes in GPU memory. find_device_format returns false if no kernel reads the format
-// called `name`.
+// DeviceFormat says the order of a format's codes in GPU memory. find_device_format returns false if no
+// kernel reads the format called `name`.
 struct DeviceFormat {
   CodeLayout layout{};
   bool plain = false;  // bf16: no codes, and plain_index places the elements

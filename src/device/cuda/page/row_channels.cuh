@@ -1,4 +1,5 @@
-// Reads, rotates and writes a row of head_dim numbers in the registers of a warp.
+// Reads, rotates and writes a row of head_dim numbers in the registers of a warp. Kernels that append,
+// transform or gather rows share these functions. Each lane has neighbouring channels.
 #pragma once
 
 #include <cuda_bf16.h>

@@ -1,4 +1,5 @@
-// Reads parameters of a trellis-coded page of D channels (src/format/trellis_parameters.h).
+// Reads parameters of a trellis-coded page of D channels, which follow its codes
+// (src/format/trellis_parameters.h).
 #pragma once
 
 #include <cuda_bf16.h>

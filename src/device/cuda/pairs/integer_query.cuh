@@ -1,6 +1,6 @@
-// The queries of up to four heads as integers of 15 bits and a sign, split into two signed bytes. The bytes
-// are the B operand of mma.m16n8k32, with the high bytes of head h in column 2 h and the low bytes in column
-// 2 h + 1. Lane g * 4 + t of a product then has both parts of the sums of head t.
+// IntegerQuery holds the queries of up to four heads as integers of 15 bits and a sign, split into two signed
+// bytes. The bytes are the B operand of mma.m16n8k32, with the high bytes of head h in column 2 h and the low
+// bytes in column 2 h + 1. Lane g * 4 + t of a product then has both parts of the sums of head t.
 #pragma once
 
 #include "device/cuda/common/ptx.cuh"

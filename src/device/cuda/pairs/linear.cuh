@@ -1,4 +1,5 @@
-// Pairs of keys ch<B>g128 and values tok<B>g128: uniform grids by channel and by token.
+// Attends to keys ch<B>g128 and values tok<B>g128, which have uniform grids by channel and by token. Scales
+// multiply queries and weights instead of codes, so masked codes are operands without conversion.
 #pragma once
 
 #include "device/cuda/pairs/mask_codes.cuh"
@@ -37,7 +38,8 @@ __device__ __forceinline__ void for_each_key_fragment(const unsigned char* codes
   }
 }
 
-// Keys with a grid per channel. Scales multiply the query once per page: q.k = sum (q scale) code + q.zero.
+// ChannelKey scores keys with a grid per channel. Scales multiply the query once per page: q.k = sum (q
+// scale) code + q.zero.
 template <int Bits, int D, int PageWarps = 1>
 struct ChannelKey {
   static constexpr int kCodes = kPageTokens * D * Bits / 8;
@@ -79,7 +81,8 @@ struct ChannelKey {
   }
 };
 
-// Values with a grid per token. Scales multiply the weights: sum p v = sum (p scale) code + sum p zero.
+// TokenValue adds up values with a grid per token. Scales multiply the weights: sum p v = sum (p scale) code
+// + sum p zero.
 template <int Bits, int D, int PageWarps = 1>
 struct TokenValue {
   static constexpr int kCodes = kPageTokens * D * Bits / 8;
@@ -146,7 +149,7 @@ struct LinearPair : NoTables {
   using Value = TokenValue<ValueBits, D, PageWarps>;
 };
 
-// A pair for caches without any sealed page.
+// PlainPair serves caches without any sealed page.
 struct PlainPair : NoTables {
   static constexpr bool kSealed = false;
 };

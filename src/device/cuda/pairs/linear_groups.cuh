@@ -1,5 +1,5 @@
-// Pairs of keys ch<B>g128 and values tok<B>g128 for warpgroups that share the decoding of pages
-// (warpgroup_decoding.cuh).
+// Attends to keys ch<B>g128 and values tok<B>g128 by warpgroups that share the decoding of pages
+// (warpgroup_decoding.cuh). A page is decoded once for up to 32 columns of queries.
 #pragma once
 
 #include "device/cuda/decode/warpgroup_decoding.cuh"
@@ -7,7 +7,7 @@
 
 namespace kvant::cuda {
 
-// A lane's codes of two neighbouring row tiles and one contraction tile.
+// Holds a lane's codes of two neighbouring row tiles and one contraction tile.
 template <int Bits>
 struct TileCodes {
   std::uint32_t words[Bits / 2];
@@ -35,7 +35,7 @@ struct TileCodes {
   }
 };
 
-// The codes of all contraction tiles of a page.
+// Holds the codes of all contraction tiles of a page.
 template <int Bits, int Tiles>
 struct PageCodes {
   TileCodes<Bits> of[Tiles];
@@ -65,9 +65,9 @@ struct PageCodes {
   }
 };
 
-// Keys with a grid per channel. Scales multiply the queries once per page. The term that zeros add to the
-// scores becomes eight rows of a separate operand. For each warp's channels the term is stored as the sum of
-// two half-precision numbers, which together are precise enough.
+// ChannelKeyGroups scores keys with a grid per channel. Scales multiply the queries once per page. The term
+// that zeros add to the scores becomes eight rows of a separate operand. For each warp's channels the term is
+// stored as the sum of two half-precision numbers, which together are precise enough.
 template <int Bits, int D>
 struct ChannelKeyGroups : QueriesInOrder<D> {
   static constexpr int kCodes = ChannelKey<Bits, D>::kCodes;
@@ -77,7 +77,7 @@ struct ChannelKeyGroups : QueriesInOrder<D> {
   // Returns the factor of a product with the codes of a row. row: 0 for row g, 1 for row g + 8.
   static constexpr __host__ __device__ float unit(int tile, int row) { return code_unit<Bits>(tile, row); }
 
-  // A warp's part of the queries: two contraction tiles.
+  // Holds a warp's part of the queries: two contraction tiles.
   struct Part {
     uint4 of[2][kColumnSets / 2];
     __device__ __forceinline__ Part(const SharedQueries<D, kColumnSets, kOrder>& queries, int part,

@@ -1,5 +1,5 @@
-// The pair of keys ch4g128 and values tok4g128 with heads of 256 channels, processed by halves of pages
-// (page_halves.cuh).
+// Attends to keys ch4g128 and values tok4g128 with heads of 256 channels, by halves of pages
+// (page_halves.cuh). The arithmetic is that of linear.cuh with fewer numbers in registers.
 #pragma once
 
 #include "device/cuda/pairs/linear.cuh"
@@ -63,7 +63,7 @@ struct TokenValueHalf {
     }
   };
 
-  // The scales or the zeros of this lane's tokens.
+  // Holds the scales or the zeros of this lane's tokens.
   struct Parameters {
     ParametersOf<kHalfTiles> grids[kGrids];
 

@@ -1,5 +1,5 @@
-// Pairs of keys ch<B>g128 and values tok<B>g128 for warps that share the decoding of pages
-// (shared_decoding.cuh).
+// Attends to keys ch<B>g128 and values tok<B>g128 by warps that share the decoding of pages
+// (shared_decoding.cuh). Each warp decodes a strip of a page for all columns of queries.
 #pragma once
 
 #include "device/cuda/decode/shared_decoding.cuh"

@@ -1,13 +1,14 @@
-// Pairs of lm2, lm3 and lm4 (TurboQuant): levels of a Lloyd-Max quantizer times a gain per token. Codes are
-// looked up in pairs, and codes of 2 bits four at a time, because look-ups take the most time.
+// Attends to keys and values lm2, lm3 and lm4 (TurboQuant), which are levels of a Lloyd-Max quantizer times a
+// gain per token. Codes are looked up in pairs, and codes of 2 bits four at a time, because look-ups take the
+// most time.
 #pragma once
 
 #include "device/cuda/pairs/look_up.cuh"
 
 namespace kvant::cuda {
 
-// N indices of 6 bits from the first bit of `words` on, isolated as bytes of words. An index that does not
-// lie within one byte does so after a shift by four bits.
+// Holds N indices of 6 bits from the first bit of `words` on, isolated as bytes of words. An index that does
+// not lie within one byte does so after a shift by four bits.
 template <int N, int Words>
 struct PairIndices {
   std::uint32_t here[Words], moved[Words];

@@ -1,4 +1,5 @@
-// Pairs of lm2, lm3 and lm4 for warps that share the decoding of pages (shared_decoding.cuh).
+// Attends to keys and values lm2, lm3 and lm4 by warps that share the decoding of pages
+// (shared_decoding.cuh). Each warp decodes a strip of a page for all columns of queries.
 #pragma once
 
 #include "device/cuda/decode/shared_decoding.cuh"

@@ -1,6 +1,6 @@
-// Look-up tables in shared memory. Every lane (or every pair of lanes, for entries of 8 bytes) has its own
-// copy in its own banks, so look-ups never conflict. Entry e of lane l lies at byte e * 128 + l * 4, or at e
-// * 128 + l % 16 * 8 for entries of 8 bytes.
+// Reads look-up tables in shared memory. Every lane (or every pair of lanes, for entries of 8 bytes) has its
+// own copy in its own banks, so look-ups never conflict. Entry e of lane l lies at byte e * 128 + l * 4, or
+// at e * 128 + l % 16 * 8 for entries of 8 bytes.
 #pragma once
 
 #include "device/cuda/pairs/linear.cuh"

@@ -19,7 +19,7 @@ __device__ __forceinline__ void visit_word(std::uint32_t w, int m_tile, const Vi
   }
 }
 
-// N words of a lane's stream of codes, starting at a word with an even index.
+// Holds N words of a lane's stream of codes, starting at a word with an even index.
 template <int N>
 struct StreamWords {
   std::uint32_t words[N];

@@ -1,6 +1,6 @@
-// Pairs of formats for heads of 256 channels with 4-bit codes. Two warps share a page, each with 64 of its
-// tokens and all channels (kPageWarps). A warp's output sums take 64 registers per lane, twice as many as
-// with heads of 128. The warp's scores and weights take half as many.
+// Shares what the pairs of formats for heads of 256 channels with 4-bit codes have in common. Two warps share
+// a page, each with 64 of its tokens and all channels (kPageWarps). A warp's output sums take 64 registers
+// per lane, twice as many as with heads of 128. The warp's scores and weights take half as many.
 #pragma once
 
 #include "device/cuda/pairs/linear.cuh"
@@ -13,7 +13,7 @@ inline constexpr int kHalfTokens = kPageTokens / 2;
 inline constexpr int kHalfTiles = kTokenTiles / 2;
 using HalfScores = float[kHalfTiles][4];
 
-// The members that all of these pairs have in common.
+// PageHalves has the members that the pairs for halves of pages have in common.
 struct PageHalves : NoTables {
   static constexpr bool kSealed = true;
   static constexpr bool kCaps = true;

@@ -1,5 +1,5 @@
-// The pair of prog4 keys and values with heads of 256 channels, by halves of pages, which are its blocks of
-// 64 tokens.
+// Attends to keys and values prog4 with heads of 256 channels, by halves of pages (page_halves.cuh). A half
+// is one of the page's blocks of 64 tokens.
 #pragma once
 
 #include "device/cuda/pairs/page_halves.cuh"

@@ -1,5 +1,5 @@
-// Pairs of prog<Bits> for warps that share the decoding of pages (shared_decoding.cuh). A warp's tokens
-// belong to one block.
+// Attends to keys and values prog<Bits> by warps that share the decoding of pages (shared_decoding.cuh). A
+// warp's tokens belong to one block.
 #pragma once
 
 #include "device/cuda/decode/shared_decoding.cuh"
@@ -75,8 +75,8 @@ struct ProgressiveKeyStrips : QueriesInOrder<D> {
   }
 };
 
-// The tokens of a warp, which belong to one block and share its scale. Weights times the scale are
-// half-precision numbers.
+// BlockTokens serves the tokens of a warp, which belong to one block and share its scale. Weights times the
+// scale are half-precision numbers.
 struct BlockTokens {
   std::uint32_t scale;  // in both halves, divided by `unit`
   float unit;

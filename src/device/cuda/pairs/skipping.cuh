@@ -12,8 +12,8 @@
 
 namespace kvant::cuda {
 
-// The weights of a page that waits for its values: heads 2t and 2t + 1 for rows g and g + 8 of each tile, in
-// half precision. `stage` is the slot of the values.
+// Holds the weights of a page that waits for its values: heads 2t and 2t + 1 for rows g and g + 8 of each
+// tile, in half precision. `stage` is the slot of the values.
 struct KeptWeights {
   std::uint32_t pairs[kTokenTiles][2];
   int stage;

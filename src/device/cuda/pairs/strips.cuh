@@ -1,4 +1,5 @@
-// Helpers of the pairs for which warps share the decoding of pages (shared_decoding.cuh).
+// Helps the pairs for which warps share the decoding of pages (shared_decoding.cuh). A strip is the part of a
+// page's codes that one warp decodes for all columns of queries.
 #pragma once
 
 #include "device/cuda/decode/shared_decoding.cuh"
@@ -6,8 +7,8 @@
 
 namespace kvant::cuda {
 
-// Products of all columns of queries with one number per channel. The rows of the A operand are 16 columns of
-// queries, and all columns of the B operand hold the numbers.
+// ColumnSums holds products of all columns of queries with one number per channel. The rows of the A operand
+// are 16 columns of queries, and all columns of the B operand hold the numbers.
 template <int Sets>
 struct ColumnSums {
   float of_pair[Sets / 2][4] = {};
@@ -103,7 +104,7 @@ __device__ __forceinline__ void visit_plane_strip(const unsigned char* codes, in
   visit_planes<Bits, Tiles>(low, high.words, visit);
 }
 
-// The weights of a tile's tokens for all columns of queries, as the B operand.
+// Holds the weights of a tile's tokens for all columns of queries, as the B operand.
 template <int Sets>
 struct WeightsOfSets {
   std::uint32_t b[Sets / 2][4];
@@ -123,7 +124,7 @@ struct WeightsOfSets {
   }
 };
 
-// The base of keys whose fragments have channels in the order of queries.
+// QueriesInOrder is the base of keys whose fragments have channels in the order of queries.
 template <int D>
 struct QueriesInOrder {
   static constexpr bool kNeedsSums = false;
@@ -132,14 +133,15 @@ struct QueriesInOrder {
   static __device__ __forceinline__ const Query<D>& rearrange(const Query<D>& query) { return query; }
 };
 
-// The base of values whose contraction tiles hold the same tokens as the score tiles, in the same rows.
+// TokensInOrder is the base of values whose contraction tiles hold the same tokens as the score tiles, in the
+// same rows.
 struct TokensInOrder {
   static __device__ __forceinline__ TokenRow row_of(int first_tile, int tile, int half, int lane) {
     return {first_tile + tile, half, lane / 4};
   }
 };
 
-// The tokens of formats without scale factors of tokens.
+// PlainTokens serves the tokens of formats without scale factors of tokens.
 struct PlainTokens {
   static constexpr float unit = 1;
 

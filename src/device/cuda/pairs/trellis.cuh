@@ -1,6 +1,7 @@
-// Pairs of tcq1 to tcq6. Products are integer products with the levels' bytes as one operand. Queries and
-// weights are split into two bytes each, in separate columns (integer_query.cuh). A lane of a product
-// therefore has the sums of one query head. Groups of more than four query heads take two sets of columns.
+// Attends to keys and values tcq1 to tcq6. Products are integer products with the levels' bytes as one
+// operand. Queries and weights are split into two bytes each, in separate columns (integer_query.cuh). A lane
+// of a product therefore has the sums of one query head. Groups of more than four query heads take two sets
+// of columns.
 //
 // A page's scores are computed first. The page's weights follow, relative to the page's own largest score, so
 // 15 bits are enough for a weight. The sums of values come last. Scores and weights pass through shared
@@ -105,7 +106,8 @@ __device__ __forceinline__ void score_levels(const unsigned char* codes, const I
   }
 }
 
-// The weights of 32 tokens as the B operand: bytes of tokens 4t .. 4t + 3 and 4t + 16 .. 4t + 19.
+// StepWeights holds the weights of 32 tokens as the B operand: bytes of tokens 4t .. 4t + 3 and 4t + 16 .. 4t
+// + 19.
 using StepWeights = std::uint32_t[2];
 
 // Computes out += weights times the levels of values, for a part of a page and the m tiles from `First` on.
@@ -203,7 +205,7 @@ __device__ __forceinline__ PageWeights weigh(const float4 (&s)[Steps], const Tok
   return page;
 }
 
-// The means of the lane's D / 4 channels of a page, as an operand of products with queries
+// Holds the means of the lane's D / 4 channels of a page, as an operand of products with queries
 // (IntegerQuery::channel). bytes[k][half] belongs to contraction tile k and register `half` of a row.
 template <int D>
 struct MeanCodes {

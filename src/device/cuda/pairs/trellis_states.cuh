@@ -39,7 +39,7 @@ __device__ __forceinline__ std::uint32_t join_bytes(int shift, std::uint32_t low
   }
 }
 
-// The codes in one lane: groups of four columns, whose rows of bytes are words.
+// Holds the codes in one lane: groups of four columns, whose rows of bytes are words.
 template <int Bits, int Groups, int Rows>
 struct ColumnRows {
   static constexpr int kRows = Rows;
@@ -67,7 +67,7 @@ struct ColumnRows {
   }
 };
 
-// The codes of some tokens: 128 * Times values in each lane.
+// Holds the codes of some tokens: 128 * Times values in each lane.
 template <int Bits, int Groups, int Times = 1>
 struct TrellisColumns : ColumnRows<Bits, Groups, 4 * Bits * Times / Groups> {
   using ColumnRows<Bits, Groups, 4 * Bits * Times / Groups>::kRows;
@@ -93,7 +93,7 @@ struct TrellisColumns : ColumnRows<Bits, Groups, 4 * Bits * Times / Groups> {
   }
 };
 
-// The A operand of a product with levels: a[0] + a[1], twice the level.
+// LevelFragment is the A operand of a product with levels: a[0] + a[1], twice the level.
 using LevelFragment = std::uint32_t[2][4];
 
 // x: states. for_mix, for_fold: the states shifted by mix and fold, valid in the bits above the shift.

@@ -1,7 +1,7 @@
-// Pairs of tcq1 to tcq6 for warps that share the decoding of pages (shared_decoding.cuh). Levels are
-// half-precision numbers there, because products with 15-bit integers would need twice as many columns. A
-// number is the sum of the level's two bytes plus one. The sums of queries and weights correct for the added
-// one.
+// Attends to keys and values tcq1 to tcq6 by warps that share the decoding of pages (shared_decoding.cuh).
+// Levels are half-precision numbers there, because products with 15-bit integers would need twice as many
+// columns. A number is the sum of the level's two bytes plus one. The sums of queries and weights correct for
+// the added one.
 #pragma once
 
 #include "device/cuda/decode/shared_decoding.cuh"
@@ -46,8 +46,8 @@ __device__ __forceinline__ int anew(int x) {
   return x;
 }
 
-// Keys of tcq1 to tcq6. Channels i, 8 + i, 16 + i and 24 + i of a lane's 32 belong to contraction tile i,
-// because these are the columns of the codes.
+// TrellisKeyStrips scores keys of tcq1 to tcq6. Channels i, 8 + i, 16 + i and 24 + i of a lane's 32 belong to
+// contraction tile i, because these are the columns of the codes.
 template <int D>
 struct TrellisKeyStrips {
   static_assert(D == 128);
@@ -163,7 +163,7 @@ struct TrellisKeyStrips {
   }
 };
 
-// The gains of a warp's tokens and, in the same unit, the step of the means of a page's channels.
+// Holds the gains of a warp's tokens and, in the same unit, the step of the means of a page's channels.
 template <int Tiles>
 struct GainedTokens {
   std::uint32_t gains[Tiles];  // for rows g and g + 8, divided by `unit`
@@ -206,7 +206,7 @@ struct GainedTokens {
   }
 };
 
-// The codes of 2 * Tiles neighbouring values of each of a lane's channels, for four tokens.
+// Holds the codes of 2 * Tiles neighbouring values of each of a lane's channels, for four tokens.
 template <int Bits, int Tiles>
 struct StripColumns : ColumnRows<Bits, 1, (2 * Tiles * Bits + 7) / 8> {
   static constexpr int kBits = 2 * Tiles * Bits;
@@ -218,7 +218,7 @@ struct StripColumns : ColumnRows<Bits, 1, (2 * Tiles * Bits + 7) / 8> {
   // channels.
   __device__ __forceinline__ StripColumns(const unsigned char* codes, int group, int strip, int lane) {
     constexpr int kRows = 2 * Bits;  // rows of a group's columns
-    // The number of groups that form whole pieces. Addresses repeat after these groups.
+    // kTogether is the number of groups that form whole pieces. Addresses repeat after these groups.
     constexpr int kTogether = kRows % 4 == 0 ? 1 : 2;
     const unsigned char* pieces = codes + group / kTogether * (kTogether * kRows / 4 * kLanes * 16);
     const int of_group = strip * kBits / 8;

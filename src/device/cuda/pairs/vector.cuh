@@ -1,13 +1,14 @@
-// Pairs of vq (VecInfer), and of nvq, which has a gain per token. A code of B bits stands for X channels.
-// Codebooks belong to a KV head: 2^B half-precision centroids of X channels.
+// Attends to keys and values vq (VecInfer), and nvq, which has a gain per token. A code of B bits stands for
+// X channels. Codebooks belong to a KV head: 2^B half-precision centroids of X channels. Kernels look up
+// centroids in shared memory.
 #pragma once
 
 #include "device/cuda/pairs/look_up.cuh"
 
 namespace kvant::cuda {
 
-// A codebook in shared memory. The table has as many copies side by side as fit, up to one copy for each lane
-// that is served at a time. Lane l reads copy l % kCopies.
+// CodebookTable is a codebook in shared memory. The table has as many copies side by side as fit, up to one
+// copy for each lane that is served at a time. Lane l reads copy l % kCopies.
 template <int Channels, int Bits>
 struct CodebookTable {
   static constexpr int kEntryBytes = 2 * Channels;
@@ -31,7 +32,7 @@ struct CodebookTable {
   }
 };
 
-// A centroid as pairs of neighbouring channels.
+// Holds a centroid as pairs of neighbouring channels.
 template <int Channels>
 struct Centroid {
   std::uint32_t pairs[Channels / 2];
@@ -83,7 +84,7 @@ __device__ __forceinline__ Centroid<Channels> look_up_centroid(const unsigned ch
   return result;
 }
 
-// Some pieces of a lane's stream of codes that begin and end with whole codes.
+// Holds some pieces of a lane's stream of codes that begin and end with whole codes.
 template <int Channels, int Bits, int Words>
 struct CodeWords {
   static_assert(Words % 4 == 0);

@@ -1,4 +1,5 @@
-// Pairs of vector codes for warps that share the decoding of pages (shared_decoding.cuh).
+// Attends to vector codes by warps that share the decoding of pages (shared_decoding.cuh). Each warp decodes
+// a strip of a page for all columns of queries.
 #pragma once
 
 #include "device/cuda/decode/shared_decoding.cuh"

@@ -1,4 +1,6 @@
-// Weights as the B operand of the products with values, and other helpers that all value formats share.
+// Packs weights as the B operand of the products with values, and has other helpers that all value formats
+// share. Weights are half-precision numbers, so factors of tokens are checked or divided before they multiply
+// weights.
 #pragma once
 
 #include "device/cuda/decode/decode_kernel.cuh"
@@ -22,7 +24,7 @@ __device__ __forceinline__ WeightsOf<Tiles> pack_weights(const float (&p)[Tiles]
   return weights;
 }
 
-// The half-precision parameters of this lane's tokens, one per token. Tiles 2 i and 2 i + 1 have four
+// Holds the half-precision parameters of this lane's tokens, one per token. Tiles 2 i and 2 i + 1 have four
 // neighbouring tokens: rows g and g + 8 of tile 2 i, then rows g and g + 8 of tile 2 i + 1.
 template <int Tiles>
 struct ParametersOf {

@@ -29,8 +29,8 @@ __device__ __forceinline__ void store_token(const PageSource& tail, int seq, int
   }
 }
 
-// The sequence and the tail token of a row. A negative number means that the row belongs to no sequence or
-// token.
+// Holds the sequence and the tail token of a row. A negative number means that the row belongs to no sequence
+// or token.
 struct AppendedToken {
   int seq, token;
 };

@@ -1,4 +1,5 @@
-// The arguments that the encoding kernels share with the host code that launches them.
+// Defines the arguments that the encoding kernels share with the host code that launches them. PageEncoding
+// describes a side's pages, and SealArgs the pages to seal in one launch.
 #pragma once
 
 #include "device/cuda/common/arguments.h"
@@ -7,7 +8,7 @@
 
 namespace kvant::cuda {
 
-// The families of src/format, by how a page's values become codes and parameters.
+// Encoding says the family of a format in src/format, by how a page's values become codes and parameters.
 enum class Encoding : std::uint8_t {
   channel_grid,
   token_grid,
@@ -63,8 +64,8 @@ struct PageEncoding {
   float boundaries[kMaxLevels - 1];  // lloyd_max: boundaries between levels, for a variance of 1
   const void* codebooks;
   std::int64_t codebook_stride;
-  // For the errors of keys in trellis pages: metrics in the layout of kvant_decode_layer, or null, and
-  // metrics that rotate with the page. If both exist, the rotating metrics are used.
+  // These members weigh the errors of keys in trellis pages. `metrics` has the layout of kvant_decode_layer,
+  // or is null, and page_metrics rotate with the page. If both exist, the rotating metrics are used.
   const float* metrics;
   PageMetrics page_metrics;
   // Returns whether the kernel of this encoding can make pages from rows. The search for trellis codes reads
@@ -75,7 +76,8 @@ struct PageEncoding {
   }
 };
 
-// The distance from a layer to the next one, in entries of page tables and in bytes of pools.
+// LayerDistance is the distance from a layer to the next one, in entries of page tables and in bytes of
+// pools.
 struct LayerDistance {
   std::int64_t entries, bytes;
 };
@@ -98,7 +100,7 @@ __device__ inline PageSource of_layer(PageSource pages, const LayerDistance& dis
   return pages;
 }
 
-// The rows from which pages are made where the tokens are not in the tail.
+// Holds the rows from which pages are made where the tokens are not in the tail.
 struct SealedRows {
   // [n_seqs], the row of the first due page; a negative row means that the page is in the tail. Null means
   // that all pages are in the tail.

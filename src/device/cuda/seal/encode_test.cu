@@ -64,8 +64,8 @@ constexpr Case kCases[] = {{"ch4g128", "tok4g128", 0},
                            {"tcq4", "tcq6", kOtherPaths},
                            {"tcq5", "tcq3", kOtherPaths}};
 
-// A cache with rows for several pages of each sequence, in an order of their own. Each sequence, head and
-// side has as many tail pages and sealed pages.
+// SealedCache is a cache with rows for several pages of each sequence, in an order of their own. Each
+// sequence, head and side has as many tail pages and sealed pages.
 class SealedCache {
  public:
   SealedCache(const Case& formats, int d, bool hadamard, Values kind = Values::normal)

@@ -1,7 +1,7 @@
-// The memory of a search for trellis codes. The memory holds the choices of parents for a window of values
-// and for the previous window. The codes of the previous window are written after the search of the newer
-// one. There are three variants: both windows in shared memory, both in local memory, or the older one mostly
-// in registers.
+// Holds what a search for trellis codes must remember: the choices of parents for a window of values and for
+// the previous window. The codes of the previous window are written after the search of the newer one. There
+// are three variants: both windows in shared memory, both in local memory, or the older one mostly in
+// registers.
 //
 // Before a step, the place of its choices holds the step's value.
 #pragma once

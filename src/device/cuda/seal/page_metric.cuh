@@ -1,5 +1,5 @@
 // Computes the metric for errors of keys that rotates with the page (src/format/page_metric.h) when a page is
-// sealed.
+// sealed. The metric depends on the page's position, so the host cannot prepare it.
 #pragma once
 
 #include "device/cuda/seal/seal_page.cuh"

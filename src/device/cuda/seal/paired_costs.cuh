@@ -1,4 +1,4 @@
-// The search for trellis codes of 4 bits per value (seal_trellis.cuh) for two tokens at once, whose costs are
+// Searches for trellis codes of 4 bits per value (seal_trellis.cuh) for two tokens at once, whose costs are
 // the halves of a register. Hopper adds both halves and takes both minima in one instruction.
 //
 // The squared errors of both tokens take one product. Around a center c,
@@ -40,9 +40,9 @@ struct PairedTrellis {
   // The error at the distance to a center is rounded to a multiple of kErrorStep, so bit 3 of the error is
   // zero.
   static constexpr int kErrorStep = 16;
-  // Half-precision factors, the same in both halves. A distance in units times 2^-24 is multiplied by kRoot,
-  // and its square is then kScale / kErrorStep of the squared distance, times 2^-24. kMinusReach is -kReach
-  // in the same measure. The product is exact.
+  // kRoot and kMinusReach are half-precision factors, repeated in both halves. A distance in units times
+  // 2^-24 is multiplied by kRoot, and its square is then kScale / kErrorStep of the squared distance, times
+  // 2^-24. kMinusReach is -kReach in the same measure. The product is exact.
   static constexpr std::uint32_t kRoot = 0x65a865a8;        // 1448
   static constexpr std::uint32_t kMinusReach = 0xa1a8a1a8;  // -1448 * 128 * 2^-24
   static constexpr int kLargestError =
@@ -117,8 +117,8 @@ __device__ __forceinline__ std::uint32_t multiply_add(std::uint32_t a, std::uint
   return y;
 }
 
-// The parents that nodes have chosen in a step: four nodes per word. The lower half of a word belongs to the
-// first token, and the upper half to the second.
+// Holds the parents that nodes have chosen in a step: four nodes per word. The lower half of a word belongs
+// to the first token, and the upper half to the second.
 struct PairedChoices {
   std::uint32_t words[PairedTrellis::kWords];
 
@@ -221,7 +221,7 @@ class PairedCosts {
   }
 
  private:
-  // The mask of a cost's lowest bits, which hold the node's number.
+  // kNumber is the mask of a cost's lowest bits, which hold the node's number.
   static constexpr std::uint32_t kNumber = both(T::kNodes - 1);
 
   // Errors of levels around the current center, packed like costs.

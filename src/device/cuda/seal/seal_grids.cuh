@@ -1,6 +1,6 @@
-// Encoders of uniform grids and of numbers with a scale per token. The encoders repeat the arithmetic of
-// src/format operation by operation, so GPU and CPU give the same codes. Intrinsics keep the compiler from
-// contracting what the formats round twice.
+// Encodes uniform grids and numbers with a scale per token. The encoders repeat the arithmetic of src/format
+// operation by operation, so GPU and CPU give the same codes. Intrinsics keep the compiler from contracting
+// what the formats round twice.
 #pragma once
 
 #include "device/cuda/seal/seal_page.cuh"
@@ -189,7 +189,7 @@ __device__ void encode_e4m3(SealPage<D>& page) {
   });
 }
 
-// The step and the zero of a channel whose integers lie in [low, high]. In a page of prog<B>-paper
+// Holds the step and the zero of a channel whose integers lie in [low, high]. In a page of prog<B>-paper
 // (as_printed) the zero counts steps (src/format/prog.cc).
 struct StepAndZero {
   float step, zero;

@@ -1,5 +1,5 @@
-// A page that is being encoded in shared memory, in the form that the encoders of scalar formats use, and
-// functions that all encoders share.
+// Loads, encodes and stores a page that is being sealed. SealPage is the page in shared memory in the form
+// that the encoders of scalar formats use. The other functions serve all encoders.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -13,9 +13,9 @@ namespace kvant::cuda {
 
 inline constexpr int kSealThreads = 256;
 
-// The shared memory of a CTA that encodes a page. Pages of heads of 512 channels are written directly to
-// their destination, because shared memory only holds their values. Grids of these pages have at least 32
-// values.
+// SealShared is the shared memory of a CTA that encodes a page. Pages of heads of 512 channels are written
+// directly to their destination, because shared memory only holds their values. Grids of these pages have at
+// least 32 values.
 template <int D>
 struct alignas(16) SealShared {
   static constexpr bool kHasPage = D <= 256;
@@ -29,7 +29,7 @@ struct alignas(16) SealShared {
   float largest[2];  // for blocks of 64 tokens
 };
 
-// A page that is to be sealed: its number in its sequence, its source and its destination.
+// DuePage is a page that is to be sealed: its number in its sequence, its source and its destination.
 struct DuePage {
   int layer;  // counted from the first sealed layer
   int seq, page;
@@ -191,7 +191,7 @@ __device__ void load_new_rows(const SealArgs& args, const DuePage& due, int head
   }
 }
 
-// The encoding of a page from the view of one thread.
+// SealPage is the encoding of a page from the view of one thread.
 template <int D>
 struct SealPage {
   SealShared<D>& shared;

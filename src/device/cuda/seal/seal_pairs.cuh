@@ -1,6 +1,6 @@
-// Trellis-coded pages with 4 bits per value on Hopper GPUs. A thread searches the paths of two tokens at once
-// (paired_costs.cuh): a token of the page's first half and the token 64 places later. Otherwise the search
-// works like that in seal_trellis.cuh.
+// Seals trellis-coded pages with 4 bits per value on Hopper GPUs. A thread searches the paths of two tokens
+// at once (paired_costs.cuh): a token of the page's first half and the token 64 places later. Otherwise the
+// search works like that in seal_trellis.cuh.
 //
 // The costs of pairs cannot represent very large values, as in keys that are not rotated. The slower search
 // of seal_trellis.cuh encodes pages with many large values, and single tokens whose path has a large error.
@@ -14,7 +14,8 @@ namespace kvant::cuda {
 
 inline constexpr int kPairThreads = kPageTokens / 2;
 
-// The shared memory of a CTA. IsSplit: whether the choices are split (SplitChoices in kept_choices.cuh).
+// PairsShared is the shared memory of a CTA. IsSplit: whether the choices are split (SplitChoices in
+// kept_choices.cuh).
 template <int D, bool IsSplit>
 struct alignas(16) PairsShared {
   static constexpr int kWindow = 32;  // values in a window
@@ -212,7 +213,7 @@ class PairPath {
   float largest_error_[2] = {};
 };
 
-// CTAs per SM.
+// kPairCtas is the number of CTAs per SM.
 template <int D, bool IsSplit>
 inline constexpr int kPairCtas = (D >= 256 ? 2 : 3) + (IsSplit ? 1 : 0);
 

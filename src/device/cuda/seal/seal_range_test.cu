@@ -1,4 +1,4 @@
-// Sealing values that exceed a format's half-precision parameters must be reported to the caller.
+// Tests that sealing reports values that exceed a format's half-precision parameters to the caller.
 #include <gtest/gtest.h>
 
 #include <string>

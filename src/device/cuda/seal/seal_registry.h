@@ -11,8 +11,8 @@ namespace kvant::cuda {
 struct SealKernel {
   const void* function;
   int threads, shared_bytes;
-  // The number of CTAs that share an SM and its threads, and process one page after another to reuse their
-  // setup for a head. 0 means one CTA of `threads` threads per page.
+  // persistent_ctas is the number of CTAs that share an SM and its threads. They process one page after
+  // another to reuse the setup for a head. 0 means one CTA of `threads` threads per page.
   int persistent_ctas;
 };
 

@@ -1,4 +1,5 @@
-// Pages made from new rows must have the same bytes as pages whose rows were first appended to the tail.
+// Tests that pages made from new rows have the same bytes as pages whose rows were first appended to the
+// tail.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -35,7 +36,7 @@ std::size_t bytes_of(kvant_type type) {
   return type == KVANT_F32 ? 4 : 2;
 }
 
-// Rows [row][side][head] with d - 16 channels, and `apart` unused numbers after each.
+// Holds rows [row][side][head] with d - 16 channels, and `apart` unused numbers after each.
 class Rows {
  public:
   Rows(const RowKind& kind, int d)
@@ -89,7 +90,7 @@ class Rows {
   int d_;
 };
 
-// A cache of three sequences with tail and sealed pages, and protected pages for the sink.
+// PagedCache is a cache of three sequences with tail and sealed pages, and protected pages for the sink.
 class PagedCache {
  public:
   PagedCache(const char* format, int d)

@@ -1,4 +1,4 @@
-// Trellis-coded pages of keys whose errors are shaped by a metric of their queries
+// Seals trellis-coded pages of keys whose errors are shaped by a metric of their queries
 // (src/format/error_metric.h). The kernel runs the search of src/format/shaped_search.cc, in which every
 // survivor carries the errors of its own path. A token has 16 lanes of a warp, each with 16 of the 256
 // states, and a warp searches two tokens at a time.
@@ -17,7 +17,7 @@ namespace kvant::cuda {
 inline constexpr int kTokenLanes = 16;
 inline constexpr int kSeamRunIn = 12;  // values on both sides of the seam that choose its node
 
-// The layout of a token's nodes and states in its lanes.
+// ShapedLanes is the layout of a token's nodes and states in its lanes.
 template <int Bits>
 struct ShapedLanes {
   static constexpr int kNodes = kTrellisStates >> Bits;
@@ -29,9 +29,9 @@ struct ShapedLanes {
   static constexpr int kParents = kBranches < kNodes ? kBranches : kNodes;
   static constexpr int kChoice = (1 << Bits) - 1;
 
-  // The places of parents in shared memory. With many nodes, the nodes of one set lie kStride places apart,
-  // where kStride is the number of sets, and lanes permute their nodes. Neither lanes that read their parents
-  // nor lanes that write their nodes then conflict in a bank.
+  // kSpread says whether parents are spread over shared memory. With many nodes, the nodes of one set lie
+  // kStride places apart, where kStride is the number of sets, and lanes permute their nodes. Neither lanes
+  // that read their parents nor lanes that write their nodes then conflict in a bank.
   static constexpr bool kSpread = Bits < 3;
   static constexpr int kStride = kSpread ? kNodes >> Bits : 1;
   static __device__ __forceinline__ int place_of_set(int set) {
@@ -60,7 +60,7 @@ struct ShapedLanes {
   }
 };
 
-// The metric of a head in shared memory.
+// Holds the metric of a head in shared memory.
 template <int D>
 struct alignas(16) SharedMetric {
   uint4 feedback[D], directions[D];  // kMetricRank numbers in half precision per value
@@ -83,7 +83,7 @@ struct alignas(16) SharedMetric {
   }
 };
 
-// A token that is being encoded.
+// ShapedToken is a token that is being encoded.
 template <int Bits, int D>
 struct alignas(16) ShapedToken {
   using L = ShapedLanes<Bits>;

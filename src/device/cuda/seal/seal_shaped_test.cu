@@ -69,12 +69,13 @@ std::vector<float> directions_of_page(const std::vector<float>& v, int d, int pa
   return behind;
 }
 
-// The metrics that the library gets: none, those of kvant_decode_layer (fixed), or metrics that rotate with
-// the page. Rotating metrics belong to one layer (turning), or to the second of two layers that are sealed
-// together, whose tables begin with the pages (turning_of_second).
+// Given says which metrics the library gets: none, those of kvant_decode_layer (fixed), or metrics that
+// rotate with the page. Rotating metrics belong to one layer (turning), or to the second of two layers that
+// are sealed together, whose tables begin with the pages (turning_of_second).
 enum class Given { none, fixed, turning, turning_of_second };
 
-// Tail pages of keys and the sealed pages made from them: pages [first_, first_ + kPages) of a sequence.
+// ShapedKeys holds tail pages of keys and the sealed pages made from them: pages [first_, first_ + kPages) of
+// a sequence.
 class ShapedKeys {
  public:
   ShapedKeys(const std::string& format, int d, Values kind, Given metrics)

@@ -1,6 +1,6 @@
-// Trellis-coded pages (tcq<B>, src/format/trellis.h). A CTA encodes a page, and a thread finds the best path
-// of a token by the Viterbi search. The thread has the costs of all nodes in registers. (A node is the part
-// of a state that successors share, the state's upper 8 - B bits; src/format/trellis_viterbi.h.)
+// Seals trellis-coded pages (tcq<B>, src/format/trellis.h). A CTA encodes a page, and a thread finds the best
+// path of a token by the Viterbi search. The thread has the costs of all nodes in registers. (A node is the
+// part of a state that successors share, the state's upper 8 - B bits; src/format/trellis_viterbi.h.)
 //
 // Costs are integers whose lowest bits say from which parent a node has its cost, so a minimum of sums finds
 // both. The kernel squares multiples of 2^-70 in F32: the square is a multiple of 2^-140, a subnormal number,
@@ -33,15 +33,15 @@ struct Trellis {
   static constexpr int kWords = (kNodes * kParentBits + 31) / 32;        // words for the choices of a step
   static constexpr int kRunIn = Bits == 1 ? 32 : 16;  // values before the seam that choose its node
 
-  // The lowest bits of a cost: the parent, and above it the node at the window's start.
+  // The lowest kPassengerBits bits of a cost hold the parent, and above it the node at the window's start.
   static constexpr int kPassengerBits = kParentBits + kTrellisBits - Bits;
   // Values and levels are multiples of kUnit, with kFine of them per level. A square is then a multiple of
   // 2^9 (2^7 with 5 bits, 2^5 with 6) in the smallest subnormal number, which leaves room for kPassengerBits.
   // Where subnormal numbers end, at differences of 90 levels (362 with one bit), costs grow more slowly.
   static constexpr float kUnit = Bits == 6 ? 0x1p-72F : Bits == 5 ? 0x1p-71F : 0x1p-70F;
-  // The number of multiples of kUnit per level.
+  // kFine is the number of multiples of kUnit per level.
   static constexpr float kFine = Bits == 6 ? 8 : Bits == 5 ? 4 : Bits == 1 ? 0.5F : 2;
-  // The largest magnitude of values, in levels, at which they saturate.
+  // kMax is the largest magnitude of values, in levels, at which they saturate.
   static constexpr float kMax = Bits == 1 ? 304 : 190;
   static constexpr int kForbidden = 0x40000000;
 };
@@ -78,19 +78,19 @@ constexpr StateOrder order_states() {
 template <int Bits>
 inline constexpr StateOrder kStateOrder = order_states<Bits>();
 
-// State number I in the order of kStateOrder.
+// OrderedState is state number I in the order of kStateOrder.
 template <int Bits, int I>
 struct OrderedState {
   static constexpr int kState = kStateOrder<Bits>.states[I];
   static constexpr bool kFirst = kStateOrder<Bits>.first[I];
 };
 
-// The level of a state in multiples of kUnit.
+// kStateLevel is the level of a state in multiples of kUnit.
 template <int Bits, int State>
 inline constexpr int kStateLevel = static_cast<int>(state_level(Trellis<Bits>::kCode, State) *
                                                     Trellis<Bits>::kFine);
 
-// The parents that the nodes have chosen in a step, identified by the lowest bits of their numbers.
+// Holds the parents that the nodes have chosen in a step, identified by the lowest bits of their numbers.
 template <int Bits>
 struct Choices {
   using T = Trellis<Bits>;
@@ -106,7 +106,7 @@ struct Choices {
       words[word] = 0;
 #pragma unroll
       for (int node = 0; node < T::kNodes; ++node) {
-        // First of the node's bits, relative to the word.
+        // `first` is the first of the node's bits, relative to the word.
         const int first = node * T::kParentBits - 32 * word;
         const int before = first < 0 ? -first : 0;  // bits that lie in the previous word
         const int here = min(first + T::kParentBits, 32) - max(first, 0);
@@ -129,12 +129,12 @@ struct Choices {
   }
 };
 
-// The levels of the states between two nodes, where there are several states.
+// BranchLevels holds the levels of the states between two nodes, if there are several states.
 struct NoLevels {};
 template <int Bits>
 using BranchLevels = std::conditional_t<(Trellis<Bits>::kBetween > 1), NearestLevels<Bits>, NoLevels>;
 
-// The cost of the cheapest path to each node.
+// Holds the cost of the cheapest path to each node.
 template <int Bits>
 class PathCosts {
  public:
@@ -185,9 +185,9 @@ class PathCosts {
   static constexpr int kChoice = T::kParents - 1;
   static constexpr int kPassengers = (1 << T::kPassengerBits) - 1;
 
-  // x and its square, from which the distances to all levels follow. x is counted from -1/2, around which
-  // levels come in pairs of equal distance. x^2 + level^2 - 2 x level therefore takes three operations for
-  // two levels.
+  // Squarable holds x and its square, from which the distances to all levels follow. x is counted from -1/2,
+  // around which levels come in pairs of equal distance. x^2 + level^2 - 2 x level therefore takes three
+  // operations for two levels.
   struct Squarable {
     float x, square;
     explicit __device__ __forceinline__ Squarable(float in_units) {
@@ -250,7 +250,7 @@ class PathCosts {
   int costs_[T::kNodes];
 };
 
-// The number of values in a window, and the number of values for which choices are kept.
+// kWindow is the number of values in a window, and kKept the number of values for which choices are kept.
 template <int Bits, int D>
 inline constexpr int kWindow = Bits < 3 || (Bits == 3 && D == 64) ? 48
                                : Bits < 5                         ? 32
@@ -275,7 +275,7 @@ struct alignas(16) TrellisShared {
   BranchLevels<Bits> levels;
 };
 
-// The search for one token's path and the writing of its codes.
+// TokenPath is the search for one token's path and the writing of its codes.
 template <int Bits, int D, class Shared>
 class TokenPath {
  public:
@@ -383,7 +383,7 @@ class TokenPath {
   TrellisToken<Bits, D> token_;
 };
 
-// CTAs per SM.
+// kTrellisCtas is the number of CTAs per SM.
 template <int Bits>
 inline constexpr int kTrellisCtas = Bits == 6   ? 4
                                     : Bits < 3  ? 1

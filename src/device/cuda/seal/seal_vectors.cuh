@@ -1,4 +1,4 @@
-// Vector-quantized pages (src/format/vq.cc): the kernel finds the nearest centroids of all sub-vectors.
+// Seals vector-quantized pages (src/format/vq.cc): the kernel finds the nearest centroids of all sub-vectors.
 // Tensor cores compute the squared distances of 64 vectors to 256 centroids at a time, as sums of products:
 // |x - c|^2 / 2 = |c|^2 / 2 + |x|^2 / 2 - c.x. The distances are half-precision numbers, two per register.
 // The distances that matter are small, so 11 bits are enough. A lane keeps the least distance of a cell
@@ -23,15 +23,16 @@ inline constexpr int kGroupThreads = 128;   // threads that compute products tog
 inline constexpr int kGroupVectors = 64;    // 16 per warp: a lane has vectors g and g + 8 of each 16
 inline constexpr int kBlockCentroids = 256;
 inline constexpr int kPartCells = 8;
-// The number of centroids whose distances a lane compares before recording the least distance and its part.
+// kPartCentroids is the number of centroids whose distances a lane compares before recording the least
+// distance and its part.
 template <int Channels>
 inline constexpr int kPartCentroids = Channels == 2 ? 64 : 128;
 template <int Channels>
 inline constexpr int kCellCentroids = kPartCentroids<Channels> / kPartCells;
 
-// A row of the B operand: a centroid's coordinates, |c|^2 / 2 as two halves (its value and the remainder), 1
-// and 1. Eight centroids by eight of these numbers are contiguous and form a matrix. 16 bytes of padding
-// after eight centroids put the centroids of a cell into different banks.
+// CentroidRow is a row of the B operand: a centroid's coordinates, |c|^2 / 2 as two halves (its value and the
+// remainder), 1 and 1. Eight centroids by eight of these numbers are contiguous and form a matrix. 16 bytes
+// of padding after eight centroids put the centroids of a cell into different banks.
 template <int Channels>
 struct CentroidRow {
   static constexpr int kMatrices = Channels == 8 ? 2 : 1;
@@ -61,7 +62,8 @@ struct alignas(128) VectorShared {
   uint4 next_page[kFetchesAhead ? kPageTokens * D / 8 : 1];  // the next tail page in its own layout
   // Codes of at most 8 bits per 2 channels, then gains.
   std::uint32_t page[kPageTokens * (D / 2 * 8 + 16) / 32];
-  // Per token: the scale of the centroids, divided by the token's length if lengths are stored as gains.
+  // factors[token] is the scale of the centroids, divided by the token's length if lengths are stored as
+  // gains.
   float factors[kPageTokens];
   float largest;   // largest |x| of the page's values times `factors`
   int next_group;  // next unclaimed group of kGroupVectors vectors in the page
@@ -155,7 +157,7 @@ template <int Channels, int D, bool IsLarge>
 __device__ __forceinline__ void load_vectors(const VectorShared<D, IsLarge>& shared, float unit, int first,
                                              std::uint32_t (&a)[4]) {
   constexpr int kOfToken = D / Channels;
-  // The position of the factor `unit` among the pairs of contraction indices.
+  // kUnitPair is the position of the factor `unit` among the pairs of contraction indices.
   constexpr int kUnitPair = CentroidRow<Channels>::kLength / 2 % 4;
   const int lane = threadIdx.x % kLanes;
   const int t = lane % 4;
@@ -184,8 +186,8 @@ __device__ __forceinline__ void load_vectors(const VectorShared<D, IsLarge>& sha
   }
 }
 
-// The least distances of two vectors that a lane has seen, and the parts in which they were. The halves of a
-// word hold even and odd centroids.
+// Holds the least distances of two vectors that a lane has seen, and the parts in which they were. The halves
+// of a word hold even and odd centroids.
 struct BestParts {
   std::uint32_t distances[2];
   int parts[2][2];
@@ -243,7 +245,7 @@ __device__ __forceinline__ BestParts search_parts(const __half* centroids, int n
   return best;
 }
 
-// The centroid that is nearest in F32 among those that a lane has searched.
+// Holds the centroid that is nearest in F32 among those that a lane has searched.
 struct Nearest {
   float score;  // |c|^2 / 2 - c.x
   int code;
@@ -291,8 +293,8 @@ __device__ __forceinline__ void search_cell(const __half* centroids, int cell, c
   }
 }
 
-// Sort keys of the cells of a lane's two vectors: the distance in the upper half, the cell's number in the
-// lower.
+// CellKeys holds sort keys of the cells of a lane's two vectors: the distance in the upper half, the cell's
+// number in the lower.
 struct CellKeys {
   int of[2][2];
 

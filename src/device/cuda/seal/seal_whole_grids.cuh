@@ -1,4 +1,4 @@
-// Encoders of uniform grids of 2 and 4 bits in which a channel or a token has one grid for its whole page.
+// Encodes uniform grids of 2 and 4 bits in which a channel or a token has one grid for its whole page.
 // Examples are `ch4g128`, and `tok4g128` with heads of 128 channels. The arithmetic is that of
 // seal_grids.cuh. The format's properties are compile-time constants here, which makes these common formats
 // faster.
@@ -88,7 +88,7 @@ __device__ __forceinline__ void store_grid_codes(SealPage<D>& page, const Grids&
   }
 }
 
-// The least and the largest of pairs of numbers, channel by channel.
+// Holds the least and the largest of pairs of numbers, channel by channel.
 struct PairRange {
   __nv_bfloat162 low, high;
   __device__ __forceinline__ void include(const PairRange& other) {

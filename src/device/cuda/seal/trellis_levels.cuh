@@ -1,5 +1,5 @@
-// Levels for trellises in which several states lead from one node to another (5 and 6 bits per value). A
-// value takes the state whose level is nearest. A table gives that level for each bin of values. Levels are
+// Finds levels for trellises in which several states lead from one node to another (5 and 6 bits per value).
+// A value takes the state whose level is nearest. A table gives that level for each bin of values. Levels are
 // integers, so bins of half a level are fine enough.
 #pragma once
 
@@ -27,8 +27,8 @@ struct alignas(16) NearestLevels {
 
   static constexpr int kPieces = kBranches / 16;  // pieces of 16 bytes
 
-  // Levels + kOffset of the nearest state for each bin and branch. The pieces of a bin are permuted, which
-  // puts the pieces of several bins into different banks.
+  // `nearest` holds the levels + kOffset of the nearest state for each bin and branch. The pieces of a bin
+  // are permuted, which puts the pieces of several bins into different banks.
   unsigned char nearest[kBins][kBranches];
   unsigned char of_states[kTrellisStates];  // levels + kOffset
 

@@ -1,5 +1,5 @@
-// Trellis-coded pages (tcq<B>, src/format/tcq.cc) that are being sealed: the values of a tail page, and the
-// page in shared memory with its means and gains. All searches for paths use both (seal_trellis.cuh,
+// Holds trellis-coded pages (tcq<B>, src/format/tcq.cc) that are being sealed: the values of a tail page, and
+// the page in shared memory with its means and gains. All searches for paths use both (seal_trellis.cuh,
 // seal_pairs.cuh, seal_shaped.cuh).
 #pragma once
 
@@ -30,7 +30,7 @@ __device__ __forceinline__ int of_side(PageSide side, int of_keys, int of_values
   return side == PageSide::key ? of_keys : of_values;
 }
 
-// The values of a tail page, which stays in the L1 cache.
+// Holds the values of a tail page, which stays in the L1 cache.
 template <int D>
 struct TailPage {
   const __nv_bfloat16* numbers;
@@ -77,7 +77,7 @@ struct TailPage {
   }
 };
 
-// The page in shared memory.
+// TrellisPage is the page that is being encoded in shared memory.
 template <int Bits, int D>
 struct alignas(16) TrellisPage {
   static constexpr int kCodeBytes = kPageTokens * D * Bits / 8;

@@ -1,5 +1,5 @@
-// A token of a trellis-coded page that is being sealed. The class gives a search the token's values in
-// levels, and turns the path that is found into codes and a gain.
+// TrellisToken is a token of a trellis-coded page that is being sealed. The class gives a search the token's
+// values in levels, and turns the path that is found into codes and a gain.
 #pragma once
 
 #include "device/cuda/seal/trellis_levels.cuh"
@@ -41,8 +41,8 @@ class TrellisToken {
     return largest_;
   }
 
-  // Eight values starting at a multiple of eight, as a tail page stores them. in_levels() converts the values
-  // to levels.
+  // An Octet holds eight values starting at a multiple of eight, as a tail page stores them. in_levels()
+  // converts the values to levels.
   using Octet = __nv_bfloat16[kOctetValues];
   __device__ __forceinline__ void ask_for(int first, Octet& x) const {
     tail_.ask_for_channels(token_, first, x);

@@ -1,12 +1,12 @@
-// Uniform grids and their parameters, computed as in src/format/affine_row.h. Intrinsics keep the compiler
-// from contracting what the formats round twice.
+// Defines uniform grids and their parameters, computed as in src/format/affine_row.h. Intrinsics keep the
+// compiler from contracting what the formats round twice.
 #pragma once
 
 #include "device/cuda/seal/seal_page.cuh"
 
 namespace kvant::cuda {
 
-// A uniform grid of 2^bits values: zero + code * step.
+// UniformGrid is a uniform grid of 2^bits values: zero + code * step.
 struct UniformGrid {
   float zero, reciprocal, last;
 
@@ -26,7 +26,7 @@ struct UniformGrid {
   }
 };
 
-// The f16 parameters of a grid of 2^bits values from `low` to `high`.
+// Holds the f16 parameters of a grid of 2^bits values from `low` to `high`.
 struct ScaleAndZero {
   __half scale, zero;
 

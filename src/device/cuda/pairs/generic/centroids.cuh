@@ -1,5 +1,5 @@
-// Makes fragments of vector codes of any size and of 16-bit numbers, for the generic kernel (numbers.cuh
-// explains runs).
+// Makes fragments of vector codes of any size and of 16-bit numbers, for the generic kernel. numbers.cuh
+// explains the runs that the functions read.
 #pragma once
 
 #include "device/cuda/pairs/generic/numbers.cuh"
@@ -7,7 +7,7 @@
 
 namespace kvant::cuda {
 
-// The stream of codes in one lane, for codes of any width.
+// Holds the stream of codes in one lane, for codes of any width.
 struct CodeStream {
   const unsigned char* codes;
   int bits, lane;

@@ -31,7 +31,7 @@ __device__ __forceinline__ const unsigned char* codebook_of(const AnyPage& page,
 template <int N>
 using Constant = std::integral_constant<int, N>;
 
-// The type of a fragment's numbers.
+// Number is the type of a fragment's numbers.
 enum class Number { half, bf16 };
 template <Number Kind>
 using NumberConstant = std::integral_constant<Number, Kind>;

@@ -1,5 +1,5 @@
-// Reads the scales and zeros of grids and the factors of tokens in any format (page_format.h), for the
-// generic kernel.
+// Applies the scales and zeros of grids, and reads the factors of tokens, in any format (page_format.h). The
+// generic kernel decodes with these functions.
 #pragma once
 
 #include "device/cuda/page/trellis_parameters.cuh"
@@ -10,7 +10,7 @@
 
 namespace kvant::cuda {
 
-// The scales and the zeros of two values, as half-precision numbers: number * scale + zero.
+// Holds the scales and the zeros of two values, as half-precision numbers: number * scale + zero.
 struct ScaleZero {
   std::uint32_t scale, zero;
 };
@@ -24,7 +24,7 @@ __device__ __forceinline__ float power_of_two(int exponent) {
   return __int_as_float((127 + exponent) << 23);
 }
 
-// The grids of tokens for the group of channels to which the lane's channels belong.
+// Holds the grids of tokens for the group of channels to which the lane's channels belong.
 struct TokenGrids {
   const unsigned char *scales, *zeros;
   int groups;
@@ -51,7 +51,7 @@ struct TokenGrids {
   }
 };
 
-// The grids of channels for a part of 32 tokens.
+// Holds the grids of channels for a part of 32 tokens.
 template <GridAxis Grid>
 struct ChannelGrids {
   const unsigned char *scales, *zeros;
@@ -112,7 +112,8 @@ struct NoScaler {
   __device__ __forceinline__ void apply(int, Fragments&) const {}
 };
 
-// The base of scalers for pages with too many grids for the registers, so each run reads its own grids.
+// GridsReadAnew is the base of scalers for pages with too many grids for the registers, so each run reads its
+// own grids.
 struct GridsReadAnew {
   const AnyPage& page;
   const unsigned char* bytes;
@@ -196,7 +197,7 @@ struct GridScaler<D, PageSide::value, GridAxis::of_tokens> {
   }
 };
 
-// Grids of channels or of integers.
+// This case serves grids of channels or of integers.
 template <int D, GridAxis Grid>
 struct GridScaler<D, PageSide::key, Grid> : GridsReadAnew {
   using GridsReadAnew::GridsReadAnew;
@@ -248,8 +249,9 @@ __device__ __forceinline__ void clamp_integers(Fragments& a) {
   }
 }
 
-// The factors and the zeros of the lane's four tokens 4g .. 4g + 3 in a part of 32. The unit of the factors
-// makes them as large as the values are. Half-precision weights times such factors keep their precision.
+// Holds the factors and the zeros of the lane's four tokens 4g .. 4g + 3 in a part of 32. The unit of the
+// factors makes them as large as the values are. Half-precision weights times such factors keep their
+// precision.
 struct TokenScales {
   float factor[4], zero[4];
 };

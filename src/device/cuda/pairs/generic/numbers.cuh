@@ -14,7 +14,7 @@ using Fragments = std::uint32_t[kRun][4];
 template <int D>
 inline constexpr int kRunMTiles = D / 16 < kRun ? D / 16 : kRun;
 
-// The words of a lane's stream that hold a run.
+// Holds the words of a lane's stream that hold a run.
 template <int Words>
 struct RunWords {
   std::uint32_t words[Words + 1];

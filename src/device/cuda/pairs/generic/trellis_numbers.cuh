@@ -1,5 +1,5 @@
-// Products with trellis codes in half precision, for pairs with another format. Levels are computed for four
-// columns at a time (trellis_states.cuh) and then converted.
+// Multiplies with trellis codes in half precision, for pairs with another format. Levels are computed for
+// four columns at a time (trellis_states.cuh) and then converted.
 #pragma once
 
 #include "device/cuda/pairs/generic/numbers.cuh"
@@ -56,8 +56,8 @@ __device__ __forceinline__ void link_key_columns(TrellisColumns<Bits, 4>& column
   }
 }
 
-// The codes of a warp's block, for heads of 512 channels. The columns of a block continue the columns of the
-// previous block. The first block continues the previous lane's columns in the last block.
+// Holds the codes of a warp's block, for heads of 512 channels. The columns of a block continue the columns
+// of the previous block. The first block continues the previous lane's columns in the last block.
 template <int D>
 struct BlockCodes {
   const unsigned char *own, *before;
