@@ -1,4 +1,5 @@
-// Advises which of several caches to use, from figures that were measured for each cache.
+// Advises which of several caches to use, from figures that were measured for each cache. The advice weighs
+// the divergence from the unquantized cache against decode speed.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,6 @@
 // Computes the attention of one query in double precision, straight from its definition, as the expected
-// result of tests.
+// result of tests. The inputs must be the values that the cache stores, so that only the arithmetic of
+// attention differs.
 #pragma once
 
 #include <algorithm>

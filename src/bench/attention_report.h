@@ -1,4 +1,5 @@
-// Reports the attention benchmark's figures, as JSON for programs and as a table for people.
+// Reports the attention benchmark's figures, as JSON for programs and as a table for people. Each row is
+// compared with a rival and with the time that memory bandwidth allows.
 #pragma once
 
 #include <span>

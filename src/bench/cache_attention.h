@@ -1,5 +1,5 @@
 // Implements kvant's contender in the attention benchmark: an attention backend over a cache with synthetic
-// contents.
+// contents. No model is needed, because constants and tokens are synthetic.
 #pragma once
 
 #include <memory>

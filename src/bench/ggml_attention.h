@@ -1,5 +1,5 @@
 // Defines the rival in the attention benchmark: ggml with its own cache types, with and without flash
-// attention.
+// attention. The graphs are as in llama.cpp, so the times hold for llama.cpp too.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,5 @@
-// Finds the size of the processor's caches, which the working set of a memory benchmark must exceed.
+// Finds the size of the processor's caches, which the working set of a memory benchmark must exceed. The size
+// comes from Linux's description of the processors.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Computes the median, which summarizes a benchmark's repeated runs.
+// Computes the median, which summarizes a benchmark's repeated runs. A few slow runs do not change a median.
 #pragma once
 
 #include <algorithm>

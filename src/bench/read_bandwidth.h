@@ -1,4 +1,5 @@
-// Measures this machine's memory read bandwidth, which bounds the speed of any attention over a cache.
+// Measures this machine's memory read bandwidth, which bounds the speed of any attention over a cache. All
+// threads read a large buffer and add up its words.
 #pragma once
 
 #include <cstddef>

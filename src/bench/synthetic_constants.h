@@ -1,4 +1,5 @@
-// Makes constants for benchmarks without a model.
+// Makes constants for benchmarks without a model. Synthetic constants take the place of constants that
+// calibration would make.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,5 @@
-// Parses the command line of a benchmark: options with one value each, and names of what is timed.
+// Parses the command line of a benchmark: options with one value each, and names of what is timed. An
+// argument that begins with "--" is an option, and every other argument is a name.
 #pragma once
 
 #include <cstdio>

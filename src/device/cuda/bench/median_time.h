@@ -1,4 +1,5 @@
-// Measures how long a launch on the GPU takes, for benchmarks without CUDA graphs.
+// Measures how long a launch on the GPU takes, for benchmarks without CUDA graphs. The result is a median, so
+// a few slow runs do not matter.
 #pragma once
 
 #include <cuda_runtime.h>

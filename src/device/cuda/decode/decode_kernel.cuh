@@ -1,27 +1,9 @@
 // Defines the decode attention kernel, which attends to the pages of all sequences and KV heads of a launch.
-// CTAs are persistent. Each consumer warp of a CTA attends to pages of the CTA's range on its own. The
+// CTAs are persistent, and each consumer warp of a CTA attends to pages of the CTA's range on its own. The
 // copying warp keeps a ring of pages in shared memory filled for each consumer warp (page_copier.cuh). Where
 // a range leaves a sequence, the warps merge their results. If no other CTA holds parts of the sequence, the
-// warps write the output. Otherwise the warps leave a partial result, and the last CTA to leave one combines
-// all partial results (leave_segment.cuh).
-//
-// Two warps share a ring if one warp has too few registers for its part of a page (heads of 256). Each of the
-// two warps attends to half of every page's tokens (Pair::kPageWarps). If CTAs have few pages, up to four
-// warps share a ring, which shortens the time of the last page (Pair::OfShort).
-//
-// With heads of 512, four warps share a ring, each with a block of every page's channels (page_layout.h). The
-// warps add their partial scores in the memory of the merge buffer, and all compute the same weights from the
-// sums. Each warp accumulates its own channels.
-//
-// If a sequence has several queries (SeveralArgs), up to four warps share a ring. Each of the warps attends
-// to every page with eight columns of its own (query_columns.cuh). If a pair defines Pair::Strips, the warps
-// also share the decoding of pages (shared_decoding.cuh, or warpgroup_decoding.cuh on Hopper).
-//
-// A kernel shares rings in only one of these three ways: by tokens, by channels or by columns.
-//
-// A pair (pairs/*.cuh) supplies the code for its formats: Pair::Key::score and Pair::Value::mix. A pair that
-// keeps sums of its own supplies Pair::State, Pair::attend and Pair::finish instead. A pair also builds its
-// tables in shared memory.
+// warps write the output, and otherwise a partial result (leave_segment.cuh). A pair (pairs/*.cuh) supplies
+// the code for its formats.
 #pragma once
 
 #include <type_traits>
@@ -90,7 +72,22 @@ struct RingReader {
   __device__ void release_kept(int of_stage) const { barrier_arrive(rings.empty(index, of_stage)); }
 };
 
-// This many warps share a ring by tokens. Each warp attends to a part of neighbouring tokens of every page.
+// Several warps share a ring in one of three ways: by tokens, by channels or by columns. No kernel combines
+// two of the ways.
+//
+// Two warps share a ring by tokens if one warp has too few registers for its part of a page (heads of 256).
+// If CTAs have few pages, up to four warps share a ring by tokens, which shortens the time of the last page
+// (Pair::OfShort). Each warp then attends to a part of neighbouring tokens of every page.
+//
+// With heads of 512, four warps share a ring, each with a block of every page's channels (page_layout.h). The
+// warps add their partial scores in the memory of the merge buffer, and all warps compute the same weights
+// from the sums. Each warp accumulates its own channels.
+//
+// If a sequence has several queries (SeveralArgs), up to four warps share a ring by columns. Each warp
+// attends to every page with eight columns of its own (query_columns.cuh). If a pair defines Pair::Strips,
+// the warps also share the decoding of pages (shared_decoding.cuh, or warpgroup_decoding.cuh on Hopper).
+//
+// kPageWarps is the number of warps that share a ring by tokens.
 template <class Pair>
 inline constexpr int kPageWarps = 1;
 template <class Pair>
@@ -224,7 +221,9 @@ __device__ __forceinline__ void mask_scores(const DecodeArgs& args, const Part& 
   mask_columns(args, segment, page, first_group, 0, lane, s);
 }
 
-// Attends to the warp's part of a sealed page: scores, softmax weights and sums of values.
+// Attends to the warp's part of a sealed page: scores, softmax weights and sums of values. The pair supplies
+// Key::score and Value::mix. A pair that keeps sums of its own supplies State, attend and finish instead.
+// Every pair also builds its tables in shared memory.
 template <class Pair, int D, class Part>
 __device__ __forceinline__ void attend_sealed(const DecodeArgs& args, const unsigned char* tables,
                                               const Part& segment, int page, const Query<D>& query, int lane,
@@ -273,7 +272,7 @@ __device__ __forceinline__ SeenTokensOfTwo seen_tokens(const DecodeArgs& args, c
 }
 
 // Attends to an unquantized page of which columns see at least one token. D is the head size. The loop over
-// tiles of 16 tokens is not unrolled, because small code matters here: in a model, other kernels evict the
+// tiles of 16 tokens is not unrolled, because small code matters here. In a model, other kernels evict the
 // code between two layers. Warps that share pages by tokens take tiles in turn.
 template <class Pair, int D, class Seen>
 __device__ __forceinline__ void attend_plain(const DecodeArgs& args, unsigned char* shared, const Seen& seen,

@@ -1,7 +1,7 @@
-// Defines what the copying warp of a CTA does. Lane w fills ring w with the pages of its units, in the order
-// in which the consumers read them. Units are dealt out as rings have space, so faster warps get more units,
-// for example warps that share a scheduler with the copying warp. A sealed unit fills two slots, one with its
-// key page and one with its value page. An unquantized unit fills two slots for each tile of 16 tokens, keys
+// Defines the work of a CTA's copying warp. Lane w fills ring w with the pages of its units, in the order in
+// which the consumers read them. Units are dealt out as rings have space, so faster warps get more units, for
+// example warps that share a scheduler with the copying warp. A sealed unit fills two slots, one with its key
+// page and one with its value page. An unquantized unit fills two slots for each tile of 16 tokens, keys
 // first.
 #pragma once
 

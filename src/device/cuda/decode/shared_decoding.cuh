@@ -1,31 +1,25 @@
 // Decodes pages for many columns: `Sets` warps that share a page also share its decoding. Each warp decodes
-// its part of the page's codes once and multiplies it with the columns of all warps. A warp's part is some of
-// the tokens for keys, and some of the channels for values. The values' products need the weights of all
-// tokens. So between the two products, warps write the weights of their tokens to shared memory and
-// synchronize, once a page.
-//
-// All warps scale a column's weights by one reference, which does not follow every larger score. Otherwise
-// warps would have to synchronize before they compute weights. The reference stays while no weight exceeds
-// 2^(kWeightBits + kSlack). At the barrier the warps tell each other whether a weight exceeds this limit. If
-// a weight does, the warps raise the reference and compute the weights again.
-//
-// A pair supports shared decoding by Pair::Strips, which supplies tables as a pair does, and Key::score.
-// Strips::Value supplies Tokens (the factors of a warp's tokens, which multiply their weights), mix and
-// finish. After the last sealed page each warp has the sums of its channels for all columns. Warps exchange
-// sums until each has all channels of its own columns, and continue as in decode_kernel.cuh.
+// its part of the page's codes once and multiplies the decoded part with the columns of all warps. A warp's
+// part is some of the tokens for keys, and some of the channels for values. The values' products need the
+// weights of all tokens. So between the two products, warps write the weights of their tokens to shared
+// memory and synchronize, once a page.
 #pragma once
 
 #include "device/cuda/decode/decode_kernel.cuh"
 
 namespace kvant::cuda {
 
-// A weight is at most 2^(kWeightBits + kSlack) before the factor of its token multiplies it.
+// All warps scale a column's weights by one reference, which does not follow every larger score. Otherwise
+// warps would have to synchronize before they compute weights. The reference stays while no weight exceeds
+// 2^(kWeightBits + kSlack). At the barrier the warps tell each other whether a weight exceeds this limit. If
+// a weight does, the warps raise the reference and compute the weights again. The limit holds before the
+// factor of a token multiplies the token's weight.
 inline constexpr float kSlack = 4;
 inline constexpr float kLargestSharedWeight = 256;
 static_assert(kWeightBits + kSlack == 8);
 
-// Orders the registers of two sets of columns: as B operands of products with either set, or as the A operand
-// of a product whose rows are the 16 columns.
+// Orders the registers of two sets of columns. `columns` makes B operands of products with either set. `rows`
+// makes the A operand of a product whose rows are the 16 columns.
 enum class QueryOrder : std::uint8_t { columns, rows };
 
 // Holds the queries of all columns in shared memory, as MMA operands.
@@ -191,6 +185,11 @@ __device__ __forceinline__ void take_own_columns(const State& state, const float
 
 // Turns a pair's Strips into a pair as decode_kernel.cuh expects. Sets is the number of warps that share a
 // page.
+//
+// Strips supplies tables as a pair does, and Key::score. Strips::Value supplies Tokens (the factors of a
+// warp's tokens, which multiply the tokens' weights), mix and finish. After the last sealed page each warp
+// has the sums of its channels for all columns. Warps exchange sums until each warp has all channels of its
+// own columns, and continue as in decode_kernel.cuh.
 template <class Strips, int D, int Sets>
 struct SharedDecoding : Strips {
   using Key = typename Strips::Key;
@@ -203,8 +202,8 @@ struct SharedDecoding : Strips {
 
   static constexpr int kMaxWarps = max_consumer_warps(D) / Sets * Sets;
   // The queries of all columns follow the tables. Then each group of sharing warps has three parts: the
-  // weights of two pages, the numbers that warps publish about columns, [2][warp][column], and the lanes'
-  // sums, [warp][set][lane].
+  // weights of two pages, the numbers that warps publish about columns, and the lanes' sums. Published
+  // numbers have the shape [2][warp][column], and sums [warp][set][lane].
   static constexpr int kQueriesAt = (Strips::kTableBytes + 127) / 128 * 128;
   static constexpr int kGroupsAt = kQueriesAt + (Queries::kBytes + 127) / 128 * 128;
   static constexpr int kTold = Sets * Sets * kPaddedGroup;  // published numbers
@@ -344,8 +343,8 @@ struct SharedDecoding : Strips {
 
  private:
   // Returns the part of a page's tiles that a lane handles. Each of four warps reads one or two words of
-  // every 16-byte piece, which hold lanes' streams of codes. If all lanes of a warp had the same part, the
-  // words that the warp reads would lie in a quarter or half of the banks. So lanes that are eight apart have
+  // every 16-byte piece, which hold lanes' streams of codes. If all lanes of a warp had one part, the words
+  // that the warp reads would fill only a quarter or half of the banks. So lanes that are eight apart have
   // different parts, by the bits of Strips::kMixedParts. Rows of an MMA operand then belong to different
   // tiles, which does not affect the products.
   static __device__ __forceinline__ int part_of_lane(int lane) {

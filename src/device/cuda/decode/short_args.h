@@ -1,5 +1,5 @@
 // Defines the arguments and limits of the kernels for short sequences, for kernels and the launching host
-// code.
+// code. The limits say which steps are short enough.
 #pragma once
 
 #include "device/cuda/common/arguments.h"

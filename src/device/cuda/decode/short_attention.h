@@ -1,5 +1,5 @@
 // Launches the decode kernels for short sequences, which need no schedule and start faster than the general
-// kernel.
+// kernel. Callers first ask takes_short_kernel(), whose answer does not depend on formats.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -1,12 +1,11 @@
 // Computes decode attention of short sequences without sealed pages. A CTA or a cluster of CTAs serves each
-// sequence and KV head, and its warps take tiles of 16 tokens in turn. The kernel also appends a new token:
-// it rotates the token's rows if asked to, rounds the rows and writes them to their page. Warps attend to the
-// new token in shared memory, as a tile of its own.
+// sequence and KV head, and its warps take tiles of 16 tokens in turn. The kernel also rounds and stores the
+// rows of a new token, after a rotation if the caller asks for one. Warps attend to the new token in shared
+// memory.
 //
-// In a model, weights evict everything else from the caches between two layers. So the time depends on how
-// many times in a row the kernel waits for memory (lengths, page tables, pages), and on the size of its code.
-// The general kernel (decode_kernel.cuh) is ten times as large, and needs a schedule and barriers before it
-// reads a page.
+// In a model, weights evict everything else from the caches between two layers. So the time depends on the
+// size of the kernel's code, and on how often in a row the kernel waits for memory. The general kernel
+// (decode_kernel.cuh) is ten times as large, and needs a schedule and barriers before reading a page.
 #pragma once
 
 #include "device/cuda/decode/short_parts.cuh"

@@ -125,9 +125,9 @@ __device__ __forceinline__ void take_rows(const Args& args, const ShortPlace& at
   }
 }
 
-// Holds a query head's output over some of the tokens. A lane has channels slice * kSlice + 2 * lane and the
-// next one of each slice. The output is a sum of weights 2^(score - max + kWeightBits) times values, and
-// `sum` is the sum of the weights.
+// Holds a query head's output over some of the tokens. Of each slice, a lane has channels slice * kSlice + 2
+// * lane and slice * kSlice + 2 * lane + 1. The output is a sum of weights 2^(score - max + kWeightBits)
+// times values, and `sum` is the sum of the weights.
 template <int D>
 struct HeadPart {
   float2 out[D / kSlice] = {};

@@ -4,8 +4,7 @@
 // share pages by tokens, has a ring of slots that one lane fills.
 //
 // There are more warps than pages, so the time of one page decides. If a pair supports sharing
-// (Pair::OfShort), four warps share each page. In each CTA, pages are dealt out from the first warp on, and
-// unquantized tiles of 16 tokens from the last warp on.
+// (Pair::OfShort), four warps share each page.
 #pragma once
 
 #include <climits>
@@ -221,7 +220,8 @@ __device__ void attend_short_sealed(const ShortSealedArgs& args, unsigned char* 
   at.lane = static_cast<int>(threadIdx.x) % kLanes;
   const Rings rings(args, memory, kSharersLog2);
   const RingPages pages = RingPages::of<kSharers>(rings, at);
-  // Tiles start with the last warp, because the first warps have the pages.
+  // Pages are dealt out from the first warp on, and unquantized tiles from the last warp on, so that few
+  // warps have both.
   const int first_tile = (kShortWarps - 1 - at.warp) * at.n_ctas + at.cta;
   const int n_warps = kShortWarps * at.n_ctas;
 

@@ -1,14 +1,8 @@
 // Decodes pages for 17 to 32 columns on Hopper. The four warps that share a page's decoding
 // (shared_decoding.cuh) form a warpgroup. Products of a warpgroup read queries and weights from shared
 // memory, once for all four warps. Each warp decodes some tokens of the keys and some channels of the values,
-// as in shared_decoding.cuh.
-//
-// A pair supports warpgroups by Pair::Groups, which supplies tables as a pair does. The pair's formats must
-// have scales that multiply the queries of a page. Key::prepare makes each warp's part of the scaled queries,
-// which Key::load and multiply use. Value supplies Tokens and finish, as Pair::Strips does, and load and add.
-//
-// A warpgroup works a page ahead: while products of a page's values are under way, the warps make the scaled
-// queries of the next page.
+// as in shared_decoding.cuh. A warpgroup works a page ahead: while products of a page's values are under way,
+// the warps make the scaled queries of the next page.
 #pragma once
 
 #include "device/cuda/common/wgmma.cuh"
@@ -50,7 +44,10 @@ struct ColumnOperand {
   }
 };
 
-// Turns a pair's Groups into a pair as decode_kernel.cuh expects.
+// Turns a pair's Groups into a pair as decode_kernel.cuh expects. Groups supplies tables as a pair does. The
+// pair's formats must have scales that multiply the queries of a page. Key::prepare makes each warp's part of
+// the scaled queries, which Key::load and Key::multiply use. Value supplies Tokens and finish, as
+// Strips::Value does (shared_decoding.cuh), and load and add.
 template <class Groups, int D>
 struct WarpgroupDecoding : Groups {
   using Key = typename Groups::Key;

@@ -33,8 +33,8 @@ struct BlockSight {
   SeenByAll all[Shape::kGroups][2];  // [group][2]: of sealed pages, then of rows
   // No row of a group sees tiles from this number on.
   int seen_tiles[Shape::kGroups];
-  // No row of a group sees tiles in this range either. The hidden tiles are pages whose tokens the group sees
-  // as rows, or rows whose tokens the group sees in pages.
+  // No row of a group sees tiles in this range, which lies before the tile seen_tiles. The hidden tiles are
+  // pages whose tokens the group sees as rows, or rows whose tokens the group sees in pages.
   TileRange hidden_tiles[Shape::kGroups];
   // An item with 0 rows means that there is no more work.
   PromptItem item;

@@ -4,15 +4,15 @@
 // weights add up to one.
 //
 // Values are also divided by a scale per channel and a scale per tile. Centres and channel scales need to fit
-// only roughly. Sequences of up to kSampledTiles tiles are read in full. In longer sequences kSampledTiles
-// tiles are read, spread evenly.
+// only roughly, so a sample of a long sequence's tiles suffices.
 #pragma once
 
 #include "device/cuda/prompt/tile_rows.cuh"
 
 namespace kvant::cuda {
 
-// This many CTAs, one for each sampled tile, read tiles of a sequence, KV head and side.
+// Sequences of up to this many tiles are read in full. In longer sequences, this many tiles are read, spread
+// evenly. One CTA reads one tile of a sequence, KV head and side.
 inline constexpr int kSampledTiles = 8;
 
 // A channel scale is at least this large, also if all samples are alike. A tile's scale is relative to the

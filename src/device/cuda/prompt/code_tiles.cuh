@@ -2,11 +2,9 @@
 // and grids by channel or, for values, by token. Pages with protected tokens go through rows instead
 // (page_rows.cuh).
 //
-// A word of a page has 8 codes: four channels of two tokens for keys, four tokens of two channels for values
-// (page_layout.h). A warp has 64 tokens of 64 channels. With grids by channel, all 64 tokens share one grid,
-// and one half-precision product and sum turns two codes into INT8. The factors come from the grid's step and
-// zero, the channel's centre and the tile's scale. A first pass over all codes finds the tile's scale. With
-// grids by token, products and sums are F32.
+// With grids by channel, all 64 tokens of a warp share one grid, and one half-precision product and sum turns
+// two codes into INT8. A first pass over all codes finds the tile's scale. With grids by token, products and
+// sums are F32.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -59,7 +57,8 @@ __device__ __forceinline__ ChannelGrid channel_grid(const PageDecoding& decoding
   return {step * scale, zero * scale, fminf(fmaf(kLargestCode, step, zero), kByteMax) * scale};
 }
 
-// Holds what converts codes to INT8: a product, a sum and an upper limit per channel.
+// Holds what converts codes to INT8: a product, a sum and an upper limit per channel. The factors come from
+// the grid's step and zero, the channel's centre and the tile's scale.
 template <int D>
 struct CodeFactors {
   static constexpr int kBlocks = kPageTokens / kGridTokens;
@@ -97,7 +96,9 @@ __device__ __forceinline__ std::uint32_t word_of(const uint4& piece, int i) {
   return i == 0 ? piece.x : i == 1 ? piece.y : i == 2 ? piece.z : piece.w;
 }
 
-// Holds the codes of a thread: four pieces of a block of tokens.
+// Holds the codes of a thread: four pieces of a block of tokens. A word of a page has 8 codes: four channels
+// of two tokens for keys, four tokens of two channels for values (page_layout.h). A warp has 64 tokens of 64
+// channels.
 template <int D>
 struct ThreadCodes {
   int block, part;  // block of tokens, and part of each lane's channels
@@ -145,7 +146,7 @@ struct EightHalves {
 };
 
 // Visits a thread's keys: 16 channels of Tokens tokens from first_token on. Calls body(token, k, j, x), where
-// x holds channels 4 k + 2 j and the next one.
+// x holds channels 4 k + 2 j and 4 k + 2 j + 1.
 template <int D, int Tokens = 8, class Body>
 __device__ __forceinline__ void for_each_key(const ThreadCodes<D>& codes, const CodeFactors<D>& factors,
                                              const Body& body, int first_token = 0) {

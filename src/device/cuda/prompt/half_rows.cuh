@@ -82,7 +82,7 @@ __device__ __forceinline__ void store_half_rows(const PromptArgs& args, const Pr
     float mass = rows.mass[i];
     mass += __shfl_xor_sync(~0U, mass, 1);
     mass += __shfl_xor_sync(~0U, mass, 2);
-    float x[D / 4];  // x[2 j] and x[2 j + 1] are channels 8 j + 2 pair and the next one.
+    float x[D / 4];  // x[2 j] is channel 8 j + 2 pair, and x[2 j + 1] the next channel.
 #pragma unroll
     for (int j = 0; j < D / 4; ++j) x[j] = sums[j / 2 * 4 + 2 * i + j % 2];
     if (args.out_hadamard != 0) rotate_channels<4>(static_cast<int>(threadIdx.x) % kLanes, x);

@@ -112,7 +112,7 @@ __device__ __forceinline__ void store_integer_rows(const PromptArgs& args, const
               head * args.out_head_stride + 8 * pair;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    float x[D / 4];  // x[2 j] and x[2 j + 1] are channels 8 j + 2 pair and the next one.
+    float x[D / 4];  // x[2 j] is channel 8 j + 2 pair, and x[2 j + 1] the next channel.
 #pragma unroll
     for (int j = 0; j < D / 8; ++j) {
       const float2 mean = *reinterpret_cast<const float2*>(centres + 8 * j);

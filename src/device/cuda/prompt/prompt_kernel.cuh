@@ -3,11 +3,8 @@
 // A CTA attends from one block of query tokens of a KV head's query heads after another. Warps of the first
 // warpgroup copy tiles of keys and values into a ring in shared memory, and quantize the next block's queries
 // to INT8. Each of the other three warpgroups has 64 of the block's rows, all of one head. While one
-// warpgroup computes weights, the products of the others keep the tensor cores busy. Sums of values become
-// F32 after every tile, so each row of a tile can have a scale for its weights.
-//
-// With kept rows (kept_rows.h), protected tokens of pages are masked in INT8 tiles. Half-precision tiles of
-// these tokens come after the block's other tiles, and take two ring slots each.
+// warpgroup computes weights, the products of the other warpgroups keep the tensor cores busy. Sums of values
+// become F32 after every tile, so each row of a tile can have a scale for its weights.
 #pragma once
 
 #include <type_traits>
@@ -256,7 +253,9 @@ __device__ __forceinline__ void quantize_first_rows(const PromptArgs& args, Prom
   named_barrier(kFirstGroupBarrier + group, kGroupThreads);
 }
 
-// Attends from one group's rows in all blocks of the CTA.
+// Attends from one group's rows in all blocks of the CTA. With kept rows (kept_rows.h), protected tokens of
+// pages are masked in INT8 tiles. Half-precision tiles of protected tokens come after the block's other
+// tiles, and take two ring slots each.
 template <int D, class Weight, bool IsHalf, bool MayTurn, class Kept>
 __device__ __forceinline__ void attend(const PromptArgs& args, const Kept& kept, PromptShared<D>& shared,
                                        int group, int thread) {

@@ -61,7 +61,7 @@ __device__ __forceinline__ void load_reciprocals(const float* from, float (&x)[8
   for (float& each : x) each = reciprocal_fast(each);
 }
 
-// Stores a tile's note. Keys and values each write two of its fields.
+// Stores a tile's note. Keys and values each write two fields of the note.
 template <class Tile>
 __device__ __forceinline__ void put_note(unsigned char* tile, const TileAt& at, int first_token,
                                          float scale) {

@@ -66,8 +66,8 @@ struct StepTile {
 };
 
 // Returns the token of byte i of word `word` in a row of values. Tokens have the order in which a thread's
-// scores form its A operand. (In an MMA, a thread has columns 8 j + 2 t and the next one of sums. Of 8-bit
-// operands, a thread has columns 4 t to 4 t + 3 and 16 + 4 t to 19 + 4 t.)
+// scores form its A operand. Of an MMA's sums, a thread has columns 8 j + 2 t and 8 j + 2 t + 1. Of 8-bit
+// operands, a thread has columns 4 t to 4 t + 3 and 16 + 4 t to 19 + 4 t.
 __host__ __device__ constexpr int value_token(int word, int i) {
   return word / 4 * 16 + word % 4 * 2 + i / 2 * 8 + i % 2;
 }

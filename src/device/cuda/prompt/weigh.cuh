@@ -63,8 +63,8 @@ inline constexpr float kSumExponent = 72;
 // A tile's exponent may exceed the reference by this much.
 inline constexpr float kReferenceSlack = 16;
 
-// Masks the scores of row i unless low[i] <= column < high[i]. A thread's scores are columns 8 j + 2 t and
-// the next one. Row g lies in s[4 j] and s[4 j + 1], and row g + 8 in s[4 j + 2] and s[4 j + 3].
+// Masks the scores of row i unless low[i] <= column < high[i]. A thread's scores are columns 8 j + 2 t and 8
+// j + 2 t + 1. Row g lies in s[4 j] and s[4 j + 1], and row g + 8 in s[4 j + 2] and s[4 j + 3].
 template <class Numbers, int N>
 __device__ __forceinline__ void mask_scores(std::uint32_t (&s)[N], const int (&low)[2], const int (&high)[2],
                                             int pair) {

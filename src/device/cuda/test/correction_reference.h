@@ -1,5 +1,5 @@
 // Computes KVLinC's feature maps in double precision, as the expected result for tests of the correction
-// kernels.
+// kernels. A feature map is the softmaxes of two matrix products side by side.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,5 @@
 // Lists pairs of formats that together exercise every decode kernel, for tests that run once for each pair.
+// Common pairs have kernels of their own, and other pairs run the generic kernel.
 #pragma once
 
 #include <string>

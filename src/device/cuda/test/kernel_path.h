@@ -1,4 +1,5 @@
-// Tells tests which of the two compilations of the kernels a GPU runs, as the prefix of the kernels' names.
+// Tells tests which of the two compilations of the kernels a GPU runs, as the prefix of the kernels' names. A
+// tiny kernel reports the architecture that the running code was compiled for.
 #pragma once
 
 #include <string>

@@ -1,4 +1,5 @@
-// Lays out pages of different sizes in one entry of a page table, for tests of mixed formats.
+// Lays out pages of different sizes in one entry of a page table, for tests of mixed formats. The order of
+// the pages is unusual, so kernels pass only if they use the given offsets.
 #pragma once
 
 #include <cstddef>
@@ -7,8 +8,8 @@
 
 namespace kvant::cuda {
 
-// Places the pages of all heads and sides in an entry without gaps. The order is unusual, so that kernels
-// must use the offsets. Values come first, from the last head to the first, and then keys in that order.
+// Places the pages of all heads and sides in an entry without gaps. Values come first, from the last head to
+// the first, and then keys in that order.
 struct PackedEntry {
   // Offsets have shape [heads][2], like kvant_decode_layer::sealed_offsets.
   std::vector<std::int64_t> offsets;

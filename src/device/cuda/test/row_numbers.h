@@ -1,4 +1,5 @@
 // Converts rows between floats and the bytes that the library's calls read and write in any number type.
+// Tests keep floats and convert them at calls.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// Makes rows, shapes and calls for a small model with three layers, for tests of whole steps.
+// Makes rows, shapes and calls for a small model with three layers, for tests of whole steps. A hash chooses
+// each row, so a test can compute any row of any sequence again.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // Multiplies rows by the Walsh-Hadamard matrix in double precision, as the expected result for tests of
-// rotation.
+// rotation. Each product is computed from its definition, without a fast transform.
 #pragma once
 
 #include <bit>
