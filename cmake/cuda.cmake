@@ -60,7 +60,7 @@ function(kvant_cuda_together name sources)
   set(${sources} ${${sources}} ${together} PARENT_SCOPE)
 endfunction()
 
-# Call this function after all rooms are defined.
+# Call this function after all modules are defined.
 function(kvant_cuda)
   if(NOT CMAKE_CUDA_COMPILER)
     return()

@@ -38,7 +38,7 @@ function(kvant_install_in_wheel name)
     file(REMOVE \${folder}/$<TARGET_SONAME_FILE_NAME:${name}>)" COMPONENT python EXCLUDE_FROM_ALL)
 endfunction()
 
-# Builds the CPU library from the room kvant_cpu_device. Tests of the rooms above that room link the room itself.
+# Builds the CPU library from the module kvant_cpu_device. Tests of modules that use it link the module itself.
 function(kvant_cpu)
   add_library(kvant_cpu SHARED $<TARGET_OBJECTS:kvant_cpu_device>)
   target_include_directories(kvant_cpu PUBLIC $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/include>)

@@ -1,4 +1,4 @@
-# Builds the fuzz targets for libFuzzer: each src/<room>/<x>_fuzz.cc becomes a program <x>_fuzz. Only clang has
+# Builds the fuzz targets for libFuzzer: each src/<module>/<x>_fuzz.cc becomes a program <x>_fuzz. Only clang has
 # libFuzzer:
 #
 #   CC=clang CXX=clang++ cmake --preset default -B build/fuzz -DKVANT_FUZZ=ON -DKVANT_CUDA=OFF -DKVANT_KERNELS=here
@@ -7,8 +7,8 @@
 #
 # The other targets run likewise: json_reader_fuzz (fuzz/seeds/json), session_file_fuzz (fuzz/seeds/session),
 # sequence_image_fuzz (fuzz/seeds/sequence), api_request_fuzz (fuzz/seeds/api, fuzz/api.dict) and comparison_fuzz
-# (fuzz/seeds/results, fuzz/results.dict). Include this file before the rooms, because it adds the instrumentation to
-# them.
+# (fuzz/seeds/results, fuzz/results.dict). Include this file before the modules are defined, because it adds the
+# instrumentation to them.
 option(KVANT_FUZZ "Build the fuzz targets (needs clang with libFuzzer)" OFF)
 
 function(kvant_fuzz_targets)

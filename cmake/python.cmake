@@ -1,7 +1,7 @@
-# Builds the Python package. Its module kvant._engine wraps the rooms of src (src/python). The component `python` of
-# `cmake --install` holds all that a wheel has in addition to python/kvant: the module, the program `kvant`, and
-# libraries that users' machines may lack. `pip install .` builds the package by scikit-build-core. With
-# -DKVANT_BUILT=FOLDER, it packs the results of a build folder.
+# Builds the Python package. Its module kvant._engine (src/python) wraps the C++ modules of src/. The component `python`
+# of `cmake --install` completes a wheel: it adds kvant._engine, the program `kvant`, and libraries that users' machines
+# may lack. `pip install .` builds the package by scikit-build-core. With -DKVANT_BUILT=FOLDER, it packs the results of
+# a build folder.
 option(KVANT_PYTHON "Build the Python module where there are nanobind and Python's headers" ON)
 option(KVANT_BUNDLE "Install the libraries that the Python module needs beside it" ON)
 
@@ -25,7 +25,7 @@ macro(kvant_find_python)
   endif()
 endmacro()
 
-# Call this function after the rooms and the GPU library are defined.
+# Call this function after all modules and the GPU library are defined.
 function(kvant_python)
   if(nanobind_FOUND)
     file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/python/*.cc)

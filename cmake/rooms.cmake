@@ -1,5 +1,5 @@
-# Defines rooms. A room is a folder of src/: its sources form a static library, and its x_test.cc files form one test
-# program.
+# Defines the modules of src/, which the functions call rooms. A module is a folder: its sources form a static library,
+# and its x_test.cc files form one test program.
 include(cmake/test_suites.cmake)
 include(cmake/precompiled_headers.cmake)
 
@@ -12,9 +12,9 @@ function(kvant_test_program name label)
 endfunction()
 
 # Sources are compiled a dozen at a time, because parsing headers and instantiating templates takes most of the time of
-# most files. Names in unnamed namespaces must therefore be unique within a room. The files of a SEPARATE room compile
-# alone and may repeat names. A test with a name that other tests also use lies in its own namespace. -DKVANT_UNITY=OFF
-# compiles every file alone.
+# most files. Names in unnamed namespaces must therefore be unique within a module. The files of a SEPARATE module
+# compile alone and may repeat names. A test with a name that other tests also use lies in its own namespace.
+# -DKVANT_UNITY=OFF compiles every file alone.
 option(KVANT_UNITY "Compile a dozen sources at a time" ON)
 function(kvant_unity target)
   set_target_properties(${target} PROPERTIES UNITY_BUILD ${KVANT_UNITY} UNITY_BUILD_BATCH_SIZE 12)
@@ -59,8 +59,8 @@ function(kvant_room name)
   endif()
 endfunction()
 
-# kvant_program(NAME ROOM libraries...) defines an executable of the room's sources. The room's x_test.cc files run this
-# program, whose path is KVANT_PROGRAM.
+# kvant_program(NAME ROOM libraries...) defines an executable of the module's sources. The module's x_test.cc files run
+# this program, whose path is KVANT_PROGRAM.
 function(kvant_program name room)
   file(GLOB sources CONFIGURE_DEPENDS src/${room}/*.cc)
   set(tests ${sources})
@@ -69,7 +69,7 @@ function(kvant_program name room)
   if(sources)
     add_executable(${name} ${sources})
     target_link_libraries(${name} PRIVATE ${ARGN})
-    # Commands only read options and write figures. The code that takes time lies in other rooms, with full
+    # Commands only read options and write figures. The code that takes time lies in other modules, with full
     # optimization.
     target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
     target_precompile_headers(${name} PRIVATE <CLI/CLI.hpp> <nlohmann/json.hpp> <fmt/format.h> <functional> <map>

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Measures how soon a follow-up question gets its first token: with the conversation read anew, from a session in
-memory, and from a session on the disk.
+"""Measures how soon a follow-up question gets its first token. The conversation is read anew, or comes from a session
+in memory or on the disk.
 
     lab/bench-sessions.py KVANT MODEL                               a conversation of 6000 tokens, kvant-3bit
     lab/bench-sessions.py KVANT MODEL --tokens 2000 --kv bf16 --repeat 5

@@ -2,9 +2,9 @@
 """Times other engines' decode attention at the shapes of decode_bench, as CUDA graphs of several calls with separate
 pages.
 
-The engines are FlashAttention 3 on an FP8 cache (--fa3 names _vllm_fa3_C.abi3.so from vLLM's wheel), FlashInfer's XQA
-on an FP8 cache (--xqa names its module for pages of 64 tokens, heads of 128 and groups of 4; needs apache-tvm-ffi), and
-cuDNN through its front end (--cudnn; needs nvidia-cudnn-frontend), in BF16 with its fastest plan and in FP8. Each
+FlashAttention 3 runs on an FP8 cache (--fa3 names _vllm_fa3_C.abi3.so from vLLM's wheel). FlashInfer's XQA runs on an
+FP8 cache (--xqa names its module for pages of 64 tokens, heads of 128 and groups of 4; needs apache-tvm-ffi). cuDNN
+runs through its front end (--cudnn; needs nvidia-cudnn-frontend), in BF16 with its fastest plan and in FP8. Each
 sequence has one query token, 8 KV heads of 128 channels, and 4 query heads per KV head.
 """
 

@@ -28,10 +28,10 @@ using kvant::TrellisCode;
 constexpr int kRowValues = 512;
 constexpr int kRows = 120;  // rows of the final ranking
 constexpr std::size_t kKept = 40, kFinalists = 12;
-// Standard deviations of the levels.
+// The quick search tries these standard deviations of the levels.
 constexpr std::array kQuickScales = {1.0F, 1.2F, 1.45F};
 constexpr std::array kFineScales = {.85F, .9F, .95F, .975F, 1.0F,
-                                    // Factors of the best quick scale.
+                                    // The fine search multiplies the best quick scale by these factors.
                                     1.025F, 1.05F, 1.1F, 1.15F};
 
 using Levels = std::array<float, kTrellisStates>;

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Checks that includes lead one way: neither rooms of src/ nor folders of src/device/cuda may include each other in a
-circle. Tests may include files of any room."""
+"""Checks that includes lead one way: neither modules of src/ nor folders of src/device/cuda may include each other in a
+circle. Tests may include files of any module."""
 import collections
 import pathlib
 import re
@@ -11,7 +11,7 @@ INCLUDE = re.compile(r'^#include "([^"]+)"', re.MULTILINE)
 TEST = re.compile(r"_(test|fuzz)\.\w+$")
 
 
-# Each device is a room of its own.
+# Each device is a module of its own.
 def room_of(path):
     return "/".join(path.split("/")[: 2 if path.startswith("device/") else 1])
 

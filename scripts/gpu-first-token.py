@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Measures the time to the first token of a whole model: seconds that a network of Llama-3.1-8B's shape with random
-BF16 weights takes for a prompt in one step.
+"""Measures the time to the first token of a whole model. The model has Llama-3.1-8B's shape and random BF16 weights,
+and reads a prompt in one step.
 
-Attention is either cuDNN's on BF16 rows, which a cache then keeps, or kvant's on the pages that it seals, with the
-steps of the vLLM plug-in (kvant.paged). kvant attends in half precision and in 8-bit integers (prompt=flashq).
-Everything else is the same: linear layers run in cuBLAS, and torch.compile fuses what lies between them. Variants take
-turns in one process.
+Attention is either cuDNN's on BF16 rows, which a cache then keeps, or kvant's on sealed pages. kvant runs the steps of
+the vLLM plug-in (kvant.paged). kvant attends in half precision and in 8-bit integers (prompt=flashq). Everything else
+is the same: linear layers run in cuBLAS, and torch.compile fuses what lies between them. Variants take turns in one
+process.
 """
 
 import argparse

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Measures causal attention of whole prompts on a GPU, with 32 query heads, 8 KV heads and Gaussian values.
 
-The engines are kvant in 8-bit integers, with the exact exponential and with SAS; cuDNN in BF16; and FlashAttention 3 in
+kvant attends in 8-bit integers, with the exact exponential and with SAS. cuDNN attends in BF16, and FlashAttention 3 in
 BF16 and FP8 (--fa3 names _vllm_fa3_C.abi3.so from vLLM's wheel). --vquant adds VQuant, which attends to the prompt's
-own pages before its window, with K in 4 bits, V in 2 bits and one token in twenty unquantized. VQuant runs in integers,
-as its prompt kernel does, and in half precision; the time excludes sealing.
+own pages before its window. K has 4 bits, V has 2 bits, and one token in twenty is unquantized. VQuant runs in
+integers, as its prompt kernel does, and in half precision; the time excludes sealing.
 
 kvant's time includes its first pass, while FlashAttention's FP8 time begins with FP8 numbers. The times are medians of
 replays of a CUDA graph, in rounds that take turns. kvant with the exact exponential has two turns, after cuDNN and

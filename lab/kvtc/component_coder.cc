@@ -10,7 +10,7 @@ namespace kvant {
 namespace {
 
 constexpr int kFloatBits = 8;
-// Bits of a group's shift and scale together.
+// A group's shift and scale take this many bits together.
 constexpr int kParameterBits = 32;
 constexpr float kE4m3Max = 448;
 

@@ -3,8 +3,8 @@
 // which only the ideal size is computed.
 //
 // With 2 and 4 bits, values become whole numbers: the shift is the group's smallest value, the scale its
-// range over 2^bits - 1. With 8 bits, values become E4M3 as the paper prints it: the shift is the middle of
-// the group's range, the scale half of the range over 448.
+// range over 2^bits - 1. With 8 bits, values become E4M3, as in the paper. The shift is the middle of the
+// group's range, the scale half of the range over 448.
 #pragma once
 
 #include <array>

@@ -3,15 +3,15 @@
 
     lab/kvtc/learn-kvtc.py FILE BITS...     after `cold_tiers rows MODEL FILE`; needs numpy
 
-The script writes FILE.directions in F32: for K and V the mean [width], and the directions [width, width] as rows in the
-order of falling variance. BITS are mean bits per element before entropy coding. For each of BITS the script writes
-FILE-BITS.groups, with one line for K and one for V that list SIZExBITS of each group. Without BITS, it only writes
-directions.
+The script writes FILE.directions in F32. For K and V it holds the mean [width], and the directions [width, width] as
+rows in the order of falling variance. BITS are mean bits per element before entropy coding. For each of BITS the script
+writes FILE-BITS.groups, with one line for K and one for V that list SIZExBITS of each group. Without BITS, it only
+writes directions.
 
 As in the paper, dynamic programming over components and bits finds the groups with the smallest squared error on some
 tokens of the text. Groups have 1, 16, 64, 256 or 1024 components, values of 0, 2, 4 or 8 (E4M3) bits, and 32 bits for
 shift and scale. K and V have equal bits. Groups of one component may begin anywhere. Larger groups begin at multiples
-of 16, or 1, 2, 4 or 8 components after one, because a full search would take three times as long.
+of 16, or 1, 2, 4 or 8 components after one. A full search would take three times as long.
 """
 import concurrent.futures
 import pathlib
@@ -22,7 +22,7 @@ import numpy as np
 SIZES = (1, 16, 64, 256, 1024)
 BITS = (0, 2, 4, 8)
 PARAMETER_BITS = 32
-# Bits; all costs are multiples of this number.
+# All costs are multiples of this number of bits.
 UNIT = 2
 # Groups begin at multiples of GRID components, plus one of BEHIND.
 GRID, BEHIND = 16, (0, 1, 2, 4, 8)

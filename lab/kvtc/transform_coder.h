@@ -16,7 +16,7 @@ namespace kvant {
 // Holds the principal directions of K or of V, as lab/kvtc/learn-kvtc.py finds them.
 struct PrincipalDirections {
   std::vector<float> mean;  // [width]
-  // [width, width]: orthonormal rows in the order of falling variance.
+  // Holds orthonormal rows in the order of falling variance, [width, width].
   std::vector<float> directions;
 };
 

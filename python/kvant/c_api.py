@@ -8,7 +8,7 @@ import pathlib
 
 BF16, F32, F16 = 0, 1, 2  # kvant_type
 KEY, VALUE = 0, 1  # kvant_side
-# The value of KVANT_VERSION. Libraries with a later minor version work too.
+# These numbers make up KVANT_VERSION. Libraries with a later minor version work too.
 MAJOR_VERSION, MINOR_VERSION = 1, 11
 
 _pointer, _int, _long, _float, _text = (ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64, ctypes.c_float,
@@ -213,8 +213,8 @@ class KvantError(RuntimeError):
 
 
 def library_candidates(device: str = "cuda") -> list[pathlib.Path]:
-    """Returns the paths at which the library of a device, `cuda` or `cpu`, is searched: in the package, then in the
-    build folders of the source tree around the package."""
+    """Returns the paths at which the library of a device, `cuda` or `cpu`, is searched. The package comes first, then
+    the build folders of the source tree around the package."""
     package, name = pathlib.Path(__file__).resolve().parent, f"libkvant_{device}.so"
     root = package.parents[1]
     return [package / "lib" / name, root / "build" / "cuda" / name, root / "build" / "default" / name]

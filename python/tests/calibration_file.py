@@ -4,9 +4,9 @@ import struct
 
 import numpy as np
 
-# Types of GGUF's values.
+# GGUF gives its values these types.
 TEXT, ARRAY, I32, I64 = 8, 9, 5, 11
-# A type of GGUF's tensors.
+# GGUF gives its tensors this type.
 F32 = 0
 ALIGNMENT = 32
 VERSION, ALGORITHM = 2, 8

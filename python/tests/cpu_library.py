@@ -69,9 +69,10 @@ class CpuLibrary(TorchLibrary):
         super().__init__(device="cpu")
         # Numbers of calls.
         self.prompts_in_bytes = self.prompts_of_rows = 0
-        # The formats and sides of sealed pages.
+        # Holds the formats and sides of sealed pages.
         self.formats_sealed = set()
-        # For each sealed page of keys by address, the first direction of the head's metric and the page's number.
+        # Maps the address of each sealed page of keys to the first direction of the head's metric, and to the page's
+        # number.
         self.metrics_seen = {}
 
     def call(self, name, *arguments):

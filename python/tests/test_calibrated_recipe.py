@@ -31,10 +31,10 @@ from kvant.paged.recipes import parse_recipe
 N_LAYERS, N_HEADS, N_KV_HEADS, D, SINK = 2, 4, 2, 64, 4
 LADDER = [f"tcq{bits}" for bits in range(1, 7)]
 SENSITIVITY, METRIC = "hadamard:sensitivity/" + "+".join(LADDER), "hadamard:page-metric"
-# The budget of kvant-4bit.
+# kvant-4bit has this budget.
 BUDGET = 4.49
 PLACES = list(itertools.product(range(N_LAYERS), range(N_KV_HEADS), range(2)))
-# The share of a whole turn per token, by pair of channels.
+# Each pair of channels rotates by this share of a whole turn per token.
 SHARES = 10.0 ** -np.arange(1, D // 2 + 1, dtype=np.float64) / 7
 
 
@@ -109,7 +109,7 @@ class Calibrated(unittest.TestCase):
 
     def rows(self, cache, steps):
         """Records what another attention receives for each layer in the last step, and what the model has stored so
-        far: (keys, values) [2, heads, n, d]."""
+        far. Both are (keys, values), [2, heads, n, d]."""
         given, got = {}, {}
         original = cache.rows_for_other_attention
 

@@ -190,7 +190,7 @@ class Files(unittest.TestCase):
 
         made = _engine.OutsideCalibration.make("", "", self.shape.geometry(), N_LAYERS * [[]], calibrated(parse_recipe(RECIPE)).text,
                                                "", "cpu", 0)
-        # Rotations of channel i with channel i + half.
+        # The model rotates channel i with channel i + half.
         turns = candidates(self.model, D)[1]
         for context, _ in made.query_contexts(self.tokens.astype("int32"), -1):
             seen = []

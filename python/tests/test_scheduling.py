@@ -26,9 +26,9 @@ class Scheduler:
     def __init__(self, server, chunk, max_drafts, late, rng):
         self.server, self.chunk, self.max_drafts, self.late, self.rng = server, chunk, max_drafts, late, rng
         self.waiting, self.running, self.events = collections.deque(), [], collections.Counter()
-        # The number of holders of each block.
+        # Counts the holders of each block.
         self.holders = collections.Counter()
-        # Blocks by their contents, and contents by block.
+        # Maps contents to blocks, and blocks to contents.
         self.published, self.name_of = {}, {}
 
     def submit(self, document, n_prompt, n_tokens, number):
@@ -36,7 +36,7 @@ class Scheduler:
         for name in "qkv":
             getattr(request, name)[:, :SHARED] = getattr(document, name)[:, :SHARED]
         request.document, request.number, request.known, request.length = id(document), number, n_prompt, n_tokens
-        # The first token that the request computes itself.
+        # From this token on, the request computes tokens itself.
         request.begin = n_tokens
         self.waiting.append(request)
         return request

@@ -1,6 +1,6 @@
-"""Checks one release of vLLM: its own planner and block managers with kvant's specifications, its attention layers as
-the plug-in changes them, and what is refused. The planner decides how many tokens fit, and the managers decide which
-requests share which blocks. `test_vllm` runs this file for each release."""
+"""Checks one release of vLLM. The checks use vLLM's planner and block managers with kvant's specifications, its
+attention layers as the plug-in changes them, and refused configurations. The planner decides how many tokens fit, and
+the managers decide which requests share which blocks. `test_vllm` runs this file for each release."""
 
 import hashlib
 import importlib
@@ -32,7 +32,7 @@ IS_026 = MINOR == "0.26"
 BLOCK = 128
 MEMORY = 100 << 30
 LAYERS, KV_HEADS, D = 32, 8, 128
-# Bytes of a page of 128 channels: ch4g128 or tok4g128, ch2g128 or tok2g128.
+# A page of 128 channels has this many bytes in ch4g128 or tok4g128 (4 bits), and in ch2g128 or tok2g128 (2 bits).
 PAGE_BYTES = {4: 8704, 2: 4608}
 
 release = importlib.import_module(f"kvant.vllm.{kvant.vllm.RELEASES[MINOR]}")
@@ -351,7 +351,7 @@ class Layers(unittest.TestCase):
         if release.RELEASE.drafts_of:
             specs = self.model(2, lambda i: True, speculative_config=simple(method="ngram", num_speculative_tokens=4))
             self.assertEqual([getattr(spec, "max_drafts", None) for spec in specs.values()], [4, None, 4, None])
-            # 32 pages of 32 KiB, 5 in each block.
+            # The tail has 32 pages of 32 KiB, 5 in each block.
             self.assertEqual(list(specs.values())[1].blocks_per_request, 7)
 
     def test_blocks_of_a_layer_lie_side_by_side(self):

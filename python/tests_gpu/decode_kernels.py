@@ -2,10 +2,10 @@
 """Times a layer of a decoding step in CUDA graphs, as vLLM runs them: decode_kernels.py [RECIPE ...], with names of the
 plug-in's cache types.
 
-The layer has Llama-3.1-8B's shape and runs the plug-in's own steps: new keys and values go into tails, pages are sealed
-if there are drafts, queries are rotated, and attention runs. The script prints a line of JSON for each recipe and batch
-(requests x tokens). The line has the microseconds with one new token per request, and with 1, 3 and 7 drafts after that
-token. It also has all these times with every token as a separate sequence of the library."""
+The layer has Llama-3.1-8B's shape and runs the plug-in's own steps. New keys and values go into tails, queries are
+rotated, and attention runs. Pages are sealed if there are drafts. The script prints a line of JSON for each recipe and
+batch (requests x tokens). The line has the microseconds with one new token per request, and with 1, 3 and 7 drafts
+after that token. It also has all these times with every token as a separate sequence of the library."""
 
 import json
 import sys

@@ -110,7 +110,7 @@ def divergence(options):
     tokens = prompts_of(options).to(options.device)
     batches = tokens.split(options.batch)
     reference = [last_layer(model, batch, "bf16", tokens.shape[1]) for batch in batches]
-    # F32, because logits in BF16 would differ by more than caches do.
+    # The weight is F32, because logits in BF16 would differ by more than caches do.
     weights = model.lm_head.weight.float()
     for step in options.steps:
         for name in options.kv:

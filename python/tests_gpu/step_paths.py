@@ -37,15 +37,15 @@ from kvant.paged.recipes import OTHER_NAMES, Recipe, parse_recipe
 
 N_TOKENS = (300, 430)
 DRAFTS = 3
-# More rows than a sequence can have queries.
+# A sequence can have fewer queries than this number of rows.
 MANY_DRAFTS = 12
-# The heads of all ranks together.
+# All ranks together have these heads.
 RANK_HEADS, RANK_KV_HEADS = 32, 8
-# Tokens at a time, in turn. Both decoding and prompts fill pages.
+# Steps take these numbers of tokens in turn. Both decoding and prompts fill pages.
 RANK_STEPS = (127, 1, 1, 100)
-# Relative to the outputs' root mean square.
+# The tolerance is relative to the outputs' root mean square.
 TOLERANCE = 0.01
-# The least and the largest difference that rounding to 8 bits causes, with one large key in a tile.
+# Rounding to 8 bits, with one large key in a tile, causes at least the first and at most the second difference.
 OF_INTEGERS = 0.002, 0.05
 # This word takes the place of a recipe's name.
 OTHER_SCORES = "scores"
@@ -77,8 +77,8 @@ class GuardedServer(harness.Server):
 
 
 class GraphServer(harness.Server):
-    """A server that captures steps with DRAFTS drafts per request into a CUDA graph for each layer, with room for one
-    more request, and replays them."""
+    """A server that captures steps with DRAFTS drafts per request into a CUDA graph for each layer, and replays the
+    graphs. A graph has room for one more request."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -233,7 +233,7 @@ def main():
     plain = [Recipe(f"{recipe.name} without sink", recipe.key_format, recipe.value_format, recipe.key_hadamard,
                     recipe.value_hadamard) for recipe in kvants]
     more = [Recipe("sink of 1", "tcq4", "tcq4", True, True, sink=1), Recipe("sink of 2", "ch4g128", "tok4g128", sink=2)]
-    # Names of recipes; all recipes if there are none.
+    # The arguments name recipes; without arguments, all recipes run.
     wanted = set(sys.argv[1:])
     for recipe in (*kvants, *plain, *more, *others):
         if wanted and recipe.name not in wanted:

@@ -14,10 +14,10 @@ from kvant.torch import BF16, Layer, Lengths, Shape, ops, page_pool
 
 PAIRS = (("ch4g128", "tok4g128"), ("tcq4", "tcq4"), ("tcq2", "tcq2"), ("fp8", "fp8"))
 N_SEQS, N_KV_HEADS, N_HEADS, N_PAGES = 3, 2, 8, 2
-# The numbers of sealed pages, and of tokens after them.
+# The sequences have these numbers of sealed pages, and of tokens after them.
 COUNTS, N_TAIL = (2, 1, 0), (5, 1, 120)
 N_STEPS = 6
-# Relative to the outputs' root mean square; BF16 outputs differ by this much.
+# The tolerance is relative to the outputs' root mean square. BF16 outputs differ by this much.
 TOLERANCE = 0.01
 
 
@@ -146,7 +146,7 @@ def check(formats, d):
     merged, total = a.clone(), torch.logaddexp(lse_a, lse_b)
     ops.merge(merged, lse_a_merged := lse_a.clone(), b, lse_b)
     wanted = a * (lse_a - total).exp()[..., None] + b * (lse_b - total).exp()[..., None]
-    # The last two tokens of each sequence. At the second of them, one is in the tail.
+    # The queries are the last two tokens of each sequence. The second sequence has one token in its tail.
     several = torch.stack([q, cache.q], 1)
     alone = torch.stack([cache.attend(q, behind=1), cache.attend(cache.q)], 1)
     plain = walk(Cache(formats, d), step)

@@ -7,10 +7,10 @@
     vllm_logits.py --model FOLDER --kv kvant_uniform_4bit --single --against 4bit.pt     the prompts token by token: the decode path
 
 Prompts are random, or --tokens FILE.npy, int [n, length]. The second half of each prompt is scored. A line of JSON has
-the mean KL divergence of the distributions, its standard error over prompts, and the share of positions with an equal
-first token. It also says how many greedy completions equal the other engine's, or equal those of a second run that
-finds prefixes in the cache. For the others it says where they first differ, and by how many nats the token that the
-other engine chose was less likely. A small number means that both tokens were nearly as good."""
+the mean KL divergence, its standard error over prompts, and the share of positions with an equal most likely token. It
+also says how many greedy completions equal the other engine's, or equal those of a second run that finds prefixes in
+the cache. For the others it says where they first differ, and by how many nats the token that the other engine chose
+was less likely. A small number means that both tokens were nearly as good."""
 
 import argparse
 import json
@@ -23,9 +23,9 @@ import engine
 import numpy as np
 import torch
 
-# Tokens of a completion, each of which crosses a page border.
+# A completion has this many tokens, so each crosses a page border.
 ANSWER = 150
-# Tokens of the questions.
+# The questions have these numbers of tokens.
 QUESTIONS = [5, 100, 127, 128, 129, 255, 256, 257, 700, 1000]
 
 

@@ -4,16 +4,16 @@ state:
 
     vllm_saturated.py --model FOLDER --dummy --kv kvant_uniform_4bit --cache-gib 8 --loads 1024+4096 4096+2048
 
-A load is the tokens of a prompt + the tokens of its completion, which are equal for all requests. To reach the steady
-state at once, the first requests already have a part of the completion in their prompts, from none to all of it. When
+A load is the tokens of a prompt + the tokens of its completion, which are equal for all requests. The first requests
+already have a part of the completion in their prompts, from none to all, which reaches the steady state at once. When
 the cache is full, the remaining requests are replaced by whole ones, some of which always wait. A line of JSON for each
 load has the output tokens per second in a stretch of time, including prompts of new requests. It also has how many
 requests ran at a time, including preempted ones, and how many ended.
 
---prompts adds the seconds until each request of a batch has its first token, the minimum of three runs, or of as many
-runs as begin within ten seconds. --hits adds these seconds for prompts whose tokens are in the prefix cache, except for
-some new ones, the minimum of five runs. --profile adds which kernels run on each GPU until each request of a batch has
-its first token."""
+--prompts adds the seconds until each request of a batch has its first token. The figure is the minimum of three runs,
+or of as many runs as begin within ten seconds. --hits adds these seconds for prompts whose tokens are in the prefix
+cache, except for some new ones, the minimum of five runs. --profile adds which kernels run on each GPU until each
+request of a batch has its first token."""
 
 import argparse
 import json
@@ -33,7 +33,7 @@ class Clients:
     def __init__(self, llm, prompt, answer, rng):
         self.vllm, self.prompt, self.answer, self.rng = llm.llm_engine, prompt, answer, rng
         self.n_asked = self.n_tokens = self.n_ended = 0
-        # Requests without a token so far, and requests with one.
+        # Hold requests without a token so far, and requests with one.
         self.waiting, self.under_way = set(), set()
 
     def ask(self, of_answer=0):
@@ -118,8 +118,8 @@ def profile(llm, n, length):
 
 
 def first_tokens_of_hits(llm, n, length, n_new):
-    """Returns for each run the seconds until each of n prompts has its first token, if the prefix cache has all but
-    n_new of its tokens."""
+    """Returns for each run the seconds until each of n prompts has its first token. The prefix cache has all but n_new
+    tokens of each prompt."""
     rng = np.random.default_rng(3)
     before, times = rng.integers(10, 8000, (n, length)), []
     llm.generate(engine.prompts(before), engine.sampling(1), use_tqdm=False)

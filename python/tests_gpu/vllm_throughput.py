@@ -4,7 +4,7 @@
     vllm_throughput.py --model FOLDER --dummy --kv kvant_uniform_4bit --batches 24x32768 128x4096 1x131072
 
 Prompts differ, so no prefix is shared. A line of JSON for each batch has the seconds until every request has a token.
-It has the output tokens per second from then until the first request ends, while the whole batch only decodes; a cache
+It has the output tokens per second from then until the first request ends, while the whole batch only decodes. A cache
 that is too small never reaches this state. It also has the output tokens per second from beginning to end, prompts
 included. An example with more requests than fit:
 
@@ -34,7 +34,7 @@ def run(llm, prompts, answer):
     add_requests(llm, prompts, answer)
     counts = dict.fromkeys(map(str, range(len(prompts))), 0)
     start = time.perf_counter()
-    # Times, with the number of tokens at each.
+    # Hold times, with the number of tokens at each.
     decoding = end = None
     while vllm.has_unfinished_requests():
         for output in vllm.step():

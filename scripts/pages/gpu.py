@@ -1,9 +1,9 @@
 """Makes the tables of docs/gpu.md and docs/results/gpu-*.md, and CSV files of all rows.
 
-Tables of decode attention show microseconds per layer at each shape, how many times faster that is than the fastest
-rival in BF16 and in FP8, and the share of the limit. The limit is the time of a kernel that only reads the same bytes.
-Tables of whole models show the tokens per second of `kvant bench --device cuda --json` by depth and cache, and their
-ratio to the baseline.
+Tables of decode attention show microseconds per layer at each shape, the speed-up over the fastest rivals in BF16 and
+FP8, and the share of the limit. The limit is the time of a kernel that only reads the same bytes. Tables of whole
+models show the tokens per second of `kvant bench --device cuda --json` by depth and cache, and their ratio to the
+baseline.
 """
 from pages import markdown
 from pages.results import day_of, load
@@ -92,7 +92,7 @@ class Gpu:
     def model_table(document):
         """Returns a table of rows of `kvant bench` by depth and number of sequences. `rate` of the document is
         "prompt_tps" or "decode_tps". Brackets compare with the baseline, which shows the gain of engine and cache
-        together, and with kvant's own bf16, which shows the gain of the cache."""
+        together. They also compare with kvant's own bf16, which shows the gain of the cache."""
         rate = document["rate"]
         rows = {((row.get("sequences", 1), row["depth"]), row["recipe"]): row[rate] for row in document["results"]}
         caches = list(dict.fromkeys(cache for _, cache in rows))

@@ -25,9 +25,9 @@ namespace {
 
 struct CalibrateOptions {
   ModelOptions common;
-  // Empty selects the text that ships with kvant.
+  // An empty name selects the text that ships with kvant.
   std::string text_file;
-  // Empty selects the user's cache folder.
+  // An empty name selects the user's cache folder.
   std::string output;
   CalibrationSettings settings;
   bool full = false;

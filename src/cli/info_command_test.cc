@@ -51,8 +51,8 @@ TEST_F(Cli, InfoStatesBitsAndConstants) {
   const int bytes = 2 * 2 * (2 * (256 * 4 + 4) + 64 * 4);
   EXPECT_EQ(json["constant_bytes"], bytes);
   EXPECT_NEAR(json["constant_bits"].get<double>(), 8.0 * bytes / (2 * 2 * 2 * 64 * 1024), 1e-9);
-  // At 897 to 1024 tokens, a window of 128 tokens and an open page of 0 to 127 tokens are BF16, so the mean
-  // is at least 2.7 bits.
+  // At 897 to 1024 tokens, a window of 128 tokens and an open page of 0 to 127 tokens are BF16. The mean is
+  // therefore at least 2.7 bits.
   EXPECT_GT(json["bits_all"].get<double>(), (2 * 896 + 16 * 128) / 1024.0);
   EXPECT_LT(json["bits_all"].get<double>(), (2.5 * 896 + 16 * 256) / 1024.0);
   EXPECT_NE(outcome.out.find("model constants"), std::string::npos);

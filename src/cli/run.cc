@@ -111,7 +111,7 @@ class Run {
   int context_ = 0;
   LoadedDraftModel draft_model_;
   std::unique_ptr<Conversation> conversation_;
-  // Null with --raw, or if the model has no template.
+  // The pointer is null with --raw, or if the model has no template.
   std::shared_ptr<const ChatTemplate> chat_template_;
   // Lists control tokens that completions show.
   std::vector<std::int32_t> kept_tokens_;

@@ -65,7 +65,7 @@ TEST_P(EveryProductRecipe, TakesTheBytesThatArePredicted) {
     if (HasFailure()) return;
   }
   // Both sides count the tokens that are selected at length 512. At this short context a single protected
-  // page is visible in the mean, hence the slack.
+  // page is visible on average, hence the slack.
   const double slack = plan->recipe.protect > 0 ? 0.1 * bits : 1e-9;
   EXPECT_NEAR(mean_bits(*plan, 512, cache.bytes(s)).all, bits, slack);
   if (plan->recipe.protect == 0) {

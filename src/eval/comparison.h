@@ -16,7 +16,7 @@ namespace kvant {
 enum class Verdict { better, worse, noise, unknown };
 
 struct FigureComparison {
-  // For example "kvant-2bit at 2048 tokens".
+  // An example is "kvant-2bit at 2048 tokens".
   std::string row;
   // Names a field of the JSON, for example "kld_mean".
   std::string figure;

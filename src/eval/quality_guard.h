@@ -2,14 +2,14 @@
 // its user.
 //
 // The guard is a backend around another backend. In each layer the guard watches one KV head and keeps the
-// head's newest K and V unquantized next to the cache. In a random share of the decode steps the newest query
-// attends twice in plain F32: to the original K and V, and to those that the cache returns. Both attend to
-// the newest tokens and the sink, and to no older pages. docs/guide/tune.md has the measurements that set the
-// constants.
+// head's newest K and V unquantized next to the cache. In a random share of the decode steps, the newest
+// query attends twice in plain F32. It attends to the original K and V, and to those that the cache returns.
+// Both attend to the newest tokens and the sink, and to no older pages. docs/guide/tune.md has the
+// measurements that set the constants.
 //
-// On a device, rows stay in the device's memory. The original K and V are copied from the tail, which holds
-// them unquantized, when a step seals their page and when a check needs them. Another thread examines the
-// copies while the device runs the next step.
+// On a device, rows stay in the device's memory. The tail holds the original K and V unquantized. They are
+// copied when a step seals their page and when a check needs them. Another thread examines the copies while
+// the device runs the next step.
 #pragma once
 
 #include <future>
@@ -37,12 +37,12 @@ struct GuardSettings {
 };
 
 struct GuardedLayer {
-  // The KV head that the guard watches now.
+  // The guard watches this KV head now.
   int kv_head = 0;
   int checks = 0;
   // Covers all checks of the layer.
   OutputError error;
-  // The error if only K comes from the cache and V is the original.
+  // Gives the error if only K comes from the cache and V is the original.
   OutputError keys;
 };
 
@@ -51,9 +51,9 @@ struct GuardReport {
   std::int64_t steps = 0;   // decode steps
   std::int64_t checks = 0;  // checks of all layers together
   std::int64_t bytes = 0;   // bytes that the guard keeps in addition to the cache
-  // The root mean square of the relative errors of all checked layers.
+  // Gives the root mean square of the relative errors of all checked layers.
   double relative = 0;
-  // An estimate in nats; 0 before the first check.
+  // Estimates the divergence in nats; 0 before the first check.
   double estimated_kld = 0;
   std::vector<GuardedLayer> layers;
 };
@@ -91,11 +91,11 @@ class QualityGuard final : public BackendDecorator, private RowObserver {
     std::shared_ptr<const Plan> plan;
     // Tells whether the step sealed pages.
     bool sealed = false;
-    // The tail before sealing; empty if nothing was sealed, because `cached` then has these pages.
+    // Holds the tail before sealing; empty if nothing was sealed, because `cached` then has these pages.
     DeviceHeadPages tail;
-    // All pages that a check may compare.
+    // Holds all pages that a check may compare.
     DeviceHeadPages cached;
-    // The query of the newest token; empty if the step has no check.
+    // Holds the query of the newest token; empty if the step has no check.
     std::vector<float> query;
   };
   using AllCopies = std::vector<std::unique_ptr<Copies>>;

@@ -1,5 +1,5 @@
-// Attends to a few tokens of one KV head in plain F32, once with the original K and V and once with those
-// that the cache returns. QualityGuard compares the two outputs.
+// Attends to a few tokens of one KV head in plain F32, with the original K and V and with those that the
+// cache returns. QualityGuard compares the two outputs.
 #pragma once
 
 #include <vector>
@@ -13,9 +13,9 @@ namespace kvant {
 
 // Holds tokens of one head; k and v are [n, d].
 struct TokenRows {
-  // Absolute indices of the tokens.
+  // Holds the absolute indices of the tokens.
   std::vector<int> tokens;
-  // 0 if eviction has dropped the token from the cache.
+  // The value is 0 if eviction has dropped the token from the cache.
   std::vector<char> seen;
   std::vector<float> k, v;
 };

@@ -10,15 +10,15 @@
 namespace kvant {
 
 struct SuiteRow {
-  // The row's name in the paper, or what distinguishes the row.
+  // Gives the row's name in the paper, or what distinguishes the row.
   std::string label;
-  // The text that --kv takes.
+  // Holds the text that --kv takes.
   std::string recipe;
 };
 
 // Sets the defaults of `kvant eval`. The command line can override each of them.
 struct Suite {
-  // For example "vecinfer-transforms".
+  // An example is "vecinfer-transforms".
   std::string name;
   // One line says what is compared, and where the paper compares it.
   std::string title;

@@ -11,9 +11,9 @@ namespace kvant {
 struct BuiltinRecipe {
   const char* name;
   Tier tier;
-  // The string form of the recipe without a name.
+  // Holds the string form of the recipe without a name.
   const char* text;
-  // One line for the help.
+  // Describes the recipe in one line for the help.
   const char* summary;
 };
 

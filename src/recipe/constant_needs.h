@@ -16,19 +16,19 @@
 namespace kvant {
 
 enum class NeedKind : std::uint8_t {
-  // Parameters of the transform step `step`.
+  // Holds parameters of the transform step `step`.
   transform,
-  // Parameters of the format of quantized pages, `format`.
+  // Holds parameters of the format of quantized pages, `format`.
   format,
-  // Parameters of the format of unquantized tokens, `format`.
+  // Holds parameters of the format of unquantized tokens, `format`.
   tail,
-  // The head's priority in the head mix; K's constant serves both sides.
+  // Holds the head's priority in the head mix; K's constant serves both sides.
   priority,
-  // The feature maps of KVLinC's correction, stored for K.
+  // Holds the feature maps of KVLinC's correction, stored for K.
   adapter,
-  // The metric of the head's queries, for formats of K that shape their errors.
+  // Holds the metric of the head's queries, for formats of K that shape their errors.
   metric,
-  // The head's sensitivity to the ladder's formats, for the bit allocation.
+  // Holds the head's sensitivity to the ladder's formats, for the bit allocation.
   sensitivity,
 };
 
@@ -41,7 +41,7 @@ constexpr bool is_optional(NeedKind kind) {
 // Describes one array of Constants that a recipe needs.
 struct ConstantNeed {
   NeedKind kind = NeedKind::transform;
-  // The array's name in Constants.
+  // Names the array in Constants.
   std::string name;
   std::size_t size = 0;  // F32 numbers
   // Calibration measures K or V after these transform steps.

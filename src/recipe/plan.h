@@ -28,7 +28,8 @@ struct SidePlan {
 
 struct HeadPlan {
   SidePlan k, v;
-  // True if KVLinC's correction covers this layer and calibration left the correction on for the head.
+  // The flag is true if KVLinC's correction covers this layer and calibration left the correction on for the
+  // head.
   bool corrected = false;
   const SidePlan& side(Side s) const { return s == Side::key ? k : v; }
 };
@@ -37,20 +38,20 @@ struct HeadPlan {
 struct LayerPlan {
   int sink = 0;
   int window = 0;  // tokens
-  // The share of protected tokens, VQuant's rho.
+  // Gives the share of protected tokens, VQuant's rho.
   double protect = 0;
-  // The share of sealed tokens that are dropped.
+  // Gives the share of sealed tokens that are dropped.
   double evict = 0;
   int sliding_window = 0;  // tokens; 0 means full attention
-  // True if scores need the offset of K's transform, because a soft cap is not shift-invariant.
+  // The flag is true if scores need the offset of K's transform, because a soft cap is not shift-invariant.
   bool needs_offset = false;
   // Returns whether tokens are chosen by the attention that they receive.
   bool needs_scores() const { return protect > 0 || (evict > 0 && evict < 1); }
 };
 
-// The order of the codes in sealed pages. `canonical` is the order of the format's specification. `lanes` is
-// an order for SIMD lanes (code_order.h), for formats that have one. All backends read both orders; each
-// backend says which order it reads faster.
+// Names the order of the codes in sealed pages. `canonical` is the order of the format's specification.
+// `lanes` is an order for SIMD lanes (code_order.h), for formats that have one. All backends read both
+// orders; each backend says which order it reads faster.
 enum class PageOrder : std::uint8_t { canonical, lanes };
 
 // Says whether a plan uses calibrated constants.
@@ -67,14 +68,14 @@ const char* calibration_state_name(CalibrationState state);
 
 struct Plan {
   Geometry geometry;
-  // The recipe as resolve() got it.
+  // Holds the recipe as resolve() got it.
   Recipe asked;
-  // The recipe that is served: `asked`, or the uncalibrated recipe if calibration is missing.
+  // Holds the recipe that is served: `asked`, or the uncalibrated recipe if calibration is missing.
   Recipe recipe;
   // Names the served recipe in messages, tables and JSON.
   std::string name;
   std::shared_ptr<const Constants> constants;  // may be null
-  // The row-wise format of unsealed and protected tokens.
+  // Points to the row-wise format of unsealed and protected tokens.
   const Format* tail = nullptr;
   std::vector<LayerPlan> layers;  // [n_layers]
   // Holds the heads of all layers; Geometry::head_index gives the index.

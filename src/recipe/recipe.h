@@ -21,9 +21,9 @@ enum class Tier : std::uint8_t { product, comparison };
 
 // Describes how one side (K or V) is stored.
 struct SideRecipe {
-  // Names from transforms.def, in the order in which the transforms are applied.
+  // Lists names from transforms.def, in the order in which the transforms are applied.
   std::vector<std::string> transforms;
-  // A name that find_format() knows.
+  // Holds a name that find_format() knows.
   std::string format;
   bool operator==(const SideRecipe&) const = default;
 };
@@ -42,9 +42,9 @@ struct SideOverride {
 // Chooses the exponential of the softmax (design section 5, TurboAttention).
 enum class Softmax : std::uint8_t {
   exact,
-  // A table and a cubic polynomial; rescaling uses the exact exponential.
+  // Uses a table and a cubic polynomial; rescaling uses the exact exponential.
   sas,
-  // SAS also for rescaling, as Algorithm 1 prints it.
+  // Uses SAS also for rescaling, as Algorithm 1 prints it.
   sas_paper,
 };
 // Chooses the arithmetic of q.K and P.V.
@@ -56,7 +56,7 @@ enum class Correction : std::uint8_t { none, absolute, relative };
 // squared error; `shaped` is the error's effect on the scores of the queries that calibration saw.
 enum class Encode : std::uint8_t { plain, shaped };
 
-// The layers first .. last, both included.
+// Selects the layers first .. last, both included.
 struct LayerRange {
   static constexpr int kToTheEnd = -1;
   int first = 0;
@@ -70,13 +70,13 @@ struct LayerRange {
 enum class PromptAttention : std::uint8_t {
   // Attends to K and V as the tail holds them.
   exact,
-  // VQuant's fused kernel: K and V are INT8 except for protected tokens, sink and window.
+  // Uses VQuant's fused kernel: K and V are INT8 except for protected tokens, sink and window.
   int8,
-  // VQuant's fused kernel with INT4 instead of INT8.
+  // Uses VQuant's fused kernel with INT4 instead of INT8.
   int4,
-  // SageAttention: q.K is INT8 after K's mean is subtracted.
+  // Follows SageAttention: q.K is INT8 after K's mean is subtracted.
   sage,
-  // TurboAttention's FlashQ (section 3): pages and rows are both INT8.
+  // Follows TurboAttention's FlashQ (section 3): pages and rows are both INT8.
   flashq,
 };
 
@@ -84,9 +84,9 @@ enum class PromptAttention : std::uint8_t {
 inline constexpr int kPrefillAll = 0;
 
 struct Recipe {
-  // The name as given; empty for an anonymous recipe.
+  // Holds the name as given; empty for an anonymous recipe.
   std::string name;
-  // One line for the help.
+  // Describes the recipe in one line for the help.
   std::string summary;
   Tier tier = Tier::product;
   SideRecipe k{{}, "bf16"};
@@ -97,18 +97,19 @@ struct Recipe {
   int sink = 0;
   // The newest tokens stay unquantized: a multiple of kPageTokens tokens.
   int window = 0;
-  // Tokens of a prompt block: a multiple of kPageTokens, or kPrefillAll.
+  // A prompt block has this many tokens: a multiple of kPageTokens, or kPrefillAll.
   int prefill = kPageTokens;
   PromptAttention prompt = PromptAttention::exact;
-  // The share of tokens that VQuant's protection keeps unquantized (rho): 0 .. 0.5.
+  // Sets the share of tokens that VQuant's protection keeps unquantized (rho): 0 .. 0.5.
   double protect = 0;
-  // The share of quantized tokens that H2O's eviction drops, least attended first: 0 .. 1.
+  // Sets the share of quantized tokens that H2O's eviction drops, least attended first: 0 .. 1.
   double evict = 0;
-  // The share of each layer's KV heads that are stored as mix_k and mix_v, lowest priority first: 0 .. 1.
+  // Sets the share of each layer's KV heads that are stored as mix_k and mix_v, lowest priority first: 0
+  // .. 1.
   double mix = 0;
   // Names the calibrated metric that gives heads their priority (TurboAttention).
   std::string mix_metric = "gap-std";
-  // Formats of the mixed heads; their transforms are those of k and v.
+  // Name the formats of the mixed heads; their transforms are those of k and v.
   std::string mix_k, mix_v;
   Softmax softmax = Softmax::exact;
   // `integer` takes only formats of integers and rounds q and P to INT8.
@@ -116,14 +117,14 @@ struct Recipe {
   // V of a tile is not read if all its softmax weights are smaller than this threshold (Sparse V's tau).
   double skip = 0;
   Correction correction = Correction::none;
-  // The layers with the correction (KVLinC, Table 6).
+  // Selects the layers with the correction (KVLinC, Table 6).
   LayerRange correction_layers;
-  // The mean bits per quantized value; 0 leaves k and v unchanged (bit_allocation.h).
+  // Limits the mean bits per quantized value; 0 leaves k and v unchanged (bit_allocation.h).
   double budget = 0;
-  // The formats among which the budget chooses.
+  // Lists the formats among which the budget chooses.
   std::vector<std::string> ladder;
   Encode encode = Encode::plain;
-  // The row-wise format of unquantized tokens. An empty name means bf16, or f16 if everything is f16.
+  // Names the row-wise format of unquantized tokens. An empty name means bf16, or f16 if everything is f16.
   std::string tail;
 
   bool operator==(const Recipe&) const = default;

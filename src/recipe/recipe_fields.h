@@ -11,9 +11,9 @@ namespace kvant {
 
 struct RecipeField {
   const char* key;
-  // The allowed values for the help, for example "0 to 128".
+  // Describes the allowed values for the help, for example "0 to 128".
   const char* values;
-  // One line for the help.
+  // Describes the key in one line for the help.
   const char* summary;
   // Sets the field from its text. The error says what is wrong with the text but does not name the key.
   Status (*set)(Recipe& recipe, const std::string& text);

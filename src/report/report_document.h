@@ -30,7 +30,7 @@ struct ReportFigures {
   std::string model, text;  // names of files
   // Describes the model, as Engine::description() does.
   std::string description;
-  // For example "2026-11-21".
+  // An example is "2026-11-21".
   std::string date;
   int n_threads = 1;
   ReportCommands commands;

@@ -16,7 +16,7 @@ struct CacheInfo {
   PreviewPlan preview;
   int context = 0;  // tokens of each sequence
   int batch = 1;
-  // Bytes that the weights leave free for caches.
+  // Counts the bytes that the weights leave free for caches.
   std::int64_t available = 0;
   PlanReport report;
   std::vector<std::int64_t> layers;
@@ -25,7 +25,7 @@ struct CacheInfo {
   ConstantSize constants;
   std::int64_t bf16 = 0;
   double token = 0;  // bytes of one more token after it is quantized
-  // The longest context of `batch` sequences that share `available`.
+  // Gives the longest context of `batch` sequences that share `available`.
   int max_tokens = 0;
 };
 

@@ -15,7 +15,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Tokens of a step. The limit bounds the memory for activations.
+// A step has at most this many tokens. The limit bounds the memory for activations.
 constexpr int kPromptChunk = 512;
 
 double seconds_since(Clock::time_point start) {

@@ -101,23 +101,23 @@ class Conversation {
   std::unique_ptr<Sampler> sampler_;
   int context_;
   SequenceId sequence_;
-  // The tokens of the sequence.
+  // Holds the tokens of the sequence.
   std::vector<std::int32_t> tokens_;
-  // The text of tokens_.
+  // Holds the text of tokens_.
   std::string text_;
   int most_drafted_;
   std::vector<float> logits_;  // [1 + most_drafted_, n_vocab], for the newest tokens
   std::optional<Generation> answer_;
   std::optional<AnswerEnd> end_;
-  // True if sequences begin with LongRoPE's factors for short sequences.
+  // The flag is true if sequences begin with LongRoPE's factors for short sequences.
   bool begins_short_;
   // True while this sequence uses the factors for short sequences.
   bool short_rope_;
   // Limits the completion's tokens; -1 means no limit.
   int max_tokens_ = -1;
-  // True if the completion's newest token has not been read yet.
+  // The flag is true if the completion's newest token has not been read yet.
   bool is_ahead_ = false;
-  // Null if drafts are looked up in the sequence.
+  // The pointer is null if drafts are looked up in the sequence.
   std::shared_ptr<DraftModel> draft_model_;
   // Drafts continuations of tokens_; null if drafts are disabled.
   std::unique_ptr<DraftSource> drafter_;

@@ -21,7 +21,7 @@ struct SessionOptions {
   // model/compute_device.h lists the names.
   std::string device = "cpu";
   int n_threads = 1;
-  // Has the meaning of EngineOptions::device_layers.
+  // This number has the meaning of EngineOptions::device_layers.
   int device_layers = EngineOptions{}.device_layers;
   // True puts caches where the model is; false puts them into host memory, and the CPU attends.
   bool kv_offload = true;
@@ -29,14 +29,14 @@ struct SessionOptions {
   bool verbose = false;
   // Makes a fall-back to something slower an error.
   bool strict = false;
-  // Has the meaning of EngineOptions::stop; null lets Ctrl-C end calibrations.
+  // This flag has the meaning of EngineOptions::stop; null lets Ctrl-C end calibrations.
   const std::atomic<bool>* stop = nullptr;
 };
 
 // Holds a plan that was made without calibration, for sizes and kernels.
 struct PreviewPlan {
   PlacedPlan plan;
-  // True if stand-ins replace constants that the recipe cannot work without.
+  // The flag is true if stand-ins replace constants that the recipe cannot work without.
   bool stands_in = false;
 };
 
@@ -54,8 +54,8 @@ class Session {
   // earlier use has left. Returns null if there are none or the recipe needs none.
   Result<std::shared_ptr<const Constants>> known_constants(const Recipe& recipe) const;
   // Returns the known constants. If there are none and the recipe can use some, learns them now from the text
-  // at text_path, or from the usual text if text_path is empty. Nothing is learned for a recipe that
-  // `backend` cannot serve.
+  // at text_path. An empty path selects the usual text. Nothing is learned for a recipe that `backend` cannot
+  // serve.
   Result<std::shared_ptr<const Constants>> learned_constants(const Recipe& recipe,
                                                              const std::string& text_path = "",
                                                              const AttentionBackend* backend = nullptr) const;
@@ -69,7 +69,7 @@ class Session {
   Result<PreviewPlan> preview(const Recipe& recipe, std::shared_ptr<const Constants> known) const;
   PlanReport report(const Plan& plan) const { return report_plan(plan, *backend_); }
   PlanReport report(const PreviewPlan& preview) const;
-  // The device that runs the model; null means the CPU.
+  // Returns the device that runs the model; null means the CPU.
   const ComputeDevice* device() const { return device_.get(); }
   bool caches_on_device() const { return device_ != nullptr && options_.kv_offload; }
   // Returns the bytes that caches may take in their memory. On a device, steps need part of the free memory.
@@ -97,7 +97,7 @@ class Session {
   int context_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<AttentionBackend> backend_;
-  // The device that holds the model; null means the machine's memory.
+  // Points to the device that holds the model; null means the machine's memory.
   std::shared_ptr<ComputeDevice> device_;
 };
 

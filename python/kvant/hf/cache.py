@@ -101,20 +101,20 @@ class KvantCache(Cache):
 
     def _forget(self) -> None:
         self.n_sequences, self._n_pages = 0, 0
-        # The device of all layers.
+        # All layers are on this device.
         self._device: torch.device | None = None
-        # Tokens per sequence after the step, padding included.
+        # Counts the tokens per sequence after the step, including padding.
         self._n_padded = 0
         self._lens = np.zeros(0, np.int64)
-        # int32 [batch], the lengths after the step.
+        # Holds the lengths after the step: int32 [batch].
         self._seq_lens: torch.Tensor | None = None
         self._step: Step | None = None
         self._attention: PieceAttention | None = None
-        # The graphs that were captured for the current blocks.
+        # Holds the graphs that were captured for the current blocks.
         self._graphs_here: DecodeGraphs | None = None
-        # Set if graphs run this step.
+        # Holds the graphs if they run this step.
         self._graphs: DecodeGraphs | None = None
-        # int64, the rows among the step's [batch * new] that are not padding; None means all.
+        # Holds the rows among the step's [batch * new] that are not padding, as int64. None means all rows.
         self._rows: torch.Tensor | None = None
         for layer in self.layers:
             layer.kv_cache, layer.n_padded = torch.empty(0, dtype=torch.uint8), 0
@@ -319,7 +319,7 @@ class KvantLayer(CacheLayerMixin):
         super().__init__()
         self._cache = cache
         self.kv_cache = torch.empty(0, dtype=torch.uint8)
-        # Tokens per sequence, padding included.
+        # Counts the tokens per sequence, including padding.
         self.n_padded = 0
         self.is_initialized = True
 

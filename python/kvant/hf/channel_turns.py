@@ -8,7 +8,8 @@ import torch
 Turns = list[tuple[int, int, float]]
 
 PROBED_SHIFT = 3  # tokens
-# The largest relative error of a layer's queries. BF16's rounding through all layers causes about 0.01.
+# A rotation fits a layer if the queries' relative error is at most this number. BF16's rounding through all layers
+# causes about 0.01.
 MOST_RESIDUAL = 0.1
 
 

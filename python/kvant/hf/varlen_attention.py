@@ -2,9 +2,9 @@
 a CPU, matrix products replace FlashAttention. kvant.paged.prefill takes this attention as an argument.
 
 The rows of a page attend causally to their own page, and to all earlier pages of their step. The earlier pages are
-handled in turns. In turn L, pages form groups of 2^(L+1), and the rows in the second half of each group attend to the
-first half, without a mask. Any two pages are in opposite halves of one group in exactly one turn: the highest bit in
-which their numbers differ gives this turn."""
+handled in turns. In turn L, pages form groups of 2^(L+1). The rows in the second half of each group attend to the first
+half, without a mask. Any two pages are in opposite halves of one group in exactly one turn: the highest bit in which
+their numbers differ gives this turn."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from kvant.paged.step_rules import PrefillPlan
 class Turn:
     """Describes sequences of rows that each attend to a sequence of tokens."""
 
-    # int64, rows of the step; None means all rows.
+    # Holds rows of the step as int64; None means all rows.
     rows: torch.Tensor | None
-    # int64, tokens counted through all pages.
+    # Holds tokens as int64, counted through all pages.
     tokens: torch.Tensor
     row_bounds: torch.Tensor  # int32 [n + 1]
     token_bounds: torch.Tensor
@@ -58,7 +58,7 @@ def _by_products(q, keys, values, row_bounds: list[int], token_bounds: list[int]
         n_tokens = end_token - first_token
         for begin in range(first, end, ROWS_TOGETHER):
             rows = slice(begin, min(begin + ROWS_TOGETHER, end))
-            # [n_kv_heads, rows of all query heads of the group, head_dim]
+            # The shape is [n_kv_heads, rows of all query heads of the group, head_dim].
             of_heads = q[rows].float().transpose(0, 1).reshape(len(k), -1, q.shape[2])
             scores = (of_heads @ k.transpose(1, 2) * scale).view(len(k), group, -1, n_tokens)
             if causal:

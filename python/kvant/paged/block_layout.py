@@ -3,10 +3,10 @@
     sealed block: the sink (SinkLayout), then K page and V page of KV head 0, of head 1, ...
     tail block:   as many whole unquantized pages (128 tokens of one head and side, BF16) as fit
 
-A request has sealed blocks, which it may share, and a fixed number of tail blocks of its own for the page that is being
-filled. If drafts may reach past that page's end, the tail blocks have room for the next page too, and the two places
-alternate. Only the first sealed block of a request has a sink. Requests that share this block, because they share a
-prefix, thereby share the sink."""
+A request has sealed blocks, which it may share. It also has a fixed number of tail blocks of its own, for the page that
+is being filled. If drafts may reach past that page's end, the tail blocks have room for the next page too, and the two
+places alternate. Only the first sealed block of a request has a sink. Requests that share this block, because they
+share a prefix, thereby share the sink."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kvant.paged.sink_layout import SinkLayout
 
 SIDES = 2
 BF16_BYTES = 2
-# Bytes. Tail pages are found and copied in units of this size or a larger one.
+# Tail pages are found and copied in units of this many bytes or more.
 ALIGNMENT = 512
 
 
@@ -31,7 +31,7 @@ class BlockLayout:
     value_page_bytes: int
     sink_tokens: int = 0
     tail_pages: int = 1  # pages per head and side
-    # Has the meaning of SinkLayout.has_rows.
+    # The flag has the meaning of SinkLayout.has_rows.
     has_rows: bool = False
 
     @cached_property

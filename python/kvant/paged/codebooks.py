@@ -13,7 +13,7 @@ import torch
 
 # Each head's codebook begins at a multiple of this many numbers.
 ALIGNMENT = 128
-# The largest number in half precision.
+# Half precision has no larger number.
 LARGEST = 65504.0
 
 

@@ -17,13 +17,14 @@ from kvant.paged.model_constants import ModelConstants
 from kvant.paged.recipes import Recipe, allocated, calibrated, has_codebook
 
 # These are names of arrays in the file. The comment of each name describes its array.
-# [head_dim][RANK] directions, then [head_dim][2] turns; see src/format/page_metric.h.
+# The array holds [head_dim][RANK] directions, then [head_dim][2] turns (src/format/page_metric.h).
 PAGE_METRIC = "page-metric"
 # The format's name follows; the array holds the centroids one after another (src/format/vq.cc).
 CODEBOOK = "codebook/"
-# [head_dim]; see src/transform/smooth.cc.
+# The array is [head_dim] (src/transform/smooth.cc).
 SMOOTH = "smooth"
-# [head_dim], present if the engine balances the norms of queries and keys (src/model/query_key_balance.h).
+# The array is [head_dim]. It exists if the engine balances the norms of queries and keys
+# (src/model/query_key_balance.h).
 KEY_FACTORS = "key-factors"
 
 
@@ -38,7 +39,7 @@ class ModelShape:
     softmax_scale: float
     trained_context: int  # tokens
     n_vocab: int
-    # True if RoPE rotates channels 2 i and 2 i + 1 together; otherwise it rotates i and i + half of the rotated
+    # The flag is true if RoPE rotates channels 2 i and 2 i + 1. Otherwise it rotates i and i + half of the rotated
     # channels.
     turns_neighbours: bool = False
 
@@ -55,12 +56,12 @@ class Constants:
     """Holds the constants of one recipe. `recipe` is the recipe with everything that the constants decide."""
 
     recipe: Recipe
-    # The fingerprint of the checkpoint.
+    # Identifies the checkpoint (kvant.paged.checkpoint).
     fingerprint: str
-    # The model's name in messages.
+    # Names the model in messages.
     model: str
     of_model: ModelConstants
-    # True if `kvant calibrate` made the constants for a GGUF file, whose fingerprint has another form.
+    # The flag is true if `kvant calibrate` made the constants for a GGUF file, whose fingerprint has another form.
     is_of_gguf: bool = False
 
 

@@ -3,12 +3,12 @@ treats several rows as the queries of one sequence and reads the pages once for 
 see the same sealed pages. A request is therefore divided into several sequences (kvant.torch.StepPlan): its rows up to
 the end of a page, and the rows after the page's end.
 
-The device knows how many drafts of the previous step were accepted, but the host does not always know, so nothing here
-depends on the host's lengths. A page whose end the rows reach is sealed in the step, for the rows after that end. Some
-tokens of the page may be rejected later, but the seal leaves no trace. The page goes into a block that only the request
-uses until all of its tokens are accepted (KvantSealedManager). The page's unquantized tokens stay in the tail, which
-has separate room for rows after the page's end. After other tokens have replaced rejected ones, the page is sealed
-again before any other request sees it."""
+The device knows how many drafts of the previous step were accepted, but the host does not always know. Nothing here
+therefore depends on the host's lengths. A page whose end the rows reach is sealed in the step, for the rows after that
+end. Some tokens of the page may be rejected later, but the seal leaves no trace. The page goes into a block that only
+the request uses until all of its tokens are accepted (KvantSealedManager). The page's unquantized tokens stay in the
+tail, which has separate room for rows after the page's end. After other tokens have replaced rejected ones, the page is
+sealed again before any other request sees it."""
 
 from __future__ import annotations
 

@@ -17,9 +17,9 @@ class KeyMetrics:
     """Holds the metrics of all layers in order. All tensors are float32 and on one device."""
 
     directions: torch.Tensor  # [n_layers, n_kv_heads, head_dim, RANK]
-    # [n_layers, head_dim, 2]: each channel's partner, and the angle by which RoPE rotates the channel per token.
+    # [n_layers, head_dim, 2] holds each channel's partner, and the angle by which RoPE rotates the channel per token.
     turns: torch.Tensor
-    # [head_dim, head_dim], the matrix that makes queries match stored keys; None means that there is none.
+    # The [head_dim, head_dim] matrix makes queries match stored keys; None means that there is none.
     basis: torch.Tensor | None
 
     def __post_init__(self):
@@ -58,15 +58,16 @@ class KeyMetrics:
 
 def channel_orders(metrics: KeyMetrics, neighbours: bool) -> list[torch.Tensor]:
     """Returns for each layer int64 [head_dim], the channel of the metrics at each wanted place. In the wanted order,
-    RoPE rotates neighbouring channels together (as in GGUF files of Llama's kind), or channel i with channel i + half
-    of the rotated channels (as in checkpoints). Raises ValueError if the channels of a layer rotate in another way."""
+    RoPE rotates neighbouring channels together, as in GGUF files of Llama's kind. Otherwise it rotates channel i with
+    channel i + half of the rotated channels, as in checkpoints. Raises ValueError if the channels of a layer rotate in
+    another way."""
     return [_order(turns[:, 0].round().long(), neighbours) for turns in metrics.turns]
 
 
 def _order(partners: torch.Tensor, neighbours: bool) -> torch.Tensor:
     """partners: int64 [head_dim], the channel with which each channel rotates, or the channel itself."""
     channels = torch.arange(len(partners))
-    # The number of rotated channels, which come first.
+    # The first n channels are rotated.
     n = int((partners != channels).sum())
     half = torch.where(channels < n // 2, channels + n // 2, channels - n // 2)
     in_halves, in_pairs = (torch.equal(partners[:n], x[:n]) for x in (half, channels ^ 1))

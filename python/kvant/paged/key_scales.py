@@ -1,5 +1,5 @@
 """Smooths keys (VecInfer, section 3.2). Each channel of the keys is divided by the square root of its largest
-calibrated value, and the channel of the queries is multiplied by it. Scores do not change."""
+calibrated value. The channel of the queries is multiplied by this square root. Scores do not change."""
 
 from __future__ import annotations
 

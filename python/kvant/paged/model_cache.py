@@ -16,7 +16,7 @@ from kvant.paged.sequence_layout import SequenceLayout
 from kvant.paged.sink_layout import UNIT_BYTES
 
 MAX_TABLE_ENTRY = 2**31 - 1
-# The largest number of queries of a sequence in one call.
+# A sequence has at most this many queries in one call.
 MAX_QUERIES = 8
 
 
@@ -122,8 +122,8 @@ class ModelCache:
                      page_stride=stride, **formats.offsets)
 
     def of_sealed(self, blocks: torch.Tensor) -> dict[str, Any]:
-        """Returns the other members of a Layer with sealed pages, for the layer with these blocks: codebooks, and the
-        places of pages in a block if formats differ by head."""
+        """Returns the other members of a Layer with sealed pages, for the layer with these blocks. They are codebooks,
+        and the places of pages in a block if formats differ by head."""
         codebooks = {} if self._codebooks is None else self._codebooks.of_layer(self._layer_of(blocks))
         return self._formats_of(blocks).of_sealed | codebooks
 

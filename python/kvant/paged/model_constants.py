@@ -15,11 +15,11 @@ from kvant.paged.key_scales import KeyScales
 class ModelConstants:
     """Holds the constants of all layers. A member is None if the recipe does not use it."""
 
-    # The costs of errors of keys, for trellis formats.
+    # Trellis formats need the costs of errors of keys.
     metrics: KeyMetrics | None = None
-    # For vector formats.
+    # Vector formats need codebooks.
     codebooks: Codebooks | None = None
-    # For smoothed keys.
+    # Smoothed keys need scales.
     key_scales: KeyScales | None = None
 
     @property

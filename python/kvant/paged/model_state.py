@@ -32,12 +32,12 @@ class Step:
     n_decodes: int = 0
     n_decode_rows: int = 0
     n_rows: int = 0
-    # True if decoded requests may have several rows.
+    # The flag is true if decoded requests may have several rows.
     has_drafts: bool = False
     prefill: prefill.PrefillStep | None = None
-    # The quality guard's check in this step.
+    # The quality guard makes this check in the step.
     check: Check | None = None
-    # The address of the blocks of the layer to check.
+    # Holds the address of the blocks of the layer to check.
     checked: int = 0
     # The first layer makes this object, so a captured step makes it again in each replay.
     _decode: decode.DecodeStep | None = field(default=None, repr=False)
@@ -68,9 +68,9 @@ class ModelState:
         explains softcap."""
         self.recipe, self.layout, self.n_heads, self.softmax_scale = recipe, layout, n_heads, softmax_scale
         self.max_drafts, self.constants, self.softcap = max_drafts, constants, softcap
-        # vLLM's attention layers, whose `kv_cache` are their blocks.
+        # Lists vLLM's attention layers, whose `kv_cache` are their blocks.
         self.layers: list = []
-        # False if other layers use blocks of the pool too.
+        # The flag is false if other layers use blocks of the pool too.
         self.is_all = True
         self.cache: ModelCache | None = None
         # Receives the quality guard's reports; None means no guard.

@@ -9,7 +9,7 @@ from typing import Any
 from kvant.c_api import Shape
 from kvant.paged.block_layout import SIDES
 
-# The formats of K and of V.
+# A pair holds the formats of K and of V.
 Pair = tuple[str, str]
 
 

@@ -1,6 +1,5 @@
 """Serves requests with several new tokens. The rows of these tokens go into pages (scratch_pages). Then the rows attend
-to the pages by the library, which reads pages and rows in place (prompt_pages), or by a kernel that reads rows
-(prompt_rows)."""
+to the pages. The library reads pages and rows in place (prompt_pages), or another kernel reads rows (prompt_rows)."""
 
 from __future__ import annotations
 

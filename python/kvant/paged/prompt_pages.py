@@ -29,7 +29,7 @@ WORKSPACE_BYTES = 32 << 20
 class Call:
     """Holds what all layers share in one call. Arrays are int32 and on the device."""
 
-    # Selects among the step's prefilled rows.
+    # Selects the rows of this call among the step's prefilled rows.
     rows: slice
     shape: PromptShape
     table: torch.Tensor  # [n_seqs, pages], blocks of the sealed pages
@@ -37,9 +37,9 @@ class Call:
     query_begins: torch.Tensor  # [n_seqs + 1]
     token_begins: torch.Tensor
     sealed_begins: torch.Tensor
-    # [rows], the number of sealed pages that each row sees; None means all.
+    # Holds the number of sealed pages that each row sees, [rows]; None means all.
     query_pages: torch.Tensor | None
-    # [n_seqs], the first unquantized token; None means that there are no unquantized rows.
+    # Holds the first unquantized tokens, [n_seqs]; None means that there are no unquantized rows.
     first_tokens: torch.Tensor | None
     sink_ids: torch.Tensor | None  # [n_seqs, 2 * n_kv_heads]
     # True for the first of the calls for these rows.

@@ -3,8 +3,8 @@ dequantized:
 
 1. One causal attention covers all pieces. Each piece attends to its own page, unquantized, and to earlier pages of its
 request that this step sealed.
-2. For requests with pages from earlier steps, some of these pages at a time are dequantized, attended to without a
-mask, and merged into the result."""
+2. Pages from earlier steps are dequantized a few at a time. Attention to them needs no mask and is merged into the
+result."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ class Stretch:
     end_row: int
     first_page: int
     n_pages: int
-    # int32 [1], the number of pages of the whole prefix.
+    # Holds the number of pages of the whole prefix: int32 [1].
     pages: torch.Tensor
     table: torch.Tensor  # int32 [n_pages of the request]
     row_bounds: torch.Tensor  # int32 [2]: 0, rows
     token_bounds: torch.Tensor  # int32 [2]: 0, tokens
-    # int32 [1, 2 * n_kv_heads], set for the stretch that begins with a sink.
+    # Holds the sink pages, int32 [1, 2 * n_kv_heads], for the stretch that begins with a sink.
     sink_ids: torch.Tensor | None
 
 
@@ -54,13 +54,13 @@ class VisibleRows:
     n_tokens: torch.Tensor
     visible: torch.Tensor
     n_visible_tokens: torch.Tensor
-    # int32, the blocks of the full pieces that later pieces see.
+    # Holds the blocks of the full pieces that later pieces see: int32.
     seen_blocks: torch.Tensor
-    # int32, as many ones as seen_blocks has entries.
+    # Holds as many ones as seen_blocks has entries: int32.
     ones: torch.Tensor
-    # int64, unquantized copies of the pieces with sinks that later pieces see.
+    # Holds the unquantized pages of pieces with sinks that later pieces see: int64 indices.
     first: torch.Tensor
-    # int64, quantized copies of the pieces in `first`.
+    # Holds the quantized pages of these pieces: int64 indices.
     first_seen: torch.Tensor
     stretches: tuple[Stretch, ...]
 

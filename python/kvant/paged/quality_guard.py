@@ -37,9 +37,9 @@ CHECKS_TO_WARN = 3  # checks of each layer
 class GuardReport:
     """Holds the findings for the layers that have been checked."""
 
-    # The relative error of attention outputs by layer.
+    # Maps layers to the relative errors of their attention outputs.
     errors: dict[int, float]
-    # The fewest checks of a layer; 0 means that some layer has not been checked.
+    # Counts the checks of the layer that was checked least; 0 means that some layer has not been checked.
     checks: int
 
     @property
@@ -75,16 +75,16 @@ class Check:
 
     guard: QualityGuard
     layer: int
-    # The prompt's last row among the step's prefilled rows.
+    # Gives the prompt's last row among the step's prefilled rows.
     row: int
-    # int32 [1, pages], scratch pages of the watched pages, of the incomplete page, and of the sink.
+    # Holds scratch pages of the watched pages, of the incomplete page, and of the sink: int32 [1, pages].
     plain_pages: torch.Tensor
     sealed_blocks: torch.Tensor  # int32 [1, watched]
     plain_tokens: torch.Tensor  # int32 [1]
     sealed_pages: torch.Tensor  # int32 [1]
-    # The first watched token; earlier tokens of the check belong to the sink.
+    # Gives the first watched token; earlier tokens of the check belong to the sink.
     first: int
-    # The end of the unquantized tokens after the watched pages.
+    # Gives the end of the unquantized tokens after the watched pages.
     end: int
 
     def measure(self, scratch: ScratchPages, blocks: torch.Tensor, q: torch.Tensor, sink_logits: torch.Tensor | None) -> None:
@@ -97,11 +97,11 @@ class QualityGuard:
     def __init__(self, cache: ModelCache, n_layers: int, report: Callable[[GuardReport], None]):
         """Calls report() every 15 seconds if there are new checks."""
         self._cache, self._n_layers, self._report = cache, n_layers, report
-        # Squared differences, squares and number of checks of each layer.
+        # Holds the sum of squared differences, the sum of squares and the number of checks of each layer.
         self._sums = torch.zeros(n_layers, 3, dtype=torch.float32, device=cache.device)
         self._n_steps = self._n_checks = self._n_reported = 0
         self._last = time.monotonic()
-        # The sums on their way to the host.
+        # Holds the sums while they are copied to the host.
         self._copy: torch.Tensor | None = None
         self._arrived: torch.cuda.Event | None = None
 

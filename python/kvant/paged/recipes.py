@@ -39,23 +39,23 @@ OTHER_NAMES = {
 
 @dataclass(frozen=True)
 class Recipe:
-    # The recipe's name in messages: the registry's name with the differing items, or the text.
+    # Gives the recipe's name in messages: the registry's name with the differing items, or the text.
     name: str
     key_format: str
     value_format: str
     key_hadamard: bool = False
     value_hadamard: bool = False
     sink: int = 0  # tokens
-    # True if calibration moves errors of K to directions that queries read least.
+    # The flag is true if calibration moves errors of K to directions that queries read least.
     is_shaped: bool = False
     # Prompts attend exactly, or by FlashQ with q, K, V and weights in INT8.
     prompt: str = EXACT
-    # True if channels of K are divided by calibrated factors before rotation.
+    # The flag is true if channels of K are divided by calibrated factors before rotation.
     key_smooth: bool = False
-    # The text that asked for the recipe.
+    # Holds the text that asked for the recipe.
     asked: str = field(default="", compare=False)
-    # The formats (K, V) of each layer and KV head, if calibration measured their sensitivities. If empty, key_format
-    # and value_format apply.
+    # Holds the formats (K, V) of each layer and KV head if calibration measured their sensitivities. If empty,
+    # key_format and value_format apply.
     by_head: tuple[tuple[tuple[str, str], ...], ...] = ()
 
     @property
@@ -143,9 +143,9 @@ def _registry() -> tuple[dict[str, str], dict[str, dict]]:
 class _Written:
     """Holds a recipe as it was written, before it is known whether the cache supports it."""
 
-    # Empty if the recipe has no name.
+    # The text is empty if the recipe has no name.
     name: str
-    # Only the values that differ from the defaults.
+    # Holds only the values that differ from the defaults.
     values: Mapping[str, str]
 
 

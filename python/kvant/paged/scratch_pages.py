@@ -27,22 +27,22 @@ class PrefillStep:
     row_piece: torch.Tensor
     row_token: torch.Tensor
     full: torch.Tensor
-    # int32 [n, 2], the blocks of full pieces.
+    # Holds the blocks of full pieces: int32 [n, 2].
     full_table: torch.Tensor
-    # int32 [n], the column in full_table: 0 for the first page of a request, else 1.
+    # Holds columns of full_table, int32 [n]: 0 for the first page of a request, else 1.
     full_place: torch.Tensor
-    # int32 [n], the numbers of full pieces' pages in their requests.
+    # Holds the numbers of full pieces' pages in their requests: int32 [n].
     full_page: torch.Tensor
-    # int32 [n, 2 * n_kv_heads], the places of the sinks of full pieces that are first pages.
+    # Holds the places of the sinks of full pieces that are first pages: int32 [n, 2 * n_kv_heads].
     full_sinks: torch.Tensor | None
-    # int32, one zero per full piece.
+    # Holds one zero per full piece: int32.
     zeros: torch.Tensor
     entering: torch.Tensor  # int64
-    # int64 [n * 2 * n_kv_heads * units of a page], the places of entering pieces in the layer's blocks.
+    # Holds the places of entering pieces in the layer's blocks: int64 [n * 2 * n_kv_heads * units of a page].
     entering_units: torch.Tensor
     leaving: torch.Tensor
     leaving_units: torch.Tensor
-    # None if a request starts within a page, or if rows must be changed or read several times.
+    # The value is None if a request starts within a page, or if rows must be changed or read several times.
     in_place: InPlace | None
     # The first layer's attention stores this object for the other layers.
     attention: Any = field(default=None, repr=False)
@@ -54,11 +54,11 @@ class InPlace:
 
     full_rows: torch.Tensor  # int32 [n], the first rows of full pieces
     leaving_rows: torch.Tensor  # int64 [rows of leaving pieces]
-    # int32, for each row the leaving piece that contains it.
+    # Holds for each row the leaving piece that contains the row: int32.
     leaving_row_piece: torch.Tensor
-    # int32, for each row its place in the page.
+    # Holds for each row its place in the page: int32.
     leaving_row_token: torch.Tensor
-    # int32 [n leaving, 2 * n_kv_heads], the tail pages of leaving pieces.
+    # Holds the tail pages of leaving pieces: int32 [n leaving, 2 * n_kv_heads].
     leaving_ids: torch.Tensor
 
 

@@ -2,9 +2,9 @@
 
     sinks (SinkLayout) of all sequences, their tails (128 tokens of each head and side, BF16), then blocks of sealed pages
 
-A block is 128 tokens of a sequence: K page and V page of KV head 0, of head 1, and so on, each with the bytes of its
-format. Layers with other formats therefore have blocks of another size. The numbers of tails, sinks and blocks are
-equal in all layers."""
+A block is 128 tokens of a sequence: K page and V page of KV head 0, then of head 1, and so on. Each page has the bytes
+of its format. Layers with other formats therefore have blocks of another size. The numbers of tails, sinks and blocks
+are equal in all layers."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class SequenceLayout:
     sink_tokens: int = 0
     n_sequences: int = 1
     tail_pages: int = 1  # pages per head and side
-    # Tail blocks per sequence; the block has the sequence's number.
+    # Each sequence has one tail block, which has the sequence's number.
     tail_blocks: int = 1
-    # Has the meaning of SinkLayout.has_rows.
+    # The flag has the meaning of SinkLayout.has_rows.
     has_rows: bool = False
 
     def of_sequences(self, n: int) -> SequenceLayout:

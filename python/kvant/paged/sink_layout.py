@@ -27,9 +27,9 @@ UNIT_BYTES = 16
 class SinkLayout:
     n_kv_heads: int
     head_dim: int
-    # 0 (no sink) to MAX_SINK.
+    # The number is 0 (no sink) to MAX_SINK.
     n_tokens: int
-    # True if unquantized pages are rows, as on a CPU.
+    # The flag is true if unquantized pages are rows, as on a CPU.
     has_rows: bool = False
 
     def __post_init__(self):

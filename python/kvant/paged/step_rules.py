@@ -31,9 +31,9 @@ def bounds(counts: np.ndarray) -> np.ndarray:
 class Prefix:
     """Describes the part of a request that was sealed before the step, and the new tokens that see this part."""
 
-    # The number among the prefilled requests.
+    # Gives the number of the request among the prefilled requests.
     request: int
-    # The index among the step's prefilled rows.
+    # Gives the index of the first row among the step's prefilled rows.
     first_row: int
     end_row: int
     n_pages: int
@@ -48,26 +48,26 @@ class PrefillPlan:
     computed: np.ndarray  # [requests]: n
     query_lens: np.ndarray  # [requests]: q
     request: np.ndarray
-    # The number of the page in its request.
+    # Holds the number of the page in its request.
     page: np.ndarray
     n_rows: np.ndarray
-    # The tokens of the page after the step.
+    # Counts the tokens of the page after the step.
     n_tokens: np.ndarray
     row_piece: np.ndarray  # [n_rows], the piece of each row
     row_token: np.ndarray  # [n_rows], the place of each row in its page
-    # Pieces that fill their page.
+    # Lists pieces that fill their page.
     full: np.ndarray
-    # Pieces of `full` that later tokens of the step see sealed.
+    # Lists pieces of `full` that later tokens of the step see sealed.
     seen: np.ndarray
-    # Pieces of `full` that fill the first page of their request.
+    # Lists pieces of `full` that fill the first page of their request.
     first: np.ndarray
-    # The index in `seen` of each piece of `first`, or -1 if no later token of the step sees the piece.
+    # Holds the index in `seen` of each piece of `first`, or -1 if no later token of the step sees the piece.
     first_seen: np.ndarray
-    # Pieces whose page already has tokens in the tail.
+    # Lists pieces whose page already has tokens in the tail.
     entering: np.ndarray
-    # Pieces whose page stays unquantized and goes to the tail.
+    # Lists pieces whose page stays unquantized and goes to the tail.
     leaving: np.ndarray
-    # The number of tokens in the pages to which a piece attends, including its own page.
+    # Counts the tokens in the pages to which a piece attends, including its own page.
     n_visible_tokens: np.ndarray
     prefixes: tuple[Prefix, ...]
 
@@ -82,7 +82,7 @@ class PrefillPlan:
         first_page = self.computed // PAGE
         place = np.full(self.n_pieces, -1)
         place[self.seen] = np.arange(len(self.seen))
-        # The number of earlier pieces of the request.
+        # Counts the earlier pieces of the request.
         earlier = self.page - first_page[self.request]
         visible = np.zeros((self.n_pieces, int(earlier.max(initial=-1)) + 1), np.int32)
         for piece, n in enumerate(earlier):
@@ -115,7 +115,7 @@ def plan_prefill(computed: np.ndarray, query_lens: np.ndarray) -> PrefillPlan:
     n_pieces = last_page - first_page + 1
     request = np.repeat(np.arange(len(computed)), n_pieces)
     first_piece = np.cumsum(n_pieces) - n_pieces
-    # The number of the piece in its request.
+    # Numbers the pieces of each request from 0.
     within = np.arange(len(request)) - first_piece[request]
     page = first_page[request] + within
     begin = np.maximum(computed[request], page * PAGE)

@@ -145,7 +145,8 @@ def decode_attention(q: torch.Tensor, sealed_pool: torch.Tensor, sealed_table: t
                      value_format: str, softmax_scale: float) -> torch.Tensor:
     """Attends with one token of each sequence, q [n_seqs, n_heads, head_dim], to its sealed pages and the tokens of its
     tail. sealed_pages, tail_tokens: int32 [n_seqs], their counts. The result has q's type. A q of [n_seqs, tokens,
-    n_heads, head_dim] holds the last 2 to 8 tokens of each sequence, each of which sees the tokens up to itself."""
+    n_heads, head_dim] holds the last 2 to 8 tokens of each sequence. Each of these tokens sees the tokens up to itself.
+    """
     _check_pages(sealed_pool, sealed_table)
     n_seqs, n_kv_heads, _ = sealed_table.shape
     _check_pages(tail_pool, tail_table, n_seqs, n_kv_heads, "tail")

@@ -36,7 +36,7 @@ class Release:
     sealed_spec: Callable[..., Any]
     # Takes n_kv_heads, head_size, block_bytes, blocks_per_request.
     tail_spec: Callable[..., Any]
-    # The supported methods of speculative decoding.
+    # Lists the supported methods of speculative decoding.
     drafts_of: tuple[str, ...]
 
 

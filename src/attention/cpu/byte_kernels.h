@@ -3,7 +3,7 @@
 // directly, without decoding the page first. format/code_order.h describes the order of the codes.
 //
 // This header and the headers of the instruction sets use no inline functions of the standard library. The
-// files of an instruction set are compiled with other flags, and the linker could pick their copy of such a
+// files of an instruction set are compiled with other flags. The linker could pick their copy of an inline
 // function for code that runs on every machine.
 #pragma once
 
@@ -53,10 +53,11 @@ struct NextBytes {
 };
 
 // Describes the codes of a page. Pages of wide vectors hold bytes that codebook_lookup.h has looked up
-// before. For scores these bytes form groups of 1 channel; for a mix they form 4 positions, with channel r *
+// before. For scores these bytes form groups of 1 channel. For a mix they form 4 positions, with channel r *
 // groups + g at position r of group g.
 struct CodePage {
-  // The codes are in their side's order. Whatever follows them begins a multiple of 64 bytes after their start.
+  // The codes are in their side's order. Whatever follows them begins a multiple of 64 bytes after their
+  // start.
   const std::uint8_t* codes;
   CodeMeaning meaning;
   int bits;
@@ -84,7 +85,7 @@ inline constexpr int kWholeMax = 119;
 // Holds the weights of a page's tokens as integers, packed as the instruction set needs them.
 struct ByteWeights {
   std::uint64_t octets[kPageTokens / 8][2];
-  // The sum of the integers.
+  // Holds the sum of the integers.
   std::int32_t sum;
   float unit;
 };
@@ -204,9 +205,9 @@ struct ByteTask {
 
 // Holds the weights of one row over the tokens of a page.
 struct ByteWeighing {
-  // The largest log2(weight * scale). The value -inf means that no token is seen, and all bytes are 0.
+  // Holds the largest log2(weight * scale). The value -inf means that no token is seen, and all bytes are 0.
   float top;
-  // The sum of the weights in units of 2^top.
+  // Holds the sum of the weights in units of 2^top.
   float sum;
 };
 inline constexpr float kLargestByte = 255;
@@ -223,10 +224,10 @@ struct PromptKernels {
 
 // Holds the kernels of one instruction set.
 struct ByteKernels {
-  // For example "avx512".
+  // An example is "avx512".
   const char* name;
-  // True if the kernels look up codes of vectors fast; otherwise a page's codes are looked up before the
-  // products.
+  // The flag is true if the kernels look up codes of vectors fast; otherwise a page's codes are looked up
+  // before the products.
   bool large_tables;
   CodebookLookup lookup;
 

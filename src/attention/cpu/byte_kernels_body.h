@@ -1,8 +1,8 @@
 // Implements the kernels of byte_kernels.h once, over a class `Isa` that wraps an instruction set. The file
 // of each instruction set defines its Isa and includes this header inside its own namespace.
 //
-// An Isa has three types: Bytes, a register of kBytes bytes; Codes, a register in the form that the products
-// need; and Ints, the sums of these products. An Isa also has these members:
+// An Isa has three types. Bytes is a register of kBytes bytes, Codes a register in the form that the products
+// need, and Ints the sums of these products. An Isa also has these members:
 //
 //   load                       loads kBytes bytes
 //   Groups, first_groups(n)    select the first n groups of 8 bytes of a register; n is 4 or all

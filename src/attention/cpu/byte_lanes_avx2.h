@@ -4,9 +4,9 @@
 #include "attention/cpu/float_lanes_avx2.h"
 
 // The table holds the levels of 16 nibbles. The level of a state (trellis_code.h) is the sum of two entries,
-// for the low and the high nibble of the mixed state. This works if both shifts add up to at least 8: no bit
-// that the mix changes is then folded, so every bit of the mixed state has a weight of its own. A mix by 4 or
-// more undoes itself.
+// for the low and the high nibble of the mixed state. The sum is right if both shifts add up to at least 8.
+// No bit that the mix changes is then folded, so every bit of the mixed state has its own weight. A mix by 4
+// or more undoes itself.
 struct NibbleTable {
   std::uint8_t levels[16];
 };
@@ -33,7 +33,7 @@ struct Avx2 : WordPacking {
     __m256i even, odd;
   };
   using Ints = __m256i;
-  // Packed by pack_weights().
+  // pack_weights() packs the two registers.
   struct Weights {
     __m256i first, second;
   };

@@ -82,7 +82,7 @@ struct Avx2CentroidPairs {
     const __m256i first = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes));
     const __m256i channel0 = Table(page.channels, first).look_up();
     const __m256i channel1 = Table(page.channels + 256, first).look_up();
-    // Even groups, then odd groups.
+    // The first register holds even groups, the second odd groups.
     const __m256i even = _mm256_unpacklo_epi64(channel0, channel1);
     const __m256i odd = _mm256_unpackhi_epi64(channel0, channel1);
     store(to, _mm256_permute2x128_si256(even, odd, 0x20));

@@ -23,7 +23,7 @@ struct WideCodes {
 struct ByteCodes {
   const std::uint8_t* codes;
   const std::uint8_t* channels;  // [vector_channels][256]
-  // [256][vector_channels]; with 2 channels each centroid appears twice, [256][4].
+  // Holds [256][vector_channels]. With 2 channels each centroid appears twice, which gives [256][4].
   const std::uint8_t* centroids;
   int vector_channels;  // 2, 4 or 8
   int d;

@@ -139,7 +139,7 @@ class CpuAttention final : public PageAttention {
   static void weigh(const QueryTile& tile, std::span<const PageView> pages, const AttentionRules& rules,
                     cpu::PageProducts& products, RunWeights& run) {
     const int n_rows = tile.rows(), n_tokens = tokens_of(pages);
-    // Reserve whole pages, because the tail grows.
+    // Whole pages are reserved, because the tail grows.
     run.weights.reserve(n_rows * pages.size() * kPageTokens);
     run.weights.resize(static_cast<std::size_t>(n_rows) * n_tokens);
     run.max.resize(n_rows);

@@ -139,11 +139,11 @@ TEST_P(CpuBackend, AttendsAtEveryLength) {
   }
 }
 
-// A prompt's 16-bit products round q and P to multiples of 1 / 32512 of a row's largest value, with an RMS
-// error of 0.29 (1 / sqrt(12)) of a multiple. A score then errs by 9e-6 * max |q| * |K|, which stays below
-// 1e-4 with the outlier channels of this test. The score's weight errs in proportion. Rounded weights add at
-// most 9e-6 * sqrt(128) = 1e-4 of |V| per page. Codes of 1 bit come near the bound (2.6e-4 was seen), because
-// all their values are large compared with the outputs.
+// A prompt's 16-bit products round q and P to steps of 1 / 32512 of a row's largest value. The RMS error is
+// 0.29 (1 / sqrt(12)) of a step. A score then errs by 9e-6 * max |q| * |K|, which stays below 1e-4 with the
+// outlier channels of this test. The score's weight errs in proportion. Rounded weights add at most 9e-6 *
+// sqrt(128) = 1e-4 of |V| per page. Codes of 1 bit come near the bound (2.6e-4 was seen), because all their
+// values are large compared with the outputs.
 constexpr double kPromptError = 3e-4;
 
 // The queries fill whole and incomplete pages, and attend to sealed and unsealed pages.

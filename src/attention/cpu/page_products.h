@@ -72,19 +72,19 @@ class PageProducts {
   CodeScheme scheme_;  // scheme of the current page
   CodeParameters parameters_;
   const Format* parameters_of_ =
-      // The format that set the parameters last. A format sets the same vectors for every page.
+      // This format set the parameters last. A format sets the same vectors for every page.
       nullptr;
   std::vector<ByteQuery> queries_;  // [rows]
-  // The group_channels for which queries_ are packed; 0 if they contain the scales of one page.
+  // Gives the group_channels for which queries_ are packed; 0 if they contain the scales of one page.
   int prepared_channels_ = 0;
   std::vector<float> query_sums_;  // [rows, token groups]
-  // The token groups of query_sums_; 0 if query_sums_ is not set.
+  // Gives the token groups of query_sums_; 0 if query_sums_ is not set.
   int summed_groups_ = 0;
   std::vector<std::int32_t> sums_;    // [rows, kPageTokens]
   std::vector<float> weight_sums_;    // [rows], over the tokens of a block
   std::vector<ByteWeights> weights_;  // [rows, token groups]
   std::vector<float> ordered_;        // [rows, d], outputs as [group_channels][groups]
-  // The group_channels of ordered_; 0 if ordered_ holds nothing.
+  // Gives the group_channels of ordered_; 0 if ordered_ holds nothing.
   int ordered_channels_ = 0;
   std::vector<float> ordered_scale_;    // [d]
   std::vector<float> rows_;             // [kPageTokens, d], decoded rows

@@ -51,24 +51,24 @@ class PromptProducts {
   // Holds [rows of the tile, d / 4] words. With n = group_channels_, word block * n + i holds channels n * (4
   // * block + k) + i for k = 0 .. 3.
   std::vector<std::uint32_t> queries_;
-  // 0 if queries_ is not set.
+  // The value is 0 if queries_ is not set.
   int group_channels_ = 0;
   std::vector<float> query_scales_;   // [rows of the tile]
   std::vector<float> values_;         // [kPageTokens, d], decoded K, later decoded V
   std::vector<std::uint32_t> words_;  // [kPageTokens, d / 4], bytes of K before the transposition
   std::vector<std::uint32_t> keys_;   // [d / 4, kPageTokens]
   std::vector<std::uint32_t> mixed_;  // [kPageTokens / 4, d], bytes of V
-  // [kPageTokens]; cancels what the queries' bias of 128 adds to the sums.
+  // Cancels what the queries' bias of 128 adds to the sums, [kPageTokens].
   std::vector<std::int32_t> first_;
   std::vector<float> key_scales_, value_scales_;    // [kPageTokens]
   std::vector<float> log_scales_, inverse_scales_;  // [kPageTokens], of the scales of V
   std::vector<float> scores_;                       // [current rows, kPageTokens]
   std::vector<std::uint8_t> weights_;               // [current rows, kPageTokens]
-  // [d], equal for all tokens of the page; empty means 0.
+  // Hold offsets [d] that are equal for all tokens of the page; empty means 0.
   std::vector<float> key_offsets_, value_offsets_;
-  // [current rows]; sums of weights in the units of partial.accumulator.
+  // Holds sums of weights in the units of partial.accumulator, [current rows].
   std::vector<float> sums_;
-  // Parameters of a page's codes.
+  // Holds the parameters of a page's codes.
   CodeParameters parameters_;
   std::vector<float> factors_;  // [current rows]
 };

@@ -57,13 +57,13 @@ class TileProducts {
   const AttentionRules* rules_ = nullptr;
   Operand k_, v_;
   std::vector<ByteQuery> queries_;  // [rows of the tile]
-  // True if queries_ contain no scales of channels, so other pages can use them.
+  // The flag is true if queries_ contain no scales of channels, so other pages can use them.
   bool prepared_ = false;
   std::vector<float> query_sums_;  // [rows of the tile, token groups of K]
-  // The token groups of query_sums_; 0 if query_sums_ is not set.
+  // Gives the token groups of query_sums_; 0 if query_sums_ is not set.
   int summed_groups_ = 0;
   std::vector<float> scores_;  // [current rows, kPageTokens]
-  // [current rows]; the largest weight of each row, 0 if nothing is seen.
+  // Holds the largest weight of each row, [current rows]; 0 if the row sees nothing.
   std::vector<float> bounds_;
   std::vector<ByteQuery> weights_;   // [current rows]
   std::vector<RowFactors> factors_;  // [current rows]

@@ -29,10 +29,10 @@ struct Rules {
 };
 
 // Returns the protected tokens after n tokens, a multiple of kPageTokens, by the definition. A token's
-// vertical score is the sum of the weights that the last 64 queries of each page gave it, divided by the
-// number of these queries that could see it; heads are summed. When a page is sealed, its tokens compete with
-// all n tokens up to the page's end. A token is protected if it is among the best floor(rho n), within the
-// cap of ceil(rho x sealed tokens).
+// vertical score sums the weights that the last 64 queries of each page gave it, over all heads. The sum is
+// divided by the number of these queries that could see the token. When a page is sealed, its tokens compete
+// with all n tokens up to the page's end. A token is protected if it is among the best floor(rho n), within
+// the cap of ceil(rho x sealed tokens).
 std::set<int> protected_by_definition(int kv_head, int n, const Rules& rules) {
   testing::graded::VerticalScores scores(kv_head);
   std::set<int> chosen;

@@ -17,7 +17,7 @@ using testing::plan_for;
 using testing::small_geometry;
 using testing::token_values;
 
-// A side of its own seeds queries differently from K and V.
+// This number seeds token_values() for queries differently from K and V.
 constexpr int kQuerySide = 7;
 
 std::vector<float> query_values(int layer, int head, int token, int d) {

@@ -165,7 +165,7 @@ TEST(SkippedMass, BoundsTheErrorOfTheOutput) {
     const auto backend = make_reference_backend();
     const auto exact = attend_tokens(plain, a, 1, false, values_of)[0];
     const auto out = attend_tokens(skipping, b, 1, false, values_of, *backend)[0];
-    // The norm of the largest decoded V.
+    // Holds the norm of the largest decoded V.
     double norm = 0;
     for (int kv = 0; kv < g.n_kv_heads; ++kv) {
       const Found found = found_by_decoding(plain.plan(), kv, kTokens + 1);

@@ -52,10 +52,10 @@ Result<GreedyResult> evaluate_greedy(std::span<const std::vector<std::int32_t>> 
                                      const GreedyOptions& options, const std::function<void(int)>& advance);
 
 struct GreedyFigures {
-  // Tokens; agreed_lo and agreed_hi bound the bootstrap 95 % interval over prompts.
+  // The figures count tokens; agreed_lo and agreed_hi bound the bootstrap 95 % interval over prompts.
   double agreed_mean = 0, agreed_lo = 0, agreed_hi = 0;
   double agreed_median = 0;
-  // Share of the prompts whose generations are identical, 0 .. 1.
+  // Gives the share of the prompts whose generations are identical, 0 .. 1.
   double identical = 0;
 };
 GreedyFigures summarize(const GreedyResult& result, const GreedyRow& row);

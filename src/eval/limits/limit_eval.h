@@ -19,13 +19,13 @@ namespace kvant {
 class Tokenizer;
 
 enum class LimitKind : std::uint8_t {
-  // Hidden facts whose answers greedy decoding gives token by token.
+  // Counts hidden facts whose answers greedy decoding gives token by token.
   needles,
-  // Records for which the generation is valid JSON.
+  // Counts records for which the generation is valid JSON.
   json,
-  // Records for which the generation holds the same JSON as the reference's valid generation.
+  // Counts records for which the generation holds the same JSON as the reference's valid generation.
   records,
-  // Tokens of the reference's long answer before the first token that the cache would not generate.
+  // Counts tokens of the reference's long answer before the first token that the cache would not generate.
   answer,
 };
 inline constexpr LimitKind kLimitKinds[] = {LimitKind::needles, LimitKind::json, LimitKind::records,
@@ -48,7 +48,7 @@ struct LimitCell {
 
 struct LimitRow {
   std::string name;
-  // Sorted by ascending context.
+  // The cells are sorted by ascending context.
   std::vector<LimitCell> cells;
 };
 
@@ -68,11 +68,11 @@ Result<LimitResult> evaluate_limits(std::span<const LimitDocument> documents, co
 
 // Describes where a cache stops answering.
 struct Limit {
-  // False if the reference has no right answer to compare with.
+  // The flag is false if the reference has no right answer to compare with.
   bool judged = false;
-  // The longest context up to which at most a tenth of the right answers is lost; 0 means none.
+  // Gives the longest context up to which at most a tenth of the right answers is lost; 0 means none.
   int held = 0;
-  // The first context at which more than a tenth is lost; 0 means none.
+  // Gives the first context at which more than a tenth is lost; 0 means none.
   int broken = 0;
 };
 Limit find_limit(const LimitRow& row, LimitKind kind);

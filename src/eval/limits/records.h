@@ -10,7 +10,7 @@
 namespace kvant {
 
 struct Record {
-  // The position in the text: 0 is the start, 1 the end.
+  // Gives the position in the text: 0 is the start, 1 the end.
   double depth = 0;
   // One sentence holds the whole record.
   std::string sentence;

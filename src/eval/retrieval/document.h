@@ -33,7 +33,7 @@ struct RetrievalDocument {
 
 struct RetrievalOptions {
   std::vector<int> contexts = {2048, 4096, 8192};
-  // Documents of each context; their pass keys are hidden at evenly spaced depths.
+  // Each context has this many documents; their pass keys are hidden at evenly spaced depths.
   int documents = 3;
   std::uint64_t seed = 1;
 };

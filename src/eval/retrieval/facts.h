@@ -16,9 +16,9 @@ struct Fact {
 
 struct FactQuestion {
   std::string task;
-  // The depth of the one fact that answers the question; -1 if several facts do.
+  // Gives the depth of the one fact that answers the question; -1 if several facts do.
   double depth = -1;
-  // For example "What is the pass key?".
+  // An example is "What is the pass key?".
   std::string question;
   // The answer begins with the cue, for example "The pass key is".
   std::string cue;

@@ -16,7 +16,7 @@ namespace kvant {
 
 struct AnswerScore {
   double logp = 0;  // log-probability of the right answer, nats
-  // True if greedy decoding gives the right answer token by token.
+  // The flag is true if greedy decoding gives the right answer token by token.
   bool exact = false;
 };
 
@@ -62,7 +62,7 @@ struct RetrievalFigures {
   int questions = 0;
   double exact = 0;  // share of exact answers, 0 .. 1
   double logp = 0;   // mean log-probability, nats
-  // The mean difference of logp from the reference's logp, nats.
+  // Gives the mean difference of logp from the reference's logp, nats.
   double difference = 0;
   // Holds the bootstrap 95 % interval of `difference`. The bootstrap resamples documents, or questions if
   // there are fewer than 8 documents.

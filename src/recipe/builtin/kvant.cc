@@ -3,9 +3,9 @@
 // queries that calibration saw shape the errors of K. Layers, heads and sides get bits by their calibrated
 // sensitivity.
 //
-// Tail and sink are BF16. With an 8-bit tail, which subtracts no page mean, the divergence of kvant-4bit more
-// than doubled on models with large constant channels of K (Qwen2's biases). Without calibration, all layers
-// and heads get `k` and `v`, the ladder's best format within the budget.
+// Tail and sink are BF16. An 8-bit tail subtracts no page mean. On models with large constant channels of K
+// (Qwen2's biases), it more than doubled the divergence of kvant-4bit. Without calibration, all layers and
+// heads get `k` and `v`, the ladder's best format within the budget.
 #include "recipe/builtin.h"
 
 #define KVANT_REST "sink=4,encode=shaped,ladder=tcq1+tcq2+tcq3+tcq4+tcq5+tcq6"
