@@ -18,7 +18,7 @@ struct AdapterOptions {
 
 struct TrainedAdapters {
   AdapterWeights weights;
-  bool helps = false;      // if it is false, the correction must be switched off, and the weights are
+  bool helps = false;      // if false, the correction must be switched off, and the weights are
                            // meaningless
   double loss_before = 0;  // the loss on `judged` without any correction
   double loss_after = 0;   // the loss on `judged` with the trained weights; loss_before if they do not help

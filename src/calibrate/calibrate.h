@@ -27,8 +27,8 @@ struct CalibrationRequest {
                                             // null: never
   CalibrationMethod method;                 // describes the engine and the backend, and is recorded in the
                                             // result
-  // The engine and the device that read and differentiate the model. With null members, the calibrated engine
-  // does both.
+  // `reader` names the engine and the device that read and differentiate the model. If its members are null,
+  // the calibrated engine does both.
   SampleReader reader;
   double seconds_between_saves = 10;   // a lower bound; a killed process loses at most this much work and one
                                        // context

@@ -44,7 +44,7 @@ Status GraphRunner::run(const Make& make) {
   context_ = make_graph_context(n_tensors_);
   ggml_cgraph* graph = make(context_.get());
   if (!ggml_gallocr_alloc_graph(memory_.get(), graph)) return shortage("gradients: {}", kNoMemory);
-  // If its own pool finds no memory, or if a kernel fails, ggml's CUDA backend ends the process.
+  // ggml's CUDA backend ends the process if its own pool finds no memory, or if a kernel fails.
   ggml_status status = GGML_STATUS_SUCCESS;
   const auto aborted = catch_library_abort([&] { status = ggml_backend_graph_compute(backend_, graph); });
   if (aborted) return shortage("gradients: {} ({})", kNoMemory, *aborted);

@@ -14,7 +14,7 @@
 namespace kvant {
 
 struct FirstUse {
-  std::string folder;  // created when needed; if it is empty, nothing is saved
+  std::string folder;  // created when needed; if empty, nothing is saved
   int n_threads = 2;
   const std::atomic<bool>* stop = nullptr;  // CalibrationRequest::stop
   std::string text;                         // the text to learn from; empty: the default text

@@ -35,7 +35,7 @@ PackedMatrix packed_pages(Side side, MatrixView<const float> held, MatrixView<co
 
 class HeadAttention {
  public:
-  // q, k and v [n, d].
+  // q, k and v are [n, d].
   HeadAttention(const AttentionShape& shape, MatrixView<const float> q, MatrixView<const float> k,
                 MatrixView<const float> v)
       : shape_(shape), q_(q), k_(k), v_(v) {}

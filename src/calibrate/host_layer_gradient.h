@@ -33,7 +33,7 @@ std::int64_t activation_bytes(const Hparams& hparams, int n_rows);
 
 // LayerWorkspace is the memory that layers use one after another.
 struct LayerWorkspace {
-  // The precision of products with weights in the backward pass, and of a network's products that the
+  // `precision` applies to products with weights in the backward pass, and to a network's products that the
   // backward pass computes again. All other products are in F32: other rounding would change how K and V are
   // encoded, which moves sensitivities by 5 %.
   GemmPrecision precision = GemmPrecision::f32;

@@ -22,7 +22,7 @@ namespace {
 // Of this many contexts, one evaluates the adapters, which learn from the others.
 constexpr int kContextsPerJudged = 4;
 const std::vector<float> kSwitchedOff{0.0F};
-// The largest integer of universal scales (TurboAttention, Algorithm 1).
+// One in kContextsPerJudged contexts evaluates the adapters. The other contexts train them.
 constexpr float kLargestInteger = 119;
 
 // Returns a separate seed for every (layer, head, side), which does not depend on what else is learned.

@@ -22,7 +22,8 @@ namespace {
 
 constexpr int kEffectSteps = 2;  // progress steps for weighing a layer, in addition to gradient_steps()
 constexpr int kCheckedTokens = 64;
-// nats; for comparison, quantizing one place in the probe format costs 1e-5 to 1e-2.
+// Rounding on the device must change predictions by less than this many nats. For comparison, quantizing one
+// place in the probe format costs 1e-5 to 1e-2 nats.
 constexpr double kMostRounding = 1e-4;
 
 }  // namespace

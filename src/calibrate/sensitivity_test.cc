@@ -194,7 +194,7 @@ TEST_F(SensitivityTest, AreTheSameForAnyNumberOfThreads) {
 }
 
 // The gradients cannot be trusted, so sensitivities are measured. The work stops after the unquantized run
-// and two probes. When it resumes, it must find the two results.
+// and two probes. A resumed calibration must find the two results.
 TEST_F(SensitivityTest, GoOnWhereTheyWereInterrupted) {
   const TinyFile other_file("other.gguf");
   TinyModelWriter(TinyModel{.seed = 2}).write(other_file.path());

@@ -18,7 +18,7 @@ struct TrainingGain {
   Side side = Side::key;
   std::string name;  // the scoped name
   int heads = 0;
-  // Heads in which training lowered the value; adapters of the other heads are switched off.
+  // In `improved` heads, training lowered the value. Adapters of the other heads are switched off.
   int improved = 0;
   double before = 0;
   double after = 0;

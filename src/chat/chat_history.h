@@ -12,7 +12,7 @@ namespace kvant {
 struct ChatHistory {
   nlohmann::ordered_json json = nlohmann::ordered_json::array();
   bool calls_tools = false;  // some messages are tool calls or their results
-  // Variables for the template, from the client.
+  // The client may set further variables of the template, by name.
   nlohmann::ordered_json template_values = nlohmann::ordered_json::object();
 
   ThinkingOptions thinking;

@@ -27,18 +27,18 @@ struct TemplatedChat {
   std::string grammar_start;                 // the grammar begins with this part of the prompt's end
   std::vector<std::string> stops;            // each of these texts ends the completion
   std::vector<std::int32_t> kept_tokens;     // control tokens that the parser of the format needs to see
-  std::shared_ptr<const ToolFormat> format;  // parses completions; if it is null, a completion is plain text
+  std::shared_ptr<const ToolFormat> format;  // parses completions; if null, a completion is plain text
 };
 
 class ChatTemplate {
  public:
   // Returns whether the model's file has a chat template.
   static bool is_in(const Tokenizer& tokenizer);
-  // `file` is a Jinja file; if it is empty, the model's own template is used. `tokenizer` must outlive the
+  // `file` is a Jinja file; if empty, the model's own template is used. `tokenizer` must outlive the
   // template. Returns an error if there is no template, or if it is not Jinja.
   static Result<std::shared_ptr<const ChatTemplate>> open(const Tokenizer& tokenizer,
                                                           const std::string& file);
-  // `source` is a Jinja text; if it is empty, the model's own template is used. Error messages call the
+  // `source` is a Jinja text; if empty, the model's own template is used. Error messages call the
   // template `name`, such as "the chat template".
   static Result<std::shared_ptr<const ChatTemplate>> make(const Tokenizer& tokenizer,
                                                           const std::string& source, const std::string& name);

@@ -11,10 +11,10 @@ namespace kvant {
 
 struct ChatTools {
   enum class Choice { automatic, required, none };
-  // The tools, in the OpenAI API's format.
+  // `functions` lists the tools of the client in the format of the OpenAI API. The prompt shows this list.
   nlohmann::ordered_json functions = nlohmann::ordered_json::array();
-  // The same tools with schemas that a grammar can enforce; empty if the schemas in `functions` can be
-  // enforced. The prompt always shows `functions`.
+  // `held` has a tool for each of `functions`, with a schema that a grammar can enforce. `held` is empty
+  // if the schemas in `functions` can be enforced.
   nlohmann::ordered_json held = nlohmann::ordered_json::array();
   Choice choice = Choice::automatic;
   std::vector<std::string> loosened;  // one sentence for each part of a schema that the grammar does not

@@ -34,7 +34,8 @@ class ControlTokens {
 
  private:
   std::unordered_map<std::string, ControlToken> tokens_;
-  // The lengths of the control tokens that begin with a character, the longest first.
+  // This table lists, for each character, the lengths of the control tokens that begin with it, the longest
+  // first.
   std::unordered_map<char, std::vector<std::size_t>> lengths_;
 };
 

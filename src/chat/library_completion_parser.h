@@ -12,7 +12,7 @@ struct common_chat_params;
 namespace kvant {
 
 struct CompletionReading {
-  bool splits_thoughts = true;  // if it is false, thoughts stay in the text with their tags
+  bool splits_thoughts = true;  // if false, thoughts stay in the text with their tags
   bool one_call = false;        // further calls are not reported
   bool continues = false;       // the prompt contains the start of the message, which clients already have
   // These tools may also be called without the template's marks. The list may be empty.

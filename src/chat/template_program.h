@@ -17,8 +17,8 @@ struct TemplateAbilities {
   bool tools = false;
   bool tool_calls = false;
   bool parallel_tool_calls = false;
-  bool text_content = true;       // if it is false, content must be a list of parts
-  bool object_arguments = false;  // if it is false, arguments of calls must be JSON texts
+  bool text_content = true;       // if false, content must be a list of parts
+  bool object_arguments = false;  // if false, arguments of calls must be JSON texts
 };
 
 class TemplateProgram {

@@ -24,8 +24,8 @@ struct ThinkingWish {
 // ThinkingOptions are a request's options about thoughts.
 struct ThinkingOptions {
   ThinkingWish wish = {};
-  bool splits_thoughts = true;  // if it is false, thoughts stay in the text with their tags
-  bool may_think = true;        // if it is false, a format restricts the completion from its first token on
+  bool splits_thoughts = true;  // if false, thoughts stay in the text with their tags
+  bool may_think = true;        // if false, a format restricts the completion from its first token on
 };
 
 // Returns whether `effort` is the name of a thinking effort.

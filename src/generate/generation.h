@@ -77,9 +77,9 @@ class Generation {
   GeneratedText cut_off();
 
   GenerationEnd end() const { return end_; }
-  // The stop text that ended the completion; empty if none did.
+  // Returns the stop text that ended the completion, or an empty text if no stop text did.
   const std::string& stop() const { return text_.stop(); }
-  // The newest token, which the model reads next if the completion continues.
+  // Returns the newest token, which the model reads next if the completion continues.
   std::int32_t token() const { return token_; }
   // Returns the bytes of text that were shown, or hidden, so far.
   std::size_t shown_bytes() const { return text_.shown(); }

@@ -19,7 +19,7 @@ constexpr Norm kRenamedNetworkNorm{
 // parallel.
 constexpr Norm kParallelNetworkNorm{RowSet::x, RowSet::h, kNetworkWeights, /*optional=*/true};
 
-// These steps lead from the residual stream to the outputs of attention.
+// The following steps lead from the residual stream to the outputs of attention.
 
 constexpr LayerStep kAttention[] = {kAttentionNorm, ProjectHeads{}, TurnHeads{}, Attend{}};
 constexpr LayerStep kSinks[] = {kAttentionNorm, ProjectHeads{}, TurnHeads{}, Attend{.sinks = true}};

@@ -73,7 +73,7 @@ struct Architecture {
   bool scales_embedding = false;  // token embeddings are multiplied by sqrt(n_embd)
   bool has_scales = false;        // the file may give scales of embeddings, of scores, and of the outputs of
                                   // blocks
-  // Layers may differ: in their head size with and without a window, in their number of KV heads, and in
+  // Layers may have different head sizes with and without a window, different numbers of KV heads, and
   // embeddings of their own. The last layers may attend to another layer's cache.
   bool unlike_layers = false;
 };

@@ -32,7 +32,7 @@ struct EngineOptions {
   WeightMode weights = WeightMode::as_stored;
   // The most tokens that a sequence may have; 0: the trained context. Phi-3's RoPE depends on this number.
   int context = 0;
-  // The device that runs the model and may keep its caches; null means the CPU.
+  // `device` runs the model and may keep its caches. Null means the CPU.
   std::shared_ptr<ComputeDevice> device = nullptr;
   const std::atomic<bool>* stop = nullptr;  // once true, steps fail with the error "interrupted"
   // The matrices of this many layers, counted from the last, lie in the device's memory. The others stay in

@@ -84,7 +84,8 @@ TEST(GgufFile, NamesATensorTypeThatNobodyKnows) {
   const auto whole = write_tiny_model({});
   std::string bytes = read_bytes(whole->path());
   const std::string name = "blk.0.attn_q.weight";
-  const std::size_t type = bytes.find(name) + name.size() + 4 + 2 * 8;  // the type follows two dimensions
+  // The tensor's type follows its two dimensions.
+  const std::size_t type = bytes.find(name) + name.size() + 4 + 2 * 8;
   ASSERT_EQ(bytes[type], static_cast<char>(GGML_TYPE_F32));
   const TinyFile other("other.gguf");
   for (const char number : {'\x8B', '\x7F', '\x04', '\x24'}) {

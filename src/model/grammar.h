@@ -18,7 +18,7 @@ namespace kvant {
 class GrammarVocabulary;
 
 struct GrammarRules {
-  std::string gbnf;  // the rules, which start with `root`; if they are empty, any text is valid
+  std::string gbnf;  // the rules, which start with `root`; if empty, any text is valid
   GrammarTriggerRules trigger;
 
   bool empty() const { return gbnf.empty(); }

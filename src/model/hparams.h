@@ -62,7 +62,7 @@ struct DeltaNet {
   int n_heads() const { return 2 * n_key_heads + n_value_heads; }  // convolved heads of q, k and v
   int channels() const { return n_heads() * head_dim; }
   int inner() const { return n_value_heads * head_dim; }  // channels of v, of z and of the output
-  // Columns of q, k, v, z, beta and alpha.
+  // Returns the number of columns of q, k, v, z, beta and alpha together.
   int width() const { return channels() + inner() + 2 * n_value_heads; }
   // The following functions count the F32 values of a layer's state: the newest inputs of the convolution,
   // and a matrix for each value head.
@@ -81,7 +81,7 @@ struct Hparams {
   int n_layers_in_file = 0;  // with the layers that only predict further tokens, which kvant leaves out
   int n_embd = 0;
   int n_ff = 0;  // the width of networks in layers without experts; if layers differ, the largest width
-  // The number of channels of each layer's own embeddings of tokens; 0 if there are none.
+  // Each layer's own embeddings of tokens have this many channels. 0 means that there are none.
   int n_layer_embd = 0;
   Experts experts;
   DeltaNet delta_net;

@@ -28,7 +28,7 @@ void ObservedRows::undo_query_transforms(const Plan& plan, int layer, const Laye
 
 Status ObservedRows::keep_queries(const DeviceGraph& graph, const Plan& plan, int n) {
   const Geometry& g = plan.geometry;
-  // An upper bound, if layers differ.
+  // If layers differ, `bytes` is an upper bound.
   const std::size_t bytes = sizeof(float) * graph.shape().n_rows * g.n_heads * g.head_dim;
   KVANT_RETURN_IF_ERROR(kept_.reserve(g.n_layers * bytes, "for what is looked at"));
   device_->copy(kept_.memory() + n * bytes, graph.q(), bytes);

@@ -17,7 +17,7 @@ struct InstructionSet {
 // Returns an error that names the instruction sets that ggml needs and the processor lacks. Without this
 // check, the first use of ggml would end the program with an illegal instruction.
 Status check_instruction_sets(std::span<const InstructionSet> sets);
-// Checks the processor for the loaded ggml.
+// Checks that the processor has the instructions that the loaded ggml needs.
 Status check_processor();
 
 }  // namespace kvant

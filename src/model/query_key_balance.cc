@@ -9,7 +9,7 @@
 namespace kvant {
 namespace {
 
-// The largest factor as a power of two; F16 must still hold the scaled rows.
+// Factors lie between 2^-kMostOctaves and 2^kMostOctaves, so that F16 can hold the scaled rows.
 constexpr double kMostOctaves = 8;
 
 int partner_of(int channel, const TurnedPairs& pairs) {

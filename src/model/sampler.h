@@ -32,8 +32,8 @@ struct SamplerOptions {
   // Keeps the tokens whose surprise is nearest to the entropy, up to this probability in total; 1: all.
   float typical_p = 1;
   float top_n_sigma = 0;  // keeps logits within this many standard deviations of the largest one; 0: all
-  // XTC (exclude top choices): with this probability, of the tokens above the threshold only the least likely
-  // one stays.
+  // XTC (exclude top choices) drops, with xtc_probability, all tokens above the threshold except the least
+  // likely of them.
   float xtc_probability = 0;
   float xtc_threshold = 0.1F;
   // The temperature varies within this distance of `temperature`, and grows with the entropy of the

@@ -6,7 +6,7 @@
 namespace kvant {
 namespace {
 
-// Bytes of a cache line: rows of different threads should not share a line.
+// A cache line has this many bytes. Rows of different threads should not share a line.
 constexpr std::size_t kAlignment = 64;
 
 // The following functions count columns of the widest layer: the projected columns, and the columns that

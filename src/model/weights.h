@@ -20,7 +20,7 @@ namespace kvant {
 
 // NetworkWeights describes a feed-forward network or, with a third dimension, n of them. Biases may be null.
 struct NetworkWeights {
-  // [n_embd, n_ff]. If it is null, `up` [n_embd, 2 * n_ff] holds both gate and up, or the network has no
+  // [n_embd, n_ff]. If null, `up` [n_embd, 2 * n_ff] holds both gate and up, or the network has no
   // gate.
   ggml_tensor* gate = nullptr;
   ggml_tensor* up = nullptr;    // [n_embd, n_ff]
@@ -70,7 +70,7 @@ struct LayerWeights {
   DeltaNetWeights delta;          // only for a layer without attention
   NetworkWeights ffn;             // only for a layer without experts
   ggml_tensor* router = nullptr;  // [n_embd, n_experts]; null if the layer has no experts
-  // [n_embd]: the norm of the router's input. If it is null, the router reads the experts' input.
+  // [n_embd]: the norm of the router's input. If null, the router reads the experts' input.
   ggml_tensor* router_norm = nullptr;
   ggml_tensor* router_bias = nullptr;  // [n_experts]
   ggml_tensor* choice_bias = nullptr;  // [n_experts]: changes which experts are chosen, but not their weights

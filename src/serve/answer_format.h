@@ -12,7 +12,7 @@
 namespace kvant {
 
 struct AnswerFormat {
-  std::string gbnf;  // the grammar of the completion; if it is empty, any text is valid
+  std::string gbnf;  // the grammar of the completion; if empty, any text is valid
   const char* parameter = "";
 };
 

@@ -30,7 +30,7 @@ struct ApiRequest {
   bool stream = false;
   bool include_usage = false;  // the stream's last chunk reports the token usage
   bool wants_probabilities = false;
-  // The format reads tool calls and thoughts from completions. If it is null, completions are plain text.
+  // The format reads tool calls and thoughts from completions. If null, completions are plain text.
   std::shared_ptr<const ToolFormat> tool_format;
   std::string model;               // the model's name that the client gave; an empty name means any model
   std::vector<std::string> stops;  // the client's stop texts, which the Messages API reports back

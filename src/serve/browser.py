@@ -24,7 +24,7 @@ class Browser:
     def __init__(self, program):
         self.profile = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         commands, answers = os.pipe(), os.pipe()
-        # The browser reads commands from descriptor 3 and writes answers to 4.
+        # The browser reads commands from descriptor 3 and writes responses to 4.
         theirs = [fcntl.fcntl(fd, fcntl.F_DUPFD, 10) for fd in (commands[0], answers[1])]
 
         def place():

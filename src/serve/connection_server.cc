@@ -20,7 +20,7 @@ constexpr std::size_t kStandingWorkers = 4;  // these workers always exist; more
 constexpr int kLookMilliseconds = 250;       // the waiting thread looks for overdue connections this often
 constexpr std::size_t kRequestsOfAConnection = 100000;
 constexpr std::size_t kLongestId = 128;
-// Bytes; the limit applies to all incomplete requests together.
+// All incomplete requests together may occupy this many bytes.
 constexpr std::size_t kMostBuffered = 512 << 20;
 
 // httplib gives accepted sockets to a task queue. The task only hands the socket to the waiting thread, so

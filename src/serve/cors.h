@@ -23,7 +23,7 @@ class CorsPolicy {
   // Adds the headers that let a web page read the response, if the policy allows the page's origin.
   void allow(const httplib::Request& request, httplib::Response& response) const;
   // Returns whether the request is a preflight, in which a browser asks what a web page may send. allow()
-  // also answers preflights.
+  // also responds to preflights.
   static bool is_preflight(const httplib::Request& request);
 
  private:

@@ -56,7 +56,7 @@ class DeviceServe : public ::testing::TestWithParam<std::tuple<const char*, Serv
   }
   static std::string recipe() { return std::get<0>(GetParam()); }
 
-  // `sessions` is a folder; if it is empty, sessions are not kept.
+  // `sessions` is a folder; if empty, sessions are not kept.
   Server server(bool on_device, const std::string& sessions = "", std::int64_t memory = 256 << 20) const {
     const auto device = on_device ? std::make_shared<testing::HostDevice>() : nullptr;
     Server made;

@@ -20,7 +20,7 @@ namespace kvant {
 struct HttpOptions {
   std::string host = "127.0.0.1";
   int port = 8080;                  // 0 means any free port
-  std::string api_key;              // if it is empty, clients need no key
+  std::string api_key;              // if empty, clients need no key
   std::size_t max_body = 16 << 20;  // bytes
   int requests = 64;                // this many requests are served at the same time
   std::size_t connections = 1000;   // this many connections may be open at the same time

@@ -131,7 +131,7 @@ class PrefixDisk {
   SequenceReading reading_{cache_, disk_};
   std::optional<Writing> writing_;
   std::vector<Loaded> loaded_;
-  // The newest failure; empty if a write has succeeded since.
+  // The newest failed write happened at write_failure_, which is empty if a write has succeeded since.
   std::optional<Clock::time_point> write_failure_;
   PrefixDiskStatus status_;
   SessionDisk disk_;

@@ -19,7 +19,7 @@ struct GenerationRequest {
   int n_answers = 1;  // the prompt is read once; completion i draws with seed + i
   SamplerOptions sampling;
   GenerationOptions generation;
-  // The grammar in its initial state; if it is null, any text is valid.
+  // `grammar` is in its initial state. If null, any text is valid.
   std::shared_ptr<const Grammar> grammar;
   // Each completion has a grammar object of its own. clone_grammar() makes the missing ones. Cloning a large
   // grammar takes seconds, so the caller clones outside of the scheduler's steps.

@@ -49,7 +49,7 @@ struct SchedulerOptions {
   // number of prompt tokens then starts at prompt_step.
   double answer_pause = 0;
   int most_drafted = 0;  // a step verifies at most this many draft tokens of a completion
-  std::shared_ptr<DraftModel> draft_model = nullptr;  // this model drafts; if it is null, drafts are looked
+  std::shared_ptr<DraftModel> draft_model = nullptr;  // this model drafts; if null, drafts are looked
                                                       // up in the sequence
   std::int64_t memory = 0;                            // bytes of the cache; must be > 0
   // A completion's grammar may take this many seconds of processor time for one token, because all other

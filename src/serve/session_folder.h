@@ -19,7 +19,7 @@ inline constexpr const char* kSessionNameRule =
     "a session's name has 1 to 64 letters (a to z, A to Z), digits, '_' and '-'";
 
 struct FileCoding {
-  std::shared_ptr<const SequenceCoder> coder;  // if it is null, compact files cannot be read
+  std::shared_ptr<const SequenceCoder> coder;  // if null, compact files cannot be read
   bool compact = false;                        // new files are written in compact form
 };
 
