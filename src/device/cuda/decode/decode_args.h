@@ -142,13 +142,13 @@ struct DecodeArgs {
   // (pairs/skipping.cuh).
   float skip_below;
   unsigned long long* skip_counts;  // [2]: pages seen and pages skipped; or null
-  // KVLinC's correction: phi(q) S as [n_seqs][query head][head_dim], and phi(q) z as [n_seqs][query head].
-  // Both pointers are null without a correction.
+  // The pointers lead to KVLinC's correction: phi(q) S, [n_seqs][query head][head_dim], and phi(q) z,
+  // [n_seqs][query head]. Both pointers are null without a correction.
   const float *correction_numerator, *correction_denominator;
   int correction_absolute;
   std::int64_t out_seq_stride, out_head_stride;
   Schedule schedule;
-  // Kernels that serve several code widths read the bits of each side from here.
+  // Kernels that serve several code widths read the bits of each side's codes from these members.
   int key_bits, value_bits;
   // A code stands for its level times the side's unit.
   float key_unit, value_unit;
@@ -169,7 +169,7 @@ struct QueryArgs {
   // Gives the first row of each sequence in q and out, [n_seqs + 1]. Null means that every sequence has
   // `of_sequence` queries.
   const std::int32_t* begins;
-  int of_sequence;  // queries of a sequence at most
+  int of_sequence;  // largest number of queries of a sequence
   int first, n;     // queries [first, first + n) of each sequence
   int n_columns;    // columns for which partial results have space
   // Each of 2^sharers_log2 warps that share a ring has 8 columns.

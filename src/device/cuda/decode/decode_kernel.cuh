@@ -342,7 +342,7 @@ __device__ __forceinline__ void take_turn(const DecodeArgs& args) {
 }
 
 // Runs a consumer warp. This function and all its callees are inlined by force. Otherwise the compiler would
-// make functions of the parts of a large kernel. Arguments and rings would then have addresses, and each page
+// turn parts of a large kernel into functions. Arguments and rings would then have addresses, and each page
 // would wait for loads of values that are constants when inlined.
 template <class Pair, int D, class Args>
 __device__ __forceinline__ void consume(const Args& args, unsigned char* shared, const Rings& rings) {

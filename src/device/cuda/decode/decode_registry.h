@@ -1,6 +1,6 @@
-// This file declares the lists of decode kernels, which the files of kernels/ define. The host looks here for
-// the kernel of a pair of formats. An entry says which shapes the kernels of a pair serve and how much shared
-// memory they need.
+// This file declares the lists of decode kernels, which the files of kernels/ define. The host looks in these
+// lists for the kernel of a pair of formats. An entry says which shapes the kernels of a pair serve and how
+// much shared memory they need.
 #pragma once
 
 #include <span>

@@ -35,7 +35,7 @@ class EqualRanges {
     size_ = static_cast<long long>(head_size_) * n_heads;
     n_busy =
         static_cast<int>(min(static_cast<long long>(n_ctas), static_cast<long long>(head_units) * n_heads));
-    constexpr int kLeast = 16;  // positions of a graded range at least
+    constexpr int kLeast = 16;  // least number of positions of a graded range
     grade_ = graded && size_ >= static_cast<long long>(n_busy) * kLeast ? kGradePercent : 0;
   }
 

@@ -15,7 +15,8 @@ inline constexpr int kTileTokens = 16;
 // + 1. keys(k) returns this lane's part of fragment k, with k < D / 16.
 template <int D, class Fragments>
 __device__ __forceinline__ void score_tile(const Query<D>& query, const Fragments& keys, float (&s)[1][4]) {
-  // Products alternate between two sums, because a product waits for the product before it into the same sum.
+  // Products alternate between two sums, because a product waits for the previous product that adds to its
+  // sum.
   float high[2][4] = {}, low[2][4] = {};
 #pragma unroll
   for (int k = 0; k < D / 16; ++k) {

@@ -1,6 +1,6 @@
-// Loads the queries of a KV head's group and turns them into B operands of the score products. Queries are
-// half precision there, and a factor per query head restores their magnitude. Unquantized tiles split each
-// number into two BF16 numbers, which lose nothing.
+// Loads the queries of a KV head's group and turns them into B operands of the score products. In the
+// operands, queries are half precision, and a factor per query head restores their magnitude. Unquantized
+// tiles split each number into two BF16 numbers, which lose nothing.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -89,7 +89,7 @@ struct Query {
   float factor[2];
 };
 
-// Makes B operands of queries. `x` holds this lane's channels [t * D/4, (t + 1) * D/4) of query head g.
+// Makes B operands from queries. `x` holds this lane's channels [t * D/4, (t + 1) * D/4) of query head g.
 template <int D>
 __device__ __forceinline__ Query<D> pack_query(const float (&x)[D / 4], float softmax_scale_log2, int lane) {
   const int t = lane % 4;

@@ -25,7 +25,7 @@ inline constexpr int kShortStages = 4;
 struct ShortArgs {
   const std::int32_t* tail_tokens;
   PageSource tail;
-  int table_pages;  // pages that each sequence's tables have at least
+  int table_pages;  // least number of pages in a sequence's tables
   // Counts the hidden tokens of each sequence's first page, [n_seqs]. Null hides no tokens.
   const std::int32_t* first_tokens;
   int group, n_kv_heads;
@@ -55,8 +55,8 @@ struct ShortArgs {
 struct ShortSealedArgs : DecodeArgs {
   // The launch serves query heads of each KV head from this one on.
   int first_query;
-  int sealed_entries;  // entries that each sequence's table of sealed pages has at least
-  int tail_entries;    // entries that each sequence's table of tail pages has at least
+  int sealed_entries;  // least number of entries in a sequence's table of sealed pages
+  int tail_entries;    // least number of entries in a sequence's table of tail pages
   NumberType rows_type;
   AppendedRows queries;
   AppendedRows sides[2];

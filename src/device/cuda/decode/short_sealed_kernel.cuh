@@ -191,7 +191,7 @@ __device__ __forceinline__ void attend_tiles(const ShortSealedArgs& args, const 
 template <int D>
 __device__ __forceinline__ void prefetch_tile(const PageSource& pages, int2 ids, const ShortPlace& at,
                                               int tile) {
-  constexpr int kLines = kTileTokens * D * 2 / 128;  // lines of a side
+  constexpr int kLines = kTileTokens * D * 2 / 128;  // 128-byte lines of a side
 #pragma unroll
   for (int side = 0; side < 2; ++side) {
     const auto* from = reinterpret_cast<const unsigned char*>(

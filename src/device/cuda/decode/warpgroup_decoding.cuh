@@ -2,7 +2,7 @@
 // (shared_decoding.cuh) form a warpgroup. Products of a warpgroup read queries and weights from shared
 // memory, once for all four warps. Each warp decodes some tokens of the keys and some channels of the values,
 // as in shared_decoding.cuh. A warpgroup works a page ahead: while products of a page's values are under way,
-// the warps make the scaled queries of the next page.
+// the warps scale the queries for the next page.
 #pragma once
 
 #include "device/cuda/common/wgmma.cuh"

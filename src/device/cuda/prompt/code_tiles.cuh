@@ -1,4 +1,4 @@
-// Makes INT8 tiles of sealed pages directly from their codes, without rows in between. Codes must have 4 bits
+// Makes INT8 tiles directly from the codes of sealed pages, without rows in between. Codes must have 4 bits
 // and grids by channel or, for values, by token. Pages with protected tokens go through rows instead
 // (page_rows.cuh).
 //

@@ -12,9 +12,9 @@
 
 namespace kvant::cuda {
 
-// Returns the byte of a number in a matrix of Rows rows whose columns run along the contraction. Panels of 64
-// columns follow each other, each with swizzled rows of 128 bytes (tile_layout.cuh).
+// Panels of this many columns follow each other, each with swizzled rows of 128 bytes (tile_layout.cuh).
 inline constexpr int kPanelColumns = 64;
+// Returns the place in bytes of a number in a matrix of Rows rows whose columns run along the contraction.
 template <int Rows>
 __host__ __device__ constexpr int half_place(int row, int column) {
   return column / kPanelColumns * (Rows * 128) + swizzled<128>(row, column % kPanelColumns * 2);

@@ -39,7 +39,7 @@ struct IntegerMmaShared : WarpBlock<Shape::kWarps> {
   alignas(16) TileNote notes[kMostSlots];
 };
 
-// A row's reference starts here, below the exponent of every tile.
+// A row's reference starts with this value, which is below the exponent of every tile.
 inline constexpr float kLeastReference = -0x1p126F;
 
 // Copies the steps of a block into the ring, with all threads.

@@ -110,8 +110,8 @@ __device__ __forceinline__ void attend_kept(const PromptArgs& args, const KeptRo
     for (int first = 0; first < kTileTokens; first += kKeptChunk) {
       const int begin = n * kTileTokens + first;
       if (begin >= seen_by_any) break;
-      // Queries are loaded again for each chunk, because the assembler of CUDA 13.0 does not keep registers
-      // that wgmma reads any longer.
+      // Queries are loaded again for each chunk, because the assembler of CUDA 13.0 does not preserve
+      // registers after wgmma has read them.
       std::uint32_t q[D / 4];
       load_kept_queries<D>(args, item, of_group.head, of_group.first + row_of(thread), pair, q);
       float s[kKeptChunk / 2] = {};

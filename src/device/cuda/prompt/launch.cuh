@@ -29,8 +29,8 @@ cudaError_t launch_kept_tiles(const PromptArgs& args, const PromptLaunch& launch
   return cudaGetLastError();
 }
 
-// Says whether tiles are made directly from codes where the format allows that. If false, all tiles go
-// through rows.
+// If true, tiles are made directly from codes where the format allows it. If false, all tiles go through
+// rows.
 inline constexpr bool kTilesFromCodes = true;
 
 // Launches the kernels that make tiles from codes. Tells `source` which sides of pages these kernels make

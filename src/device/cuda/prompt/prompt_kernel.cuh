@@ -144,7 +144,7 @@ __device__ __forceinline__ const unsigned short* find_query(const PromptArgs& ar
 }
 
 // Brings the rows that a query warp quantizes through shared memory. Registers are scarce, so loads go to
-// shared memory, and each lane reads there what the lane itself has requested.
+// shared memory, and each lane later reads what the lane itself has requested.
 template <int D, bool MayTurn>
 struct AwaitedQueries {
   static constexpr int kLanes = kLanesOfQueries<D, MayTurn>;

@@ -1,6 +1,6 @@
 // Compares prefill attention that reads sealed pages with attention in double precision over the values that
-// the page bytes represent. For integers, the error is also compared with that of the same scheme in double
-// precision.
+// the page bytes represent. For integers, the error is also compared with the error that the kernels' scheme
+// has in double precision.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -445,7 +445,8 @@ TEST_P(PromptOverPagesOf4Bits, RotatesQueriesAndOutputs) {
   expect_rotated(kSeenByRule);
 }
 
-// There are more queries than rows of tiles, so half precision undoes the rotation of tiles' rows instead.
+// There are more queries than rows of tiles. Half precision therefore undoes the rotation of tiles' rows
+// instead of rotating queries and outputs.
 TEST_P(PromptOverPagesOf4Bits, RotatesRowsOfTilesBack) {
   expect_rotated({{4, 0, 515, 515}, {0, 0, 60, 60}, {1, 0, 200, 200}});
 }

@@ -249,7 +249,7 @@ std::uint64_t bits_at(int side, int row, int head, int channel) {
   return mixed((place + 1) * 0x9e3779b97f4a7c15);
 }
 
-// Returns independent Gaussian numbers, the same on every call.
+// Returns independent Gaussian numbers, which depend only on the arguments.
 double gaussian(int side, int row, int head, int channel) {
   const std::uint64_t bits = bits_at(side, row, head, channel);
   const double a = (static_cast<double>(bits >> 32) + 1) / 4294967297.0;
@@ -297,7 +297,7 @@ class PromptAttention : public ::testing::TestWithParam<int> {
   }
   // Expects integers to be as accurate as their scheme in double precision, except for the rounding of
   // outputs and for ranges that come from samples. The kernel must also be as accurate as SageAttention's
-  // scheme, whose outputs are not rounded here.
+  // scheme, whose outputs this test does not round.
   void expect_accurate(const Case& c, int rows, const char* what) const {
     expect_accurate_in_half(c, rows, what);
     if (c.head_dim > 256) return;  // Heads of 512 do not support integers.

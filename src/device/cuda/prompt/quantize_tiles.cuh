@@ -75,7 +75,7 @@ __device__ __forceinline__ void put_note(unsigned char* tile, const TileAt& at, 
   }
 }
 
-// Makes one side of a tile of the rows that a CTA's threads hold. `channels` holds the centres of the head
+// Makes one side of a tile from the rows that a CTA's threads hold. `channels` holds the centres of the head
 // and side. For values, D scales follow.
 template <class Tile, int D, bool IsHalf>
 __device__ __forceinline__ void quantize_octets(OctetsOfTile<D>& octets, const TileAt& at, int first_token,

@@ -44,7 +44,7 @@ __device__ inline float largest_of_cta(float x, std::uint32_t (&scratch)[Warps])
   return __uint_as_float(largest);
 }
 
-// Names a tile of a sequence, KV head and side. The tile is made of a sealed page or of rows.
+// Names a tile of a sequence, KV head and side. The tile is made from a sealed page or from rows.
 struct TileAt {
   int seq, head;
   bool is_value;

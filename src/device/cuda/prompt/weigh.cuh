@@ -154,7 +154,7 @@ __device__ __forceinline__ TileExponents find_exponents(std::uint32_t (&s)[Score
   }
   TileExponents of;
   float top[2];
-  bool is_rare = false;  // Steps are coarse, or a reference rises.
+  bool is_rare = false;  // `is_rare` says that steps are coarse or that a reference rises.
 #pragma unroll
   for (int row = 0; row < 2; ++row) {
     largest[row] = max(largest[row], __shfl_xor_sync(~0U, largest[row], 1));
@@ -193,7 +193,7 @@ __device__ __forceinline__ TileExponents find_exponents(std::uint32_t (&s)[Score
   return of;
 }
 
-// Makes weights of scores. p[4 k] to p[4 k + 3] are this thread's A operand for tokens 32 k to 32 k + 31.
+// Turns scores into weights. p[4 k] to p[4 k + 3] are this thread's A operand for tokens 32 k to 32 k + 31.
 template <class Weight, class Numbers, int Scores>
 __device__ __forceinline__ void make_weights(const std::uint32_t (&s)[Scores], const TileExponents& of,
                                              std::uint32_t (&p)[Scores / 4]) {

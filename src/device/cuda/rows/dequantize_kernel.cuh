@@ -169,8 +169,8 @@ __device__ void dequantize_page(const DequantizeArgs& args, const DequantizedPag
     writer.store(token, plain_octet<Side, D>(page, token, writer.octet));
 }
 
-// Makes rows of a page in another basis than the stored one, or of another type than BF16. Tokens of any
-// format are decoded one by one.
+// Makes the rows of a page in another basis than the stored basis, or in another type than BF16. Tokens of
+// any format are decoded one by one.
 template <PageSide Side, int D>
 __device__ void turn_page(const DequantizeArgs& args, const DequantizedPage& at, unsigned char* rows,
                           DequantizeShared<D>& shared) {
@@ -265,7 +265,7 @@ __device__ __forceinline__ DequantizeShared<D>& dequantize_memory() {
   }
 }
 
-// Makes rows of one page with a CTA. The grid is [sequences * sides][KV heads][pages].
+// Makes rows of pages, one page a CTA. The grid is [sequences * sides][KV heads][pages].
 template <int D>
 __global__ void __launch_bounds__(kDequantizeThreads)
     dequantize_kernel(const __grid_constant__ DequantizeArgs args) {

@@ -1,5 +1,5 @@
 // Fills in how the pages of a layer are decoded and where they lie, for kernels that turn pages back into
-// rows. The host checks formats and pointers here and refuses what kernels cannot read.
+// rows. The functions also check formats and pointers, and refuse what kernels cannot read.
 #pragma once
 
 #include "device/cuda/common/caller_pages.h"
@@ -48,7 +48,7 @@ inline kvant_status set_decodings(const kvant_decode_shape& shape, const HeadGro
   return KVANT_OK;
 }
 
-// Sets where pages lie. Returns why sealed pages cannot be found, if they cannot. n_kv_heads is at most
+// Sets where pages lie. If sealed pages cannot be found, returns the reason. n_kv_heads is at most
 // kMaxKvHeads.
 inline Reason set_sources(const kvant_decode_layer& layer, int n_kv_heads, DequantizeArgs* args) {
   args->tail = source_of(layer.tail, layer.layer);

@@ -1,5 +1,5 @@
-// Compares dequantized pages with what formats decode on the host from the same bytes. Merged attention
-// outputs and transformed rows are compared with double precision.
+// Compares dequantized pages with the values that formats decode from the pages' bytes on the host. Merged
+// attention outputs and transformed rows are compared with double precision.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -98,7 +98,7 @@ __device__ inline void write_part(const StepArgs& args, const PlannedRequest& re
   }
   if (tokens.n_tokens == 0 || part.n == 0) return;
   write_table(args.sealed, request.number, seq, part.first_page, part.sealed_pages);
-  // The table also covers tokens after this part, because pages that are due may lie there.
+  // The table also covers tokens after this part, because pages that are due may lie among those tokens.
   const int n_tail_pages = pages_for(tokens.n_tokens) - part.first_tail_page();
   write_table(args.tail, request.number, seq, part.first_tail_page(), n_tail_pages);
   write_table(args.protected_pages, request.number, seq, 0, 1);

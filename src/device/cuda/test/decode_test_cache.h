@@ -92,7 +92,7 @@ class TestCache {
   void cap_scores(float cap) { softcap_ = cap; }
   // Adds a logit for each query head to the softmax denominators. Some logits are far above all scores.
   void add_sink_logits() { has_sink_logits_ = true; }
-  // Masks the first tokens[i] tokens of sequence i out, as first_tokens of kvant_decode_lengths does. The
+  // Masks out the first tokens[i] tokens of sequence i, as first_tokens of kvant_decode_lengths does. The
   // sequences must have no masked tokens.
   void hide(std::vector<std::int32_t> tokens) { hidden_ = std::move(tokens); }
 
@@ -284,8 +284,8 @@ class TestCache {
   };
   using Token = AttentionOracle::Token;
 
-  // Expects pages after rows were appended. Numbers that are small differences of large ones may be rounded
-  // to a neighbour.
+  // Expects the tail's pages to be `expected` after rows were appended. Numbers that are small differences of
+  // large numbers may be rounded to a neighbour.
   static void expect_rows(const std::vector<std::byte>& found, const std::vector<std::byte>& expected) {
     ASSERT_EQ(found.size(), expected.size());
     const auto number = [](const std::vector<std::byte>& bytes, std::size_t at) {
