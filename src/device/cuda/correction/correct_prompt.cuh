@@ -7,7 +7,7 @@
 
 namespace kvant::cuda {
 
-// A CTA corrects this many rows, most of which have the state of the row before.
+// A CTA corrects this many rows, most of which have the state of the previous row.
 inline constexpr int kCorrectedRows = 16;
 // Rows with one state are multiplied together, up to this many query heads in all.
 inline constexpr int kCorrectedHeads = 16;

@@ -334,7 +334,7 @@ TEST_P(SasAttention, AgreesOnOnePageOfSharpScores) {
 }
 
 // Scores are flat: none is 6 below the largest. With sharper scores, the result would depend on how many
-// pages a warp has handled before.
+// pages a warp has already handled.
 TEST_P(SasAttention, AgreesOnManyPages) {
   const auto& [mix, d] = GetParam();
   TestCache cache(mix.pairs, d, {{9, 127, 4}, {0, 0, 0}, {130, 33, 4}}, 4, true, Tables::own, Values::normal,

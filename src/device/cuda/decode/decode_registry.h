@@ -76,8 +76,8 @@ std::span<const DecodeKernel> skipping_kernels();
 const DecodeKernel* find_generic_kernel(const char* key_format, const char* value_format, int head_dim);
 
 // Returns the kernel for a pair of formats, or null. The pair's own kernel is preferred if the GPU has enough
-// shared memory for it. Otherwise the generic kernel serves. With `sas` the kernel must be able to use SAS
-// for exponentials, and with `caps` to cap scores.
+// shared memory for it. Otherwise the generic kernel is returned. With `sas` the kernel must be able to use
+// SAS for exponentials, and with `caps` to cap scores.
 const DecodeKernel* find_decode_kernel(const Gpu& gpu, const char* key_format, const char* value_format,
                                        int head_dim, int group, bool sas, bool caps);
 

@@ -15,8 +15,8 @@ __device__ constexpr int segment_cost(bool on_all_heads) {
   return on_all_heads ? 6 : 16;
 }
 
-// A call's last launch on a group of heads begins on SMs as they leave the launch before, with its first CTAs
-// first. The first CTAs get up to this share of units more.
+// A call's last launch on a group of heads begins on SMs as the SMs finish the previous launch, with its
+// first CTAs first. The first CTAs get up to this share of units more.
 inline constexpr int kGradePercent = 7;
 
 // Says where ranges may begin: anywhere, or only at the start of a sequence. With between_sequences each

@@ -152,7 +152,7 @@ __device__ __forceinline__ PartialResult merge_warps(const MergeBuffer<D>& buffe
                                                      int column, int channel, int first_warp, int step_log2) {
   constexpr int kWarps = max_consumer_warps(D);
   // All loads are issued before any result is used, and without branches. Otherwise each load would wait for
-  // the load before.
+  // the previous load.
   PartialResult of[kWarps];
 #pragma unroll
   for (int i = 0; i < kWarps; ++i) {

@@ -87,7 +87,7 @@ class FencedResults {
   }
 
   // Counts the CTA's part of this slice, and of slices that share the counter. All lanes must have left their
-  // parts before.
+  // parts before this call.
   __device__ __forceinline__ FencedResults(const Schedule& schedule, const SharedSlice& slice) {
     int before = 0;
     if (slice.lane == 0) {

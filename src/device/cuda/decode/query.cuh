@@ -93,7 +93,7 @@ struct Query {
 template <int D>
 __device__ __forceinline__ Query<D> pack_query(const float (&x)[D / 4], float softmax_scale_log2, int lane) {
   const int t = lane % 4;
-  // Four separate maxima let four instructions overlap, because each maximum waits for the one before.
+  // Four separate maxima let four instructions overlap, because each maximum waits for the previous maximum.
   float tops[4] = {};
 #pragma unroll
   for (int i = 0; i < D / 4; ++i) tops[i % 4] = fmaxf(tops[i % 4], fabsf(x[i]));

@@ -1,6 +1,7 @@
-// Holds the parts that both kernels for short sequences share (short_kernel.cuh, short_sealed_kernel.cuh).
-// The functions bring rows to shared memory, load tiles of unquantized tokens, and merge outputs over a CTA's
-// warps and a cluster's CTAs. Args is the kernel's argument type (ShortArgs, ShortSealedArgs).
+// Defines the functions that both kernels for short sequences share (short_kernel.cuh,
+// short_sealed_kernel.cuh). The functions bring rows to shared memory, load tiles of unquantized tokens, and
+// merge outputs over a CTA's warps and a cluster's CTAs. Args is the kernel's argument type (ShortArgs,
+// ShortSealedArgs).
 #pragma once
 
 #include <cuda_bf16.h>

@@ -267,7 +267,7 @@ struct WarpgroupDecoding : Groups {
       weights[(State::sharer() * kPieces + i) * kLanes] = make_uint4(0, 0, 0, 0);
   }
   // Interleaves steps of two products: a page's values with weights, and the next page's keys with queries.
-  // So no step waits for the step before.
+  // So no step waits for the previous step.
   template <int First, int Last>
   static __device__ __forceinline__ void multiply(const typename Value::Codes& values,
                                                   const ColumnOperand& weights, ColumnTiles<kMTiles>& out,

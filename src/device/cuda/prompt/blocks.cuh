@@ -161,7 +161,7 @@ __device__ __forceinline__ void prepare_blocks(const PromptArgs& args, Shared& s
   }
 }
 
-// Transposes four words of each lane of four: lane i gets word i of lanes 0 to 3.
+// Transposes four words of four lanes: lane i gets word i of lanes 0 to 3.
 __device__ __forceinline__ void transpose_quad(std::uint32_t (&x)[4], int pair) {
   const bool is_odd = (pair & 1) != 0;
   const bool is_high = (pair & 2) != 0;

@@ -6,7 +6,7 @@
 
 namespace kvant::cuda {
 
-// Returns the last sequence whose slots begin at `slot` or before. begin(i) returns the first slot of
+// Returns the last sequence whose slots begin at or before `slot`. begin(i) returns the first slot of
 // sequence i.
 template <class Begin>
 __device__ inline int sequence_of_slot(const PromptArgs& args, int slot, const Begin& begin) {

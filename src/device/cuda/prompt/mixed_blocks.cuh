@@ -95,8 +95,8 @@ __device__ __forceinline__ void prepare_mixed_blocks(const PromptArgs& args, Sha
       block.set = work.set;
       block.head = head;
     }
-    // The number is turned into work after the queries have been read, so nothing waits for the atomic
-    // addition before.
+    // The number is turned into work after the queries have been read, so nothing waits earlier for the
+    // atomic addition.
     int next = 0;
     if (is_there && !is_long && warp == 0 && lane == 0) next = take_work(args);
     if (is_there) {

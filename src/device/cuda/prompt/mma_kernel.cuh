@@ -16,7 +16,7 @@ namespace kvant::cuda {
 static_assert(kStepTokens == kPanelColumns);
 
 // Says how a CTA divides a block among its warps. A warp has RowTiles tiles of 16 rows. With two tiles, the
-// warp reads keys and values once for both. Sharers warps have the same rows if registers do not hold all
+// warp reads keys and values once for both. `Sharers` warps have the same rows if registers do not hold all
 // outputs. Each sharer then computes all scores but the outputs of only some channels.
 template <int D, int RowTiles, int Warps, int Sharers = 1>
 struct MmaShape {

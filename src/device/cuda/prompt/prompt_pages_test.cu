@@ -323,8 +323,8 @@ void expect_accurate_in_half(Case c, const char* what) {
   EXPECT_LT(errors.lse, 0.05) << what;
 }
 
-// Expects integers to be about as accurate as their scheme in double precision. Decoded pages are rounded to
-// BF16 before. Head sizes above 256 do not support integers.
+// Expects integers to be about as accurate as their scheme in double precision. Decoded pages are first
+// rounded to BF16. Head sizes above 256 do not support integers.
 void expect_accurate_in_integers(const Case& c, const char* what) {
   if (c.head_dim > 256) return;
   const Errors errors = errors_of(c, 14);

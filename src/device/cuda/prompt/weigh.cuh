@@ -154,7 +154,7 @@ __device__ __forceinline__ TileExponents find_exponents(std::uint32_t (&s)[Score
   }
   TileExponents of;
   float top[2];
-  bool is_rare = false;  // `is_rare` says that steps are coarse or that a reference rises.
+  bool is_rare = false;  // Only coarse steps or a rising reference are rare.
 #pragma unroll
   for (int row = 0; row < 2; ++row) {
     largest[row] = max(largest[row], __shfl_xor_sync(~0U, largest[row], 1));

@@ -202,7 +202,7 @@ struct TrellisOctet {
 };
 
 // Decodes eight channels of a token. With B bits a code, the eight codes are B bytes of the token's stream.
-// The states of the first values begin in the byte before.
+// The states of the first values begin in the preceding byte.
 template <PageSide Side, int D>
 __device__ __forceinline__ void decode_trellis(const SealedPage& page, const CodeLayout& layout,
                                                const TrellisOctet<D>& around, int token, int octet,
