@@ -31,7 +31,7 @@ if(KVANT_CUDA)
       # nvcc has this option from version 12.9 on.
       check_compiler_flag(CUDA --Ofast-compile=max KVANT_NVCC_COMPILES_FAST)
       if(KVANT_NVCC_COMPILES_FAST)
-        # The option also applies to tests and benchmarks.
+        # This flag also applies to tests and benchmarks.
         string(APPEND CMAKE_CUDA_FLAGS " --Ofast-compile=max")
         # These flags are for host code.
         set(CMAKE_CUDA_FLAGS_RELEASE "-O1 -DNDEBUG")

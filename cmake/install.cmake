@@ -24,7 +24,7 @@ function(kvant_install)
   # A folder of its own leaves other programs' llama.cpp untouched.
   set(libraries ${CMAKE_INSTALL_LIBDIR}/kvant)
   file(RELATIVE_PATH way /${CMAKE_INSTALL_BINDIR} /${libraries})
-  # The first path is for the program in the Python package.
+  # The first path serves the program in the Python package.
   set_target_properties(kvant PROPERTIES INSTALL_RPATH "\$ORIGIN/../lib;\$ORIGIN/${way}")
   install(TARGETS kvant RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT program)
   kvant_install_needed(${libraries} program EXECUTABLES $<TARGET_FILE:kvant>)

@@ -1,5 +1,5 @@
 # Compiles the kernels for processors with more instructions than other code may use. The program chooses among the
-# kernels when it runs. Their sums may be computed in any order, which lets the compiler vectorize plain loops.
+# kernels when it runs. The sums of kernels may be computed in any order, which lets the compiler vectorize plain loops.
 #
 # Two passes of GCC are switched off, because they made loops take up to twice as long. Partial redundancy elimination
 # copies each sum that a loop carries twice in every round. Replacement of temporaries moves products so far from their

@@ -1,4 +1,4 @@
-# Builds the Python package. Its module kvant._engine (src/python) wraps the C++ modules of src/. The component `python`
+# Builds the Python package. The module kvant._engine (src/python) wraps the C++ modules of src/. The component `python`
 # of `cmake --install` completes a wheel: it adds kvant._engine, the program `kvant`, and libraries that users' machines
 # may lack. `pip install .` builds the package by scikit-build-core. With -DKVANT_BUILT=FOLDER, it packs the results of
 # a build folder.

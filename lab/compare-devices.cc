@@ -2,9 +2,9 @@
 // both with weights expanded to F32.
 //
 // The program compares the logits of the text's first 512 tokens, and greedy completions of N tokens for each
-// of the text's first 20 paragraphs. It prints the relative difference of the logits. For comparison it
-// prints how far the CPU's engine is from itself when its keys change by a rounding of F32. It also prints
-// every token that the CPU would not have chosen, and by how much.
+// of the text's first 20 paragraphs. The program prints the relative difference of the logits. For comparison
+// it prints how far the CPU's engine is from itself when its keys change by a rounding of F32. The program
+// also prints every token that the CPU would not have chosen, and by how much.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// Measures how long a large session takes to the disk and back. Its rows are random, because reading 100,000
-// tokens with a model takes hours.
+// Measures how long a large session takes to the disk and back. The rows of the session are random, because
+// reading 100,000 tokens with a model takes hours.
 //
 //   cmake --preset default -DKVANT_LAB=ON && cmake --build --preset default --target session_times
 //   build/default/session_times MODEL [RECIPE [TOKENS]]      kvant-3bit, 100000

@@ -4,7 +4,7 @@
     python3 python/decode_attention.py [path to libkvant_cuda.so]
 
 The script fills the tails of two sequences, seals their pages as ch4g128 keys and tok4g128 values, and attends to them.
-It compares the result with PyTorch's attention to the unquantized values."""
+The script compares the result with PyTorch's attention to the unquantized values."""
 
 import math
 import sys
@@ -23,7 +23,7 @@ def main():
     q = torch.randn(n_seqs, n_kv_heads * group, d, dtype=torch.bfloat16, **device)
     out = torch.empty_like(q)
 
-    # Both tables have an entry for each [seq][head][page].
+    # The tables of sealed pages and of tails have an entry for each [seq][head][page].
     table = torch.randperm(n_seqs * n_kv_heads * n_pages, dtype=torch.int32, **device).view(n_seqs, n_kv_heads, n_pages)
     formats = ("ch4g128", "tok4g128")
     sealed_pool, sealed = page_pool(table, *(kvant.page_bytes(name, d) for name in formats))

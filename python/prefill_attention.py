@@ -4,8 +4,8 @@ dequantized chunk by chunk into memory of a fixed size. The parts are merged by 
 
     python3 python/prefill_attention.py [--library PATH] [--prefix TOKENS] [--block TOKENS]
 
-The script seals random keys and values. It compares the merged attention with PyTorch's on the dequantized and on the
-original values. It compares the time with PyTorch's attention to everything in BF16."""
+The script seals random keys and values. The script compares the merged attention with PyTorch's on the dequantized and
+on the original values. The script compares the time with PyTorch's attention to everything in BF16."""
 
 import argparse
 import ctypes

@@ -6,8 +6,8 @@
 
 Each client sends one request after the other. Prompts are unique, so a prefix cache cannot help. The lengths of prompts
 cycle through --contexts, the lengths of completions through --answers. The script prints the tokens per second of all
-clients together. It also prints the median and 99th percentile of the time to the first token and of the time between
-tokens.
+clients together. The script also prints the median and 99th percentile of the time to the first token and of the time
+between tokens.
 """
 import argparse
 import http.client

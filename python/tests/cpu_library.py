@@ -1,4 +1,4 @@
-"""Lets tests of the Python code run on libkvant_cpu. It records what the code asked of the library, computes what
+"""Lets tests of the Python code run on libkvant_cpu. The file records what the code asked of the library, computes what
 formats make of rows, and has an attention on rows to compare with."""
 
 import ctypes

@@ -109,7 +109,7 @@ class Calibrated(unittest.TestCase):
 
     def rows(self, cache, steps):
         """Records what another attention receives for each layer in the last step, and what the model has stored so
-        far. Both are (keys, values), [2, heads, n, d]."""
+        far. The two results are (keys, values), [2, heads, n, d]."""
         given, got = {}, {}
         original = cache.rows_for_other_attention
 

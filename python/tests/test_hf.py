@@ -174,7 +174,7 @@ class Generation(unittest.TestCase):
                 KvantCache(**arguments, library=cpu_library.CpuLibrary())
 
     def test_a_model_that_is_not_on_one_gpu_is_refused_before_anything_is_launched(self):
-        # The object exists without the library's file.
+        # __new__ makes the object without loading the library's file.
         of_gpus = TorchLibrary.__new__(TorchLibrary)
         cache = self.cache()
         cache._library = of_gpus

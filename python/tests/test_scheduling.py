@@ -1,9 +1,10 @@
 """Tests requests that arrive, wait, share prefixes, are preempted and start again, in chunks of any size, with and
 without drafts. Every token's output must follow the visibility rule.
 
-A small scheduler does what vLLM's scheduler does. It finds prefixes when a request is admitted, among pages that were
-published when steps were scheduled. When blocks run out, the request that came last gives up its blocks, and later
-computes everything again that no prefix provides. vLLM has no other preemption, because it swaps nothing out."""
+A small scheduler does what vLLM's scheduler does. The small scheduler finds prefixes when a request is admitted, among
+pages that were published when steps were scheduled. When blocks run out, the request that came last gives up its
+blocks, and later computes everything again that no prefix provides. vLLM has no other preemption, because it swaps
+nothing out."""
 
 import collections
 import unittest

@@ -106,7 +106,7 @@ class Operators(unittest.TestCase):
                 getattr(ops, name)(*arguments)
 
     def test_tensors_of_the_cpu_are_refused(self):
-        # The object exists without the library's file.
+        # __new__ makes the object without loading the library's file.
         of_gpus = ops.TorchLibrary.__new__(ops.TorchLibrary)
         ops.library = lambda: of_gpus
         with self.assertRaisesRegex(ValueError, "rows is on cpu, and the library is for NVIDIA GPUs"):

@@ -5,7 +5,7 @@ plug-in's cache types.
 The layer has Llama-3.1-8B's shape and runs the plug-in's own steps. New keys and values go into tails, queries are
 rotated, and attention runs. Pages are sealed if there are drafts. The script prints a line of JSON for each recipe and
 batch (requests x tokens). The line has the microseconds with one new token per request, and with 1, 3 and 7 drafts
-after that token. It also has all these times with every token as a separate sequence of the library."""
+after that token. The line also has the times with every token as a separate sequence of the library."""
 
 import json
 import sys

@@ -4,15 +4,15 @@
     hf_cache.py divergence FOLDER PROMPTS     KvantCache against an unquantized one: PROMPTS.npy, int [n, length], or a text
     hf_cache.py generation SHAPE|FOLDER       tokens per second, memory and the time of a prompt
 
-SHAPE is llama-8b or smollm2, with random weights. `divergence` runs the model in F32, so only the cache differs. It
-prints the mean KL divergence over the second half of each prompt. That half is read at once and token by token
+SHAPE is llama-8b or smollm2, with random weights. `divergence` runs the model in F32, so only the cache differs. The
+script prints the mean KL divergence over the second half of each prompt. That half is read at once and token by token
 (--steps); the reference is transformers' own cache with the prompt read at once. With --dtype bfloat16, the cache named
 bf16, which is transformers' own with equal steps, shows the effect of rounding alone. transformers' quantized caches
 leave new tokens unquantized until the next step, so comparisons use --steps 128, a page of kvant.
 
 RECIPE+constants uses what kvant.hf.calibrate learns about the model from the text that ships with kvant. RECIPE+FILE
 uses a file of constants. A text is cut into --contexts prompts of --length tokens from its beginning, as in kvant eval.
-Its tokens are those of --tokenizer, a GGUF file, or of the model's folder."""
+The tokens of a text are those of --tokenizer, a GGUF file, or of the model's folder."""
 
 import argparse
 import functools

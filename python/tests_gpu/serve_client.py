@@ -2,10 +2,10 @@
 """Checks that `vllm serve` with the plug-in serves the openai client and curl: serve_client.py --model FOLDER [--kv
 kvant_uniform_4bit] [--chat]
 
-The script starts a server on a separate port and asks one question twice; the second time, the cache has its prefix. It
-asks once as a stream and once by curl, sends many questions for the quality guard, reads the metrics, and ends the
-server. Without --chat, prompts and completions are token ids, so the model needs no tokenizer. The script prints the
-server's command and the lines that kvant writes at the start."""
+The script starts a server on a separate port and asks one question twice; the second time, the cache has its prefix.
+The script asks once as a stream and once by curl, sends many questions for the quality guard, reads the metrics, and
+ends the server. Without --chat, prompts and completions are token ids, so the model needs no tokenizer. The script
+prints the server's command and the lines that kvant writes at the start."""
 
 import argparse
 import json

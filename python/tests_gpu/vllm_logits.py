@@ -7,9 +7,9 @@
     vllm_logits.py --model FOLDER --kv kvant_uniform_4bit --single --against 4bit.pt     the prompts token by token: the decode path
 
 Prompts are random, or --tokens FILE.npy, int [n, length]. The second half of each prompt is scored. A line of JSON has
-the mean KL divergence, its standard error over prompts, and the share of positions with an equal most likely token. It
-also says how many greedy completions equal the other engine's, or equal those of a second run that finds prefixes in
-the cache. For the others it says where they first differ, and by how many nats the token that the other engine chose
+the mean KL divergence, its standard error over prompts, and the share of positions with an equal most likely token. The
+line also says how many greedy completions equal the other engine's, or equal those of a second run that finds prefixes
+in the cache. For the others it says where they first differ, and by how many nats the token that the other engine chose
 was less likely. A small number means that both tokens were nearly as good."""
 
 import argparse

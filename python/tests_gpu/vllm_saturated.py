@@ -7,8 +7,8 @@ state:
 A load is the tokens of a prompt + the tokens of its completion, which are equal for all requests. The first requests
 already have a part of the completion in their prompts, from none to all, which reaches the steady state at once. When
 the cache is full, the remaining requests are replaced by whole ones, some of which always wait. A line of JSON for each
-load has the output tokens per second in a stretch of time, including prompts of new requests. It also has how many
-requests ran at a time, including preempted ones, and how many ended.
+load has the output tokens per second in a stretch of time, including prompts of new requests. The line also has how
+many requests ran at a time, including preempted ones, and how many ended.
 
 --prompts adds the seconds until each request of a batch has its first token. The figure is the minimum of three runs,
 or of as many runs as begin within ten seconds. --hits adds these seconds for prompts whose tokens are in the prefix

@@ -4,9 +4,9 @@
     vllm_throughput.py --model FOLDER --dummy --kv kvant_uniform_4bit --batches 24x32768 128x4096 1x131072
 
 Prompts differ, so no prefix is shared. A line of JSON for each batch has the seconds until every request has a token.
-It has the output tokens per second from then until the first request ends, while the whole batch only decodes. A cache
-that is too small never reaches this state. It also has the output tokens per second from beginning to end, prompts
-included. An example with more requests than fit:
+The line has the output tokens per second from then until the first request ends, while the whole batch only decodes. A
+cache that is too small never reaches this state. The line also has the output tokens per second from beginning to end,
+prompts included. An example with more requests than fit:
 
     vllm_throughput.py --model FOLDER --dummy --kv kvant_uniform_4bit --cache-gib 16 --answer 512 --batches 160x4096
 

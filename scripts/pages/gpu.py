@@ -92,7 +92,7 @@ class Gpu:
     def model_table(document):
         """Returns a table of rows of `kvant bench` by depth and number of sequences. `rate` of the document is
         "prompt_tps" or "decode_tps". Brackets compare with the baseline, which shows the gain of engine and cache
-        together. They also compare with kvant's own bf16, which shows the gain of the cache."""
+        together. The brackets also compare with kvant's own bf16, which shows the gain of the cache."""
         rate = document["rate"]
         rows = {((row.get("sequences", 1), row["depth"]), row["recipe"]): row[rate] for row in document["results"]}
         caches = list(dict.fromkeys(cache for _, cache in rows))

@@ -58,8 +58,8 @@ def add_attention(document, rows, others):
 
 
 def models(raws, where):
-    """Returns a document for each depth or prompt. It has rows of all types of weights, because the best rival may use
-    other weights."""
+    """Returns a document for each depth or prompt. A document has rows of all types of weights, because the best rival
+    may use other weights."""
     documents = {}
     for path, raw in raws:
         if not raw["schema"].startswith("kvant.bench/"):

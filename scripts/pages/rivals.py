@@ -1,7 +1,7 @@
 """Decides which rival a cache is compared with: the fastest rival in the same measurement that stores at least as many
 bits."""
 
-# These are the bits per value of rivals, for results that do not give them.
+# RIVAL_BITS has the bits per value of rivals, for results that do not give them.
 RIVAL_BITS = {"f32": 32, "f16": 16, "bf16": 16, "q8_0": 8.5, "q5_1": 6, "q5_0": 5.5, "q4_1": 5, "q4_0": 4.5, "int8": 8, "int4": 4}
 
 

@@ -1,4 +1,4 @@
-"""Hooks of MkDocs. They add pages and sources from outside docs/ and the pages of the lab to the site, and limit the
+"""Hooks of MkDocs that add pages and sources from outside docs/ and the pages of the lab to the site, and limit the
 words of a page."""
 import logging
 import pathlib

@@ -55,7 +55,8 @@ constexpr double kMemoryShare = 0.5, kDeviceMemoryShare = 0.8;
 // number is adjusted to fit into kAnswerPause.
 constexpr int kPromptStep = 64, kFirstDevicePromptStep = 512;
 constexpr double kAnswerPause = 0.1;  // seconds
-// These are the steps while nobody waits for tokens. Large steps are faster, above all on a device.
+// A step has this many tokens of prompts while nobody waits for tokens. Large steps are faster, above all on
+// a device.
 constexpr int kLonePromptStep = 512, kDeviceLonePromptStep = 1024;
 
 struct ServeOptions {

@@ -33,7 +33,8 @@ std::int64_t tail_bytes(const Plan& plan, int layer, int n_tokens) {
                  plan.tail->short_page_bytes(plan.geometry.dim(layer), tail_room(n_tokens)));
 }
 
-// These return the bytes of the observing queries of the open page, and of the scores of all earlier tokens.
+// observer_bytes() returns the bytes of the open page's observing queries, score_bytes() those of the scores
+// of earlier tokens.
 std::int64_t observer_bytes(const Geometry& g, int layer, int n_tokens) {
   const int n = std::max(n_tokens % kPageTokens - (kPageTokens - kObservers), 0);
   return static_cast<std::int64_t>(n) * g.group(layer) * TokenScores::observer_bytes(g.dim(layer));

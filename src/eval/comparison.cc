@@ -21,7 +21,7 @@ struct FigureKind {
   // `lo` and `hi` name the fields of the figure's interval; null means that the row has no interval.
   const char* lo;
   const char* hi;
-  // Returns the values whose mean is the figure, one per piece of text or prompt. Both results must list
+  // Returns the values whose mean is the figure, one per piece of text or prompt. The two results must list
   // their pieces in one order. An empty vector means that the pieces are unknown.
   std::function<std::vector<double>(const Json& document, const Json& row)> pieces;
 };

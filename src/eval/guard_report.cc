@@ -5,7 +5,7 @@
 namespace kvant {
 namespace {
 
-// Formats a share as "0.52 %" or "21 %".
+// Formats a share with two significant digits, as "0.52 %" or "21 %".
 std::string percent(double share) {
   return share < 0.1 ? fmt::format("{:.2g} %", 100 * share) : fmt::format("{:.0f} %", 100 * share);
 }

@@ -11,8 +11,8 @@
 
 namespace kvant {
 
-// Returns whether a row's name selects llama.cpp. Such names are "llama.cpp:TYPE" or "llama.cpp:KTYPE/VTYPE".
-// A suffix "-plain" selects the graph without flash attention.
+// Returns whether a row's name selects llama.cpp. llama.cpp's rows are called "llama.cpp:TYPE" or
+// "llama.cpp:KTYPE/VTYPE". A suffix "-plain" selects the graph without flash attention.
 bool names_llama(const std::string& name);
 // Returns an error if llama.cpp does not have the types in the name. names_llama(name) must be true.
 Status check_llama_name(const std::string& name);

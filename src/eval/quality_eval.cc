@@ -71,8 +71,7 @@ class Evaluation {
   }
 
  private:
-  // Runs the tokens [start, start + count) of the chunk. They must all lie in the first half or all in the
-  // second half.
+  // Runs the tokens [start, start + count) of the chunk. The tokens must all lie in one half of the chunk.
   Status run_step(std::span<const std::int32_t> chunk, int start, int count) {
     const bool is_scored = start >= options_.context / 2;
     const bool is_prompt = options_.all_prompt || !is_scored;

@@ -67,7 +67,7 @@ TEST(QualityEval, RefusesATextShorterThanAChunk) {
   EXPECT_FALSE(run(counting_text(9), {.context = 10}).ok());
 }
 
-// kvant's engine and llama.cpp run one tiny model with F32 weights. Their logits must agree, and a low-bit
+// kvant's engine and llama.cpp run one tiny model with F32 weights. The logits must agree, and a low-bit
 // cache must show in the divergence and in the bits.
 TEST(QualityEval, TheEngineAgreesWithLlamaCppAndLowBitsShow) {
   TinyModel shape;

@@ -3,13 +3,13 @@
 //
 // The guard is a backend around another backend. In each layer the guard watches one KV head and keeps the
 // head's newest K and V unquantized next to the cache. In a random share of the decode steps, the newest
-// query attends twice in plain F32. It attends to the original K and V, and to those that the cache returns.
-// Both attend to the newest tokens and the sink, and to no older pages. docs/guide/tune.md has the
+// query attends twice in plain F32. The query attends to the original K and V, and to those that the cache
+// returns. The query sees the newest tokens and the sink, and no older pages. docs/guide/tune.md has the
 // measurements that set the constants.
 //
-// On a device, rows stay in the device's memory. The tail holds the original K and V unquantized. They are
-// copied when a step seals their page and when a check needs them. Another thread examines the copies while
-// the device runs the next step.
+// On a device, rows stay in the device's memory. The tail holds the original K and V unquantized. These rows
+// are copied when a step seals their page and when a check needs them. Another thread examines the copies
+// while the device runs the next step.
 #pragma once
 
 #include <future>

@@ -1,5 +1,5 @@
-// A Conversation is one sequence in a cache. It reads prompts, generates completions with or without drafts,
-// and counts tokens and seconds. `kvant run` and the Python package build on it.
+// A Conversation is one sequence in a cache. A conversation reads prompts, generates completions with or
+// without drafts, and counts tokens and seconds. `kvant run` and the Python package build on it.
 #pragma once
 
 #include <atomic>

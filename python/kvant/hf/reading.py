@@ -19,11 +19,11 @@ SINK_TOKENS = 4
 # A Visitor takes a layer, queries [n_heads, n, head_dim], keys and values [n_kv_heads, n, head_dim], and the factor of
 # the scores.
 Visitor = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor, float], None]
-# A QueryVisitor is called in the backward pass. It takes a layer, the layer's queries, and F32 [n_heads, n], how much
-# each query counts.
+# The backward pass calls a QueryVisitor, which takes a layer, the layer's queries, and F32 [n_heads, n], how much each
+# query counts.
 QueryVisitor = Callable[[int, torch.Tensor, torch.Tensor], None]
-# A GradientVisitor is called in the backward pass. It takes a layer, queries, keys, values, and the derivative of the
-# loss by the attention's output, [n_heads, n, head_dim].
+# The backward pass calls a GradientVisitor, which takes a layer, queries, keys, values, and the derivative of the loss
+# by the attention's output, [n_heads, n, head_dim].
 GradientVisitor = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], None]
 
 

@@ -3,10 +3,10 @@
     sealed block: the sink (SinkLayout), then K page and V page of KV head 0, of head 1, ...
     tail block:   as many whole unquantized pages (128 tokens of one head and side, BF16) as fit
 
-A request has sealed blocks, which it may share. It also has a fixed number of tail blocks of its own, for the page that
-is being filled. If drafts may reach past that page's end, the tail blocks have room for the next page too, and the two
-places alternate. Only the first sealed block of a request has a sink. Requests that share this block, because they
-share a prefix, thereby share the sink."""
+A request has sealed blocks, which it may share. A request also has a fixed number of tail blocks of its own, for the
+page that is being filled. If drafts may reach past that page's end, the tail blocks have room for the next page too,
+and the two places alternate. Only the first sealed block of a request has a sink. Requests that share this block,
+because they share a prefix, thereby share the sink."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ PAGE_METRIC = "page-metric"
 CODEBOOK = "codebook/"
 # The array is [head_dim] (src/transform/smooth.cc).
 SMOOTH = "smooth"
-# The array is [head_dim]. It exists if the engine balances the norms of queries and keys
+# The array is [head_dim] and exists if the engine balances the norms of queries and keys
 # (src/model/query_key_balance.h).
 KEY_FACTORS = "key-factors"
 

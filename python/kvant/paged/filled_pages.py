@@ -19,9 +19,10 @@ class _Pending:
 
 
 class FilledPages:
-    """Remembers pages that decoded tokens have filled and that are still unquantized. They are sealed before the next
-    step, with one launch for all layers if possible. The class remembers blocks and not requests, so a page is sealed
-    even if its request has ended. No other request can share these pages before the next step (KvantSealedManager)."""
+    """Remembers pages that decoded tokens have filled and that are still unquantized. The pages are sealed before the
+    next step, with one launch for all layers if possible. The class remembers blocks and not requests, so a page is
+    sealed even if its request has ended. No other request can share these pages before the next step
+    (KvantSealedManager)."""
 
     def __init__(self, cache: ModelCache):
         self._cache = cache

@@ -36,8 +36,8 @@ class ModelCache:
         self._metrics, self._codebooks, self._key_scales = constants.metrics, constants.codebooks, constants.key_scales
         # With key scales, queries must be scaled to match stored keys, and the scales differ by layer.
         self.has_key_scales = self._key_scales is not None
-        # Sealing may read prompts' rows where the model left them if stored rows equal the model's rows. It reads them
-        # only once.
+        # Sealing may read prompts' rows where the model left them if stored rows equal the model's rows. The reason is
+        # that sealing reads rows only once.
         self.seals_rows = self._metrics is None and not (
             recipe.key_hadamard or recipe.value_hadamard or self.has_key_scales) and all(
             library.can_seal_rows(name) for name in recipe.formats)
@@ -99,7 +99,7 @@ class ModelCache:
         return blocks * (self.layout.tail_block_bytes // self.layout.unit_bytes) + unit
 
     def tail_table(self, table: torch.Tensor, tail_blocks: torch.Tensor) -> StepTable:
-        """Tells kvant_plan_step how to make tail_ids. It writes table, int32 [n_seqs, 2 * n_kv_heads], from
+        """Tells kvant_plan_step how to make tail_ids. Each step writes table, int32 [n_seqs, 2 * n_kv_heads], from
         tail_blocks, int32 [n_requests, ...]."""
         return step_table(table[:, :, None], tail_blocks, self._tail_places,
                           self.layout.tail_block_bytes // self.layout.unit_bytes)
@@ -122,8 +122,8 @@ class ModelCache:
                      page_stride=stride, **formats.offsets)
 
     def of_sealed(self, blocks: torch.Tensor) -> dict[str, Any]:
-        """Returns the other members of a Layer with sealed pages, for the layer with these blocks. They are codebooks,
-        and the places of pages in a block if formats differ by head."""
+        """Returns the other members of a Layer with sealed pages, for the layer with these blocks. The members are
+        codebooks, and the places of pages in a block if formats differ by head."""
         codebooks = {} if self._codebooks is None else self._codebooks.of_layer(self._layer_of(blocks))
         return self._formats_of(blocks).of_sealed | codebooks
 
@@ -164,8 +164,8 @@ class ModelCache:
 
     @staticmethod
     def either_place(block: torch.Tensor) -> torch.Tensor:
-        """Returns block tables of one page each, int32 [n, 2]. Both columns hold the block. The first column serves a
-        sequence's first page (page 0), the second any other page (page 1)."""
+        """Returns block tables of one page each, int32 [n, 2]. The two columns hold one block. The first column serves
+        a sequence's first page (page 0), the second any other page (page 1)."""
         return block[:, None].expand(-1, 2).contiguous()
 
     def sink_ids(self, first_blocks: torch.Tensor) -> torch.Tensor | None:

@@ -7,9 +7,9 @@ from vllm.v1.core.single_type_kv_cache_manager import FullAttentionManager, Sing
 
 
 class KvantSealedManager(FullAttentionManager):
-    """Publishes pages that decoded tokens fill one step later. Such pages are sealed before the next step (FilledPages)
-    or during its attention (draft_rows). No request of the step that fills them may therefore share them. Pages that a
-    prompt fills are sealed at once."""
+    """Publishes pages that decoded tokens fill one step later. Pages of decoded tokens are sealed before the next step
+    (FilledPages) or during its attention (draft_rows). No request of the step that fills them may therefore share them.
+    Pages that a prompt fills are sealed at once."""
 
     supports_fine_grained_hash_lookup = False
 

@@ -68,7 +68,7 @@ struct CodePage {
 };
 
 // Asks for sums[h][t] = the sum of query number * code number over the channels of blocks [first_block,
-// end_block), for tokens t in [first_token, end_token). Both token bounds are multiples of 32.
+// end_block), for tokens t in [first_token, end_token). The two token bounds are multiples of 32.
 struct ScoreTask {
   CodePage page;
   int first_block, end_block;
@@ -212,7 +212,7 @@ struct ByteWeighing {
 };
 inline constexpr float kLargestByte = 255;
 
-// Holds attention in bytes (flashq.h). Both functions are null if F32 products of rounded numbers are as fast
+// Holds attention in bytes (flashq.h). The functions are null if F32 products of rounded numbers are as fast
 // on the instruction set.
 struct PromptKernels {
   void (*multiply)(const ByteTask& task);

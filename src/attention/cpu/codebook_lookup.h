@@ -1,7 +1,7 @@
 // Turns pages of vector codes into bytes in the orders that kernels multiply. A codebook that does not fit
-// into registers is looked up code by code, once for all query heads. This holds for codes wider than a byte
-// (CodeMeaning::wide_vector), and for byte codes on instruction sets with small registers. Like
-// byte_kernels.h, this header uses no inline functions of the standard library.
+// into registers is looked up code by code, once for all query heads. Codes wider than a byte
+// (CodeMeaning::wide_vector) need such look-ups, and so do byte codes on instruction sets with small
+// registers. Like byte_kernels.h, this header uses no inline functions of the standard library.
 #pragma once
 
 #include <cstdint>

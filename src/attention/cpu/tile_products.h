@@ -29,7 +29,7 @@ class TileProducts {
   void attend(const PageView& page, PartialAttention& partial);
 
  private:
-  // Holds one side of the current page. Its bytes exceed the numbers to which the parameters apply by `bias`.
+  // Holds one side of the current page. The bytes exceed the numbers to which the parameters apply by `bias`.
   struct Operand {
     CodeScheme scheme;
     CodeParameters parameters;

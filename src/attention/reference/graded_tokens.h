@@ -74,7 +74,7 @@ class VerticalScores {
  public:
   explicit VerticalScores(int kv_head) : kv_head_(kv_head), weights_(kTokens, 0.0), observers_(kTokens, 0) {}
 
-  // Adds the observing queries of the page that ends at `end`. They see all tokens up to themselves except
+  // Adds the observing queries of the page that ends at `end`. A query sees all tokens up to its own except
   // `gone`.
   void end_page(int end, const std::set<int>& gone = {}) {
     for (int query = end - 64; query < end; ++query) {

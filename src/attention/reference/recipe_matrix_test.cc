@@ -1,7 +1,7 @@
 // Runs every product recipe, and every pair of features on a few formats, through the life of a sequence:
 // append, attend, seal, fork, abort, truncate. Outputs are compared in double precision with attention to
-// what the cache has stored. They are also compared with attention to what was appended, within a bound that
-// depends only on the bits.
+// what the cache has stored. The outputs are also compared with attention to what was appended, within a
+// bound that depends only on the bits.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -321,7 +321,7 @@ INSTANTIATE_TEST_SUITE_P(Formats, FeaturePairs,
 TEST_P(FeaturePairs, LiveThroughEveryOperation) {
   for (const char* const* a = std::begin(kFeatures); a != std::end(kFeatures); ++a) {
     for (const char* const* b = a + 1; b != std::end(kFeatures); ++b) {
-      // Both set one key.
+      // The two features set one key.
       if (std::string(*a).substr(0, 7) == std::string(*b).substr(0, 7)) continue;
       if (is_refused(*a, *b) || is_refused(GetParam(), *b)) continue;
       Life(fmt::format("{},{},{}", GetParam(), *a, *b), geometry(32)).run();

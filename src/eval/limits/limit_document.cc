@@ -17,7 +17,7 @@ int n_tokens(const Tokens& tokens) {
   return static_cast<int>(tokens.size());
 }
 
-// Makes the document for one context. Its `tokens` stay empty if the context is too small.
+// Makes the document for one context. The document's `tokens` stay empty if the context is too small.
 Result<LimitDocument> make_document(const ChatEncoder& encoder, const Haystack& haystack,
                                     const LimitOptions& options, int context) {
   const std::uint64_t seed = options.seed * 1000003 + static_cast<std::uint64_t>(context);

@@ -1,7 +1,7 @@
 // OSCAR (arXiv 2605.17757; github.com/FutureMLS-Lab/OSCAR at 473ff3f). K and V are rotated to the directions
-// that attention reads most, and mixed by a Hadamard matrix. They are clipped at a quantile of each token's
-// magnitudes, 0.96 for K and 0.92 for V, as the paper sets for Qwen3-8B. Then each token is quantized to 2
-// bits in groups of 128. The first 64 and the newest 256 tokens stay unquantized.
+// that attention reads most, and mixed by a Hadamard matrix. The values are clipped at a quantile of each
+// token's magnitudes, 0.96 for K and 0.92 for V, as the paper sets for Qwen3-8B. Then each token is quantized
+// to 2 bits in groups of 128. The first 64 and the newest 256 tokens stay unquantized.
 //
 // In kvant each KV head has its own basis. The authors' code shares one basis among the heads of a layer, but
 // their figures favour a basis per head. The permutation of channels is left out, because it only matters if
