@@ -14,7 +14,7 @@
 
 namespace kvant {
 
-// SensitivityBend holds the four numbers. With all of them 0, sensitivities do not change.
+// SensitivityBend holds the four exponents of the bend. If all exponents are 0, sensitivities do not change.
 struct SensitivityBend {
   double keys = 0;   // K's sensitivities are multiplied by 2^keys
   double depth = 0;  // the last layer's sensitivities are multiplied by 2^depth relative to the first layer's

@@ -46,8 +46,8 @@ struct CalibrationMethod {
 };
 
 // This constant has [d] values for each KV head: the factors by which the engine multiplies keys when it
-// balances norms (model/query_key_balance.h). No recipe needs it, but caches of the same model in PyTorch
-// apply the factors.
+// balances norms (model/query_key_balance.h). No recipe needs this constant, but caches of the same model in
+// PyTorch apply the factors.
 inline constexpr const char* kKeyFactors = "key-factors";
 
 // RecipeQuality holds the errors of a recipe on passages that no constant was learned from. An error is the

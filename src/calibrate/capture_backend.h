@@ -1,5 +1,5 @@
-// CaptureBackend wraps another backend and copies Q, K and V of every layer into a Capture. On the CPU it
-// copies when a layer runs. On a device it copies when the device shows it the rows.
+// CaptureBackend wraps another backend and copies Q, K and V of every layer into a Capture. On the CPU,
+// CaptureBackend copies when a layer runs. On a device, CaptureBackend copies when the device shows the rows.
 #pragma once
 
 #include "attention/attention.h"

@@ -1,6 +1,6 @@
 // Converts constants that kvant.hf.calibrate learned from a checkpoint in PyTorch, for the GGUF file of the
 // same model. GGUF files of the Llama family store the two channels of a RoPE pair side by side. Checkpoints
-// store them half a head apart.
+// store the two channels half a head apart.
 #pragma once
 
 #include <string>

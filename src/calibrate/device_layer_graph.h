@@ -1,5 +1,5 @@
 // Builds the graphs of one layer on a whole context, and of the layer's derivative, in F32. The derivative
-// lists the same steps as the layer, in reverse order.
+// repeats the layer's steps in reverse order.
 #pragma once
 
 #include "model/hparams.h"
@@ -18,7 +18,7 @@ struct LayerInputs {
   ggml_tensor* positions;     // I32 [n_rows]
   ggml_tensor* numbers;       // I32 [most rows of a weight]: 0, 1, 2, ...
   ggml_tensor* mask;          // [keys, queries]: 0, or -inf for keys that the query does not see
-  ggml_tensor* sliding_mask;  // the same for layers with a window
+  ggml_tensor* sliding_mask;  // the mask for layers with a window
   ggml_tensor* sealed;        // [keys, queries]: 1 for keys on pages before the query's own, else 0
   ggml_tensor* behind_sink;   // [n_rows]: 0 for the sink's tokens, else 1
 };

@@ -1,5 +1,5 @@
-// HeadAttention computes exact causal attention of one query head over a context. It also computes the
-// derivative, and the effects of errors of K or V on sealed pages.
+// HeadAttention computes exact causal attention of one query head over a context. HeadAttention also computes
+// the derivative, and the effects of errors of K or V on sealed pages.
 //
 // Queries come in blocks of one page. A block's queries read the pages before their own as sealed, and their
 // own page as unsealed.
@@ -23,7 +23,7 @@ struct AttentionShape {
 };
 AttentionShape attention_shape(const Hparams& hparams, int layer);
 
-// KvGradients holds the derivatives of the loss by K and V [n, d]. Each block adds to them.
+// KvGradients holds the derivatives of the loss by K and V [n, d]. Each block adds to the derivatives.
 struct KvGradients {
   MatrixView<float> k, v;
   double* score_weights = nullptr;  // [n]: for each query, the norm of the derivative by its sealed scores

@@ -123,7 +123,7 @@ class ScorePass {
 
   // Calls visit(block of rows, first, n) for words [first, first + n) of each block of the vocabulary, and
   // then end(). With `back`, `visit` multiplies by the derivative, and multiplies forward only by words whose
-  // logits were not kept. Otherwise it multiplies forward by all words.
+  // logits were not kept. Without `back`, `visit` multiplies forward by all words.
   template <class Visit, class End>
   void for_each_vocabulary_block(Team& team, bool back, const Visit& visit, const End& end) {
     for (int first = 0; first < h_.n_vocab; first += kVocabularyBlock) {

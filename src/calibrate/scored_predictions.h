@@ -1,6 +1,6 @@
-// Selects the predictions of a context that count, and compares them with those of a changed model. Measured
-// sensitivities are such differences. Only the last predictions count, because early queries read no sealed
-// page.
+// Selects the predictions of a context that count, and compares them with those of a changed model. A
+// measured sensitivity is the difference between the two models' predictions. Only the last predictions
+// count, because early queries read no sealed page.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
 // Measures sensitivities: the effect of each format of a recipe's ladder on the model's predictions, in one
-// (layer, KV head, side). Bit allocation uses them (recipe/bit_allocation.h).
+// (layer, KV head, side). Bit allocation uses the sensitivities (recipe/bit_allocation.h).
 #pragma once
 
 #include <memory>

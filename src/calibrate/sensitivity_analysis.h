@@ -50,8 +50,8 @@ class SensitivityAnalysis {
   // Returns the remaining work of query_moments() and weigh().
   CalibrationWork work_left() const;
 
-  // The following members hold results of single contexts. An analysis that gets these results back resumes
-  // from there.
+  // The following members hold results of single contexts. An analysis that gets the results back does not
+  // repeat the contexts.
   Constants& contexts_done() { return contexts_done_; }
   const Constants& contexts_done() const { return contexts_done_; }
   ReadContexts& contexts_read() { return contexts_read_; }

@@ -32,7 +32,7 @@ constexpr Unit kByteUnits[] = {{"TiB", kKibi* kKibi* kKibi* kKibi},
 
 constexpr double kMostBytes = 0x1p62;  // a double of at most this size fits into an int64
 
-// Parses the whole text as a positive number. Returns 0 if it is not one.
+// Parses the whole text as a positive number. Returns 0 if the text is anything else.
 double positive_number(const std::string& text) {
   double value = 0;
   const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), value);

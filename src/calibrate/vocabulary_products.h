@@ -16,8 +16,8 @@ class VocabularyProducts {
  public:
   virtual ~VocabularyProducts() = default;
 
-  // Sets the rows x [n, n_embd] for the following calls, and sets their gradient to zero. x must outlive
-  // these calls.
+  // Sets the rows x [n, n_embd] for the following calls, and sets their gradient to zero. x must outlive the
+  // calls.
   virtual Status begin(MatrixView<const float> x) = 0;
   // Selects the block of words [first, first + n), and announces whether multiply() and multiply_back() will
   // follow. Every thread of a team must call begin_block().

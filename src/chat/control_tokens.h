@@ -1,5 +1,5 @@
 // ControlTokens finds the control tokens of a vocabulary, such as <|im_start|>, in a text. A tokenizer reads
-// these texts as tokens only if the caller asks for it.
+// the text of a control token as one token only if the caller permits it.
 #pragma once
 
 #include <cstdint>

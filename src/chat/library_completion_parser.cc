@@ -128,7 +128,7 @@ class LibraryParse {
       message_ = std::move(message);
       return diffs;
     } catch (const std::exception&) {
-      return {};  // more text may make it possible to parse
+      return {};  // with more text, the completion may become valid
     }
   }
 

@@ -29,8 +29,8 @@ class DraftModel {
  private:
   friend class ModelDraft;
 
-  // Held is a sequence of the cache with the tokens that it holds. Later sequences with the same prefix reuse
-  // it.
+  // Held is a sequence of the cache with the tokens that it holds. A later sequence with the same prefix
+  // reuses the held sequence.
   struct Held {
     SequenceId sequence = 0;
     std::vector<std::int32_t> tokens;

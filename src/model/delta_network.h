@@ -31,12 +31,12 @@ struct DeltaSlice {
 //     g = exp(a softplus(alpha + dt_bias)), b = sigmoid(beta)
 //     S <- g S + k (b (v - g S^T k))^T,  y = S^T q / sqrt(head_dim)
 //     out = RMS norm(y) SiLU(z)
-// The bits of a token's result depend only on the token and earlier tokens. They do not depend on how a
+// The bits of a token's result depend only on the token and earlier tokens. The bits do not depend on how a
 // prompt is split, on other sequences, or on the number of threads.
 //
 // A layer's state first holds the newest inputs of the convolution, [kernel - 1, channels], the oldest first.
-// Then it holds S of each value head in blocks of kDeltaColumns columns, each [key channel, kDeltaColumns].
-// Session files store the state in this order, so another order needs another file version.
+// The state then holds S of each value head in blocks of kDeltaColumns columns, each [key channel,
+// kDeltaColumns]. Session files store the state in this order, so another order needs another file version.
 class DeltaNetwork {
  public:
   explicit DeltaNetwork(const Hparams& hparams);

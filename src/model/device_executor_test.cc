@@ -151,7 +151,8 @@ INSTANTIATE_TEST_SUITE_P(ShapedErrors, DeviceEngine,
                                                               "encode=shaped"),
                                             ::testing::Values(kPlaces[0])));
 
-// These models vary the norms, the biases, and the fused weights and their types between tokens and logits.
+// The following models vary the norms, the biases, and the fused weights and their types between tokens and
+// logits.
 TEST(DeviceModels, GiveTheLogitsOfTheCpu) {
   const auto with = [](const char* architecture, const std::function<void(TinyModel&)>& change) {
     TinyModel model{.architecture = architecture};

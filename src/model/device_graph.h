@@ -52,8 +52,8 @@ class DeviceGraph {
   static Status check(const Hparams& hparams, ggml_backend* backend);
   // Returns the bytes of the states of n_slices slices.
   static std::size_t state_memory(const Hparams& hparams, int n_slices);
-  // Builds the graph. All arguments must outlive it. `states` has room for as many slices as the shape has;
-  // `states` is null without delta nets. Returns an error if memory is short, or if the backend cannot
+  // Builds the graph. All arguments must outlive the graph. `states` has room for as many slices as the shape
+  // has; `states` is null without delta nets. Returns an error if memory is short, or if the backend cannot
   // compute an operation.
   static Result<std::unique_ptr<DeviceGraph>> build(const Hparams& hparams, const Weights& weights,
                                                     DeviceProducts products, const PlanTransforms& transforms,
@@ -67,17 +67,18 @@ class DeviceGraph {
   const Plan* plan() const { return transforms_.plan().get(); }
   std::int64_t bytes() const;
 
-  void set_rows(const ForwardRows& rows, const RowValues& values);  // copies them to the device
+  // Copies `rows` and `values` to the device.
+  void set_rows(const ForwardRows& rows, const RowValues& values);
   // Starts segment i, which belongs to the ith layer with attention. For an i beyond these layers, starts the
   // segment after all of them, if that segment has anything to compute.
   Status start(int segment);
   // Waits for the graph and copies the logits.
   void read_logits(MatrixView<float> logits);
 
-  // These functions wait and copy the rows of the layer whose segment was started last, as F32 (LayerRows).
-  // Read queries, keys and values before attention, which overwrites the queries, and read the attended rows
-  // afterwards. The plan's transforms have been applied. k and v are empty for a layer that attends to
-  // another layer's cache.
+  // The following functions wait and copy the rows of the layer whose segment was started last, as F32
+  // (LayerRows). Read queries, keys and values before attention, which overwrites the queries, and read the
+  // attended rows afterwards. The plan's transforms have been applied. k and v are empty for a layer that
+  // attends to another layer's cache.
   void read_queries(std::span<float> q) const;
   void read_inputs(std::span<float> q, std::span<float> k, std::span<float> v) const;
   void read_attended(std::span<float> out) const;
@@ -85,7 +86,7 @@ class DeviceGraph {
   void write_attended(std::span<const float> out);
 
   // All layers use the same device addresses for what attention reads and writes. The following functions
-  // return these addresses.
+  // return the addresses.
   float* q() const;
   float* k() const;
   float* v() const;

@@ -27,7 +27,8 @@ struct MixedSlice {
 constexpr MixedSlice kAnswer{300, 1, false}, kYoungAnswer{50, 1, false};
 constexpr MixedSlice kGuess{254, 3, false};  // draft tokens that cross the end of a page
 constexpr MixedSlice kPrompt{140, 200, true}, kFirstPrompt{0, 70, true}, kPromptEnd{256, 20, true};
-// Each of these slices seals the first page, which contains the sink, during the step or at its beginning.
+// Each of the following slices seals the first page, which contains the sink, during the step or at its
+// beginning.
 constexpr MixedSlice kSealing{64, 136, true}, kWholePrompt{0, 290, true}, kSealsBefore{128, 72, true};
 constexpr MixedSlice kAnswerSeals{128, 1, false};
 

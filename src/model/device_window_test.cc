@@ -1,5 +1,5 @@
-// Tests models on a device in which only some layers have a sliding window. These layers free pages beyond
-// the window. The results are compared with the CPU's, and the pages with what the window needs.
+// Tests models on a device in which only some layers have a sliding window. Layers with a window free pages
+// beyond the window. The results are compared with the CPU's, and the pages with what the window needs.
 #include <gtest/gtest.h>
 
 #include <numeric>

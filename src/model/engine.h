@@ -35,9 +35,9 @@ struct EngineOptions {
   // `device` runs the model and may keep its caches. Null means the CPU.
   std::shared_ptr<ComputeDevice> device = nullptr;
   const std::atomic<bool>* stop = nullptr;  // once true, steps fail with the error "interrupted"
-  // The matrices of this many layers, counted from the last, lie in the device's memory. The others stay in
-  // host memory, where the device reads them in every step. Models larger than the device's memory run in
-  // that way.
+  // The matrices of this many layers, counted from the last, lie in the device's memory. The matrices of the
+  // other layers stay in host memory, where the device reads them in every step. A smaller number lets the
+  // device run models that are larger than the device's memory.
   int device_layers = std::numeric_limits<int>::max();
 };
 

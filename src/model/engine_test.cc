@@ -97,7 +97,7 @@ class Bench {
   Engine& engine() { return *engine_; }
   Cache& cache() { return *cache_; }
 
-  // Returns the logits of all `tokens`. A new sequence reads them in steps of `chunk`.
+  // Returns the logits of all `tokens`. A new sequence reads `tokens` in steps of `chunk`.
   std::vector<float> logits(const std::vector<std::int32_t>& tokens, int chunk) {
     const SequenceId sequence = cache_->add();
     std::vector<float> all(tokens.size() * TinyModelWriter::kVocabulary);
@@ -112,7 +112,7 @@ class Bench {
     return all;
   }
 
-  // Returns the mean of the hidden states of all `tokens`. A new sequence reads them in steps of `chunk`.
+  // Returns the mean of the hidden states of all `tokens`. A new sequence reads `tokens` in steps of `chunk`.
   std::vector<float> embedding(const std::vector<std::int32_t>& tokens, int chunk) {
     const SequenceId sequence = cache_->add();
     const int n = static_cast<int>(tokens.size()), n_embd = engine_->n_embd();

@@ -32,8 +32,8 @@ class GgufFile {
 
   const std::string& path() const;
 
-  // These functions return a metadata value if it has the right type, else nothing. Integers may have any
-  // width and sign.
+  // The following functions return a metadata value if it has the right type, else nothing. Integers may have
+  // any width and sign.
   std::optional<std::string> text(const std::string& key) const;
   std::optional<std::int64_t> integer(const std::string& key) const;
   std::optional<double> number(const std::string& key) const;

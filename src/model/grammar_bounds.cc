@@ -5,7 +5,7 @@
 namespace kvant {
 namespace {
 
-// A rule may begin in at most this many ways. Each of them may be a state of the grammar, and each state is
+// A rule may begin in at most this many ways. Each beginning may be a state of the grammar, and each state is
 // tested with all tokens.
 constexpr std::int64_t kMaxBeginnings = 4096;
 // llama.cpp visits at most this many symbols when it searches for rules that begin with themselves.
@@ -74,8 +74,8 @@ class GrammarBounds {
   }
 
   // Returns the rules with which a rule can begin, each as often as it can. A rule that repeats itself
-  // between empty parts, as in (a*)*, does not count. That repetition returns to the same state, which
-  // llama.cpp notices.
+  // between empty parts, as in (a*)*, does not count. llama.cpp notices that the empty repetition leads back
+  // to an earlier state.
   std::vector<int> first_rules(int rule) const {
     std::vector<int> first;
     for (const GrammarSequence& sequence : grammar_.rules[rule]) {

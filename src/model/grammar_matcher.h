@@ -2,8 +2,9 @@
 //
 // A state is what may follow: a terminal, and the places in the rules after the terminal. The places form a
 // linked list that states share. Equal states have the same number, so a set of states contains each one
-// once, however many ways lead to it. The matcher counts its work. The matcher therefore stops at a grammar
-// with ever more readings while it makes the states (is_exhausted()), independently of elapsed time.
+// once, however many ways lead to it. A grammar may have ever more readings of a text. The matcher therefore
+// counts its work and gives up at a limit (is_exhausted()), which unlike a time limit always strikes at the
+// same place.
 #pragma once
 
 #include <cstdint>

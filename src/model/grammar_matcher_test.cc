@@ -33,9 +33,9 @@ class GrammarsBesideTheLibrary : public ::testing::TestWithParam<const char*> {
     return allowed;
   }
 
-  // Returns whether the token is a byte of a longer character. llama.cpp treats some of these tokens
-  // differently. It accepts bytes that are not UTF-8, and refuses some bytes that could become an allowed
-  // character.
+  // Returns whether the token is a byte of a longer character. llama.cpp treats some parts of characters
+  // differently. llama.cpp accepts bytes that are not UTF-8, and refuses some bytes that could become an
+  // allowed character.
   static bool is_part_of_character(int token) {
     const std::string text = tokenizer_->piece(token);
     return text.size() == 1 && static_cast<unsigned char>(text[0]) >= 0x80;

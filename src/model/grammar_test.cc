@@ -113,7 +113,8 @@ TEST_F(GrammarTest, TakesRulesUpToTheBounds) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));
 }
 
-// The repeated parts may be empty. Such rules begin with themselves, but the repetition leads to nothing new.
+// The repeated parts may be empty. Rules with such parts begin with themselves, but the repetition leads to
+// nothing new.
 TEST_F(GrammarTest, RepeatsWhatMayBeEmpty) {
   const auto rules = grammar({R"(root ::= ("a"* ("b"? "c"?)*)* "d")"});
   accept(*rules, "abcba");

@@ -49,8 +49,8 @@ class GrammarVocabulary {
   std::vector<Node> tree_;
 };
 
-// The following functions return the position after one more byte, or after a text. They return nothing if
-// the grammar does not allow the byte or text.
+// The following functions return the position after one more byte, or after a text. The functions return
+// nothing if the grammar does not allow the byte or text.
 std::optional<GrammarPosition> follow_byte(GrammarMatcher& matcher, const GrammarPosition& at,
                                            unsigned char byte);
 std::optional<GrammarPosition> follow_text(GrammarMatcher& matcher, GrammarPosition at,

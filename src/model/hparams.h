@@ -100,8 +100,8 @@ struct Hparams {
   Rope rope;          // layers with full attention use this
   Rope sliding_rope;  // layers with a window use this
   LongRope long_rope = LongRope::none;
-  // q at position p is multiplied by 1 + temperature log(1 + floor(p / temperature_step)). With temperature 0
-  // it is not scaled.
+  // q at position p is multiplied by 1 + temperature log(1 + floor(p / temperature_step)). With temperature
+  // 0, q is not scaled.
   float temperature = 0;
   int temperature_step = 1;
   float softmax_scale = 0;

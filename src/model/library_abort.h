@@ -1,5 +1,5 @@
-// Catches failed assertions of llama.cpp and ggml. Normally they end the process, and a damaged file can
-// cause them.
+// Catches failed assertions of llama.cpp and ggml. A failed assertion normally ends the process, and a
+// damaged file can be the cause.
 #pragma once
 
 #include <functional>

@@ -9,7 +9,8 @@
 namespace kvant {
 namespace {
 
-// HeaderReader reads a header from its beginning. After the header's end, it returns 0 and is_over() is true.
+// HeaderReader reads a header from its beginning. After the header's end, all values read as 0 and is_over()
+// is true.
 class HeaderReader {
  public:
   HeaderReader(const std::uint8_t* file, std::size_t bytes) : at_(file), left_(bytes) {}

@@ -105,7 +105,7 @@ inline TinyModel tiny_hybrid() {
 }
 
 // Returns a model whose first and last layer see only the newest 150 tokens, so a window begins and ends
-// within pages. The layer between them sees all tokens.
+// within pages. The layer between the first and the last one sees all tokens.
 inline TinyModel tiny_windowed() {
   TinyModel model{.architecture = "gemma3", .n_layers = 3, .qk_norm = true, .post_norms = true, .tied = true};
   model.integers = {{"attention.sliding_window", 150}};

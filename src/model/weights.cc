@@ -382,7 +382,7 @@ class Weights::Loader {
       return;
     }
     projection("attn_q", n_q, &w.q, &w.q_bias);
-    if (!h_.has_kv(layer_)) {  // files may still contain these tensors
+    if (!h_.has_kv(layer_)) {  // files may still have k and v
       for (const char* name : {"attn_k.weight", "attn_v.weight"}) used_.insert(prefix_ + name);
       return;
     }

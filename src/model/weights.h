@@ -78,15 +78,15 @@ struct LayerWeights {
   NetworkWeights shared;               // the network that all rows share; `up` is null if there is none
   ggml_tensor* shared_gate = nullptr;  // [n_embd]: the sigmoid of its product with a row weighs `shared`;
                                        // null: weight 1
-  // If experts run next to another network, these norm the experts' inputs, the experts' outputs, and the
-  // network's outputs.
+  // If experts run next to another network, the following weights norm the experts' inputs, the experts'
+  // outputs, and the network's outputs.
   ggml_tensor* experts_norm = nullptr;          // [n_embd]
   ggml_tensor* experts_post_norm = nullptr;     // [n_embd]
   ggml_tensor* beside_post_norm = nullptr;      // [n_embd]
   std::vector<float> expert_scales;             // [n_experts]: factors of the experts' outputs; empty if all
                                                 // are 1
-  ggml_tensor* device_expert_scales = nullptr;  // the same factors on a device, which uses only this tensor;
-                                                // null if all are 1
+  ggml_tensor* device_expert_scales = nullptr;  // the experts' scales on a device, which uses only this
+                                                // tensor; null if all scales are 1
   ggml_tensor* ffn_post_norm = nullptr;         // [n_embd]
   // The following tensors process the layer's own embeddings: a gate, the projection back, and its norm. The
   // tensors are null if the model has no embeddings of that kind.

@@ -11,8 +11,8 @@
 namespace kvant {
 
 // Adds a message to the conversation. `where` is the message's name in errors, such as "messages[3]". The
-// function ignores members that do not change the meaning: `name`, `cache_control`, an empty `refusal`.
-// Members that do, such as `audio`, become an error of `fields`.
+// function ignores members that do not change the meaning: `name`, `cache_control`, an empty `refusal`. A
+// member that changes the meaning, such as `audio`, becomes an error of `fields`.
 void read_chat_turn(const nlohmann::ordered_json& json, const std::string& where, JsonFields& fields,
                     ChatHistory& conversation);
 

@@ -15,8 +15,7 @@
 namespace kvant {
 namespace {
 
-constexpr std::size_t kStandingWorkers = 4;  // these workers always exist; more start under load and end
-                                             // afterwards
+constexpr std::size_t kStandingWorkers = 4;  // at least this many workers exist at any time; load starts more
 constexpr int kLookMilliseconds = 250;       // the waiting thread looks for overdue connections this often
 constexpr std::size_t kRequestsOfAConnection = 100000;
 constexpr std::size_t kLongestId = 128;

@@ -112,7 +112,7 @@ SchemaHolder::Outline SchemaHolder::outline(Parts parts, const Json& alternative
     seen.stated &= stated_types(*part, "", /*reports=*/false);
     for (const auto& [key, said] : part->items()) implied |= types_of_keyword(key);
     outline_object(*part, where, seen);
-    // These keywords may name further properties.
+    // The following keywords may name further properties.
     for (const char* key : {"anyOf", "oneOf", "propertyNames", "dependentRequired", "dependencies"})
       seen.has_additional = seen.has_additional || part->contains(key);
     for (const char* key : {"minimum", "exclusiveMinimum"}) {

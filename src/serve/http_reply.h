@@ -25,8 +25,8 @@ std::string request_id(const httplib::Response& response);
 // sentence.
 void add_post_route(httplib::Server& server, const std::string& path, httplib::Server::Handler handler);
 void add_get_route(httplib::Server& server, const std::string& path, httplib::Server::Handler handler);
-// Adds only the refusals of other methods. Call this after a path's handlers were added. `allowed` is a list
-// such as "GET, HEAD, DELETE".
+// Adds the refusals of all methods that `allowed` does not list. Call refuse_other_methods() after a path's
+// handlers were added. `allowed` is a list such as "GET, HEAD, DELETE".
 void refuse_other_methods(httplib::Server& server, const std::string& path, const std::string& allowed);
 
 }  // namespace kvant

@@ -31,8 +31,9 @@ class MessagesResponse {
   // Returns the whole message. Call whole() after the last part.
   nlohmann::ordered_json whole(const TokenUsage& usage) const;
 
-  // For a stream, the following functions replace add(). They return the events before the first part, for a
-  // part (possibly none), and after the last part. start_events() takes the prompt's usage.
+  // For a stream, the following functions replace add(). start_events() returns the events before the first
+  // part, part_events() those for a part (possibly none), and end_events() those after the last part.
+  // start_events() takes the prompt's usage.
   std::string start_events(const TokenUsage& usage);
   std::string part_events(const AnswerPart& part);
   std::string end_events(const TokenUsage& usage);

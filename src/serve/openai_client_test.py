@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Tests kvant serve with the openai package and with plain HTTP, against a started server.
 
-    src/serve/openai_client_test.py KVANT MODEL [CLASSES]        KVANT: the program; MODEL: a GGUF file; CLASSES: of tests
+    src/serve/openai_client_test.py KVANT MODEL [CLASSES]        KVANT: the program; MODEL: a GGUF file; CLASSES: test classes
 
-The test runs with the Python of .venv, where `scripts/setup.sh test` puts the openai package. Without the package
-it is skipped.
+The test runs with the Python of .venv, where `scripts/setup.sh test` puts the openai package. Without the package,
+the test is skipped.
 """
 import concurrent.futures
 import http.client
@@ -250,7 +250,7 @@ class Completions(unittest.TestCase):
         self.assertEqual(len(found.token_logprobs), answer.usage.completion_tokens)
         self.assertEqual(found.text_offset[0], 0)
         for token, probability, top in zip(found.tokens, found.token_logprobs, found.top_logprobs):
-            self.assertLessEqual(len(top), 3)  # the chosen token is among them even if it is not one of the likeliest
+            self.assertLessEqual(len(top), 3)  # OpenAI's API adds the chosen token to the likeliest ones
             self.assertAlmostEqual(top[token], probability, places=9)
 
     def test_scores_a_prompt(self):

@@ -21,8 +21,8 @@ struct GenerationRequest {
   GenerationOptions generation;
   // `grammar` is in its initial state. If null, any text is valid.
   std::shared_ptr<const Grammar> grammar;
-  // Each completion has a grammar object of its own. clone_grammar() makes the missing ones. Cloning a large
-  // grammar takes seconds, so the caller clones outside of the scheduler's steps.
+  // Each completion has a grammar object of its own. clone_grammar() makes the grammar objects that are
+  // missing. Cloning a large grammar takes seconds, so the caller clones outside of the scheduler's steps.
   std::vector<std::shared_ptr<Grammar>> answer_grammars;
   // Completions may resemble these tokens, so drafts are taken from them, too.
   std::vector<std::int32_t> expected;

@@ -1,5 +1,5 @@
-// RequestRecord is the log's entry for one HTTP request. For privacy it holds no prompt, no completion and no
-// key.
+// RequestRecord is the log's entry for one HTTP request. For privacy, the log holds no prompt, no completion
+// and no key.
 #pragma once
 
 #include <chrono>

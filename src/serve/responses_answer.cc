@@ -16,8 +16,8 @@ std::int64_t seconds_since_1970() {
   return duration_cast<seconds>(system_clock::now().time_since_epoch()).count();
 }
 
-// Returns the member `key` of the request, or `otherwise` if the request has none. A response repeats these
-// members.
+// Returns the member `key` of the request, or `otherwise` if the request has none. A response repeats some
+// members of its request.
 Json said_or(const Json& body, const char* key, Json otherwise) {
   const auto found = body.find(key);
   return found == body.end() || found->is_null() ? std::move(otherwise) : *found;

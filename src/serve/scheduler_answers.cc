@@ -28,8 +28,8 @@ double processor_seconds() {
 Status Scheduler::start_answers(Job& job, std::span<const float> logits) {
   const int n = job.request.n_answers;
   job.request.clone_grammar();
-  // The checkpoint lets keep_session() return to the prompt. Making it can fail only for lack of memory; the
-  // session then keeps all tokens.
+  // The checkpoint lets keep_session() return to the prompt. Only a lack of memory can prevent the
+  // checkpoint; the session then keeps all tokens.
   if (cache_.plan().geometry.is_recurrent() && !job.request.session.empty())
     (void)cache_.checkpoint(job.sequence);
   job.state = JobState::generating;

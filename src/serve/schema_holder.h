@@ -100,8 +100,8 @@ class SchemaHolder {
 
   std::optional<Json> write_array(const Parts& flat, const std::string& where, int depth);
   void check_array_keywords(const Json& part, const Counts& counts, const std::string& where);
-  // Writes an array whose first n_first items each have a schema. All of these items are generated, and
-  // further ones only if required.
+  // Writes an array whose first n_first items each have a schema. The first n_first items are always
+  // generated, and further items only if required.
   std::optional<Json> write_tuple(const Parts& flat, const Counts& counts, std::int64_t n_first,
                                   bool describes_rest, const std::string& where, int depth);
   std::optional<Json> write_object(const Parts& flat, const std::string& where, int depth);

@@ -26,7 +26,7 @@ class ServeLoop {
   ServeLoop(const ServeLoop&) = delete;
   ServeLoop& operator=(const ServeLoop&) = delete;
 
-  // Any thread may call the following functions. All of them wait until the running step has ended.
+  // Any thread may call the following functions. Each function waits until the running step has ended.
   std::optional<Refusal> submit(GenerationRequest request, std::shared_ptr<AnswerStream> stream);
   // Submits all prompts of a client's request, which share a recipe and count as one in the queue. Each
   // prompt has its own stream. If a prompt is refused, the caller must cancel the streams of the prompts

@@ -34,8 +34,8 @@ class SessionFolder {
   SessionFolder(const SessionFolder&) = delete;
   SessionFolder& operator=(const SessionFolder&) = delete;
 
-  // The following functions require valid names. Several threads may call them at the same time for different
-  // names.
+  // The following functions require valid names. Several threads may call the functions at the same time for
+  // different names.
   std::vector<std::string> names() const;  // in alphabetical order
   bool holds(const std::string& name) const;
   std::int64_t last_write(const std::string& name) const;  // seconds since 1970; 0 if there is no file

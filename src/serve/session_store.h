@@ -74,8 +74,8 @@ class SessionStore {
   // more. match() then makes the prompt begin with the session's tokens, and sets session_tokens. If the
   // prompt does not fit, match() returns why the session cannot be used.
   std::optional<Refusal> match(GenerationRequest& request);
-  // begin() reserves a matched session for a request, and end() releases it. Between them, no other request
-  // may continue or delete the session.
+  // begin() reserves a matched session for a request, and end() releases it. Between the two calls, no other
+  // request may continue or delete the session.
   void begin(const std::string& name);
   void end(const std::string& name);
   // Returns a fork of the session's sequence, which the caller must free. Returns nothing while the session

@@ -420,7 +420,7 @@ TEST_F(Sessions, TheLeastRecentlyUsedGoToTheDisk) {
 // The disk has a prefix of 1792 tokens, of which a prompt can use 256. Sessions must not make room for the
 // prefix, because its tokens can be read as a prompt again.
 TEST_F(Sessions, DontMakeRoomForBeginningsOfPrompts) {
-  // With the sessions in it, this memory has less room than the prefix takes.
+  // kMemory bytes hold the sessions, but the rest has less room than the prefix takes.
   constexpr int kMemory = (17 << 18) - (3 << 15), kDisk = 1 << 30;
   start(kMemory, kIdentity, kDisk);
   ask(request("", Tokens(1900, 3)));

@@ -74,8 +74,8 @@ class Thoughts : public testing::TinyScheduler {
   }
   static Json tools() { return {{"tools", {{{"type", "function"}, {"function", kWeather}}}}}; }
 
-  // Returns the message of a completion with the given text. A stream of the same text must give the same
-  // message.
+  // Returns the message of a completion with the given text. A stream of the text must give the same message
+  // as a response in one piece.
   static Json message(const Json& more, bool opens_thought, const std::string& text) {
     const ApiRequest wanted = request(more, opens_thought);
     const auto response = [&] {

@@ -218,7 +218,7 @@ TEST_F(ToolCalls, AreAnswersThatAnthropicsApiHas) {
       parse_messages_request(body, engine_->tokenizer(), {.chat_template = template_->get()});
   ASSERT_TRUE(std::holds_alternative<ApiRequest>(parsed)) << std::get<ApiError>(parsed).message;
   auto& wanted = std::get<ApiRequest>(parsed);
-  // This seed gives a short completion, while others need more than 900 tokens.
+  // This seed gives a short completion, while other seeds need more than 900 tokens.
   wanted.prompts.front().sampling.seed = 1;
   const auto reply = ask(wanted.prompts).front();
   ASSERT_EQ(reply.failure, "") << reply.text;

@@ -26,8 +26,8 @@ export class Parting {
     return this.found;
   }
 
-  // Call finish() after both completions have ended. If one is longer, they diverge where the shorter one
-  // ends.
+  // Call finish() after both completions have ended. If one completion is longer, the completions diverge
+  // where the shorter one ends.
   finish() {
     this.found ||= this.sides.some((side) => side.tokens.length > this.at);
   }
