@@ -20,17 +20,19 @@ struct CodePanel {
 
 // Holds F32 rows of k values as 16-bit integers.
 struct NumberRows {
-  // [rows][k / 4][2]: four high bytes of numbers, then their four low bytes, both signed.
+  // `quads` [rows][k / 4][2] holds the high bytes of four numbers, then their low bytes. Both bytes are
+  // signed.
   std::vector<std::uint32_t> quads;
-  // [rows][k / kCodeBlockSize]: value = number * unit.
+  // `unit` [rows][k / kCodeBlockSize] holds the value of one unit of each block: value = number * unit.
   std::vector<float> unit;
-  // [rows][k / kCodeBlockSize]: the sum of the block's numbers times unit, which the offsets of the matrix
-  // multiply. Rounding errors are then proportional to the matrix's values, not to its offsets.
+  // `sum` [rows][k / kCodeBlockSize] holds the sum of each block's numbers times `unit`. The offsets of the
+  // matrix multiply this sum. Rounding errors are then proportional to the matrix's values, not to its
+  // offsets.
   std::vector<float> sum;
   NumberRowsView view() { return {quads.data(), unit.data(), sum.data()}; }
 };
 
-// Both functions enlarge the buffers to k values, and n rows, and keep existing contents.
+// Both functions enlarge the buffers to k values per row (and to n rows) and keep the existing contents.
 void make_room(CodePanel& panel, int k);
 void make_room(NumberRows& rows, int n, int k);
 

@@ -32,17 +32,18 @@ struct StateMatrices {
 // Describes what the cache and the attention need to know about a model.
 struct Geometry {
   std::string model;        // the model's name in messages
-  int n_layers = 0;         // layers with attention; only these have pages, plans and constants
+  int n_layers = 0;         // layers with attention, the only ones with pages, plans and constants
   int n_heads = 0;          // query heads
   int n_kv_heads = 0;       // divides n_heads; if layers differ, the largest number
   int head_dim = 0;         // d: a multiple of 8, at most kMaxHeadDim; if layers differ, the largest
   float softmax_scale = 0;  // scores are softmax_scale * q.k, usually 1 / sqrt(d)
   float score_softcap = 0;  // c > 0: scores become c * tanh(score / c) (Gemma 2)
   int trained_context = 0;  // tokens
-  // [n_layers]: how many of the newest tokens a query sees, including its own; 0 means all.
+  // sliding_window [n_layers] says how many of the newest tokens a query sees, including its own. 0 means
+  // all.
   std::vector<int> sliding_window;
-  // [n_layers]: whether later layers attend to this layer's cache instead of having a cache of their own
-  // (Gemma 4 E2B). An empty vector means that no layer does.
+  // `shared` [n_layers] says whether later layers attend to this layer's cache instead of a cache of their
+  // own (Gemma 4 E2B). An empty vector means that no layer does.
   std::vector<bool> shared;
   // Recurrent layers keep a state per sequence whose size does not depend on the sequence's length.
   // recurrent_values is the number of F32 values in the states of all recurrent layers.
@@ -51,8 +52,8 @@ struct Geometry {
   // state_matrices lists the matrices of one layer's state in their order. A device keeps each matrix
   // transposed, [columns, rows].
   std::vector<StateMatrices> state_matrices;
-  // [n_layers * n_heads]: an extra logit in the denominator of a query head's softmax (gpt-oss). An empty
-  // vector means that no head has one.
+  // sink_logits [n_layers * n_heads] holds an extra logit for the denominator of each query head's softmax
+  // (gpt-oss). An empty vector means that no head has one.
   std::vector<float> sink_logits;
 
   std::vector<LayerHeads> layer_heads;  // [n_layers], or empty if all layers have the same heads

@@ -23,8 +23,8 @@ Status check_writable(const std::string& path);
 // directly. Errors: no such directory, no permission, disk full. After an error the old file is unchanged and
 // no new file is left.
 Status write_whole_file(const std::string& path, const std::string& text);
-// Writes the bytes of several buffers, one after the other, as the function above writes a text. mode: the
-// new file's permissions before the umask.
+// Writes the bytes of several buffers, one after the other, as the function above writes a text. `mode` holds
+// the new file's permissions before the umask.
 Status write_whole_file(const std::string& path, const std::vector<std::span<const std::byte>>& parts,
                         mode_t mode = 0666);
 // Syncs the folder of a file, which makes the creation or removal of names in the folder durable. Returns the

@@ -13,8 +13,8 @@ namespace kvant {
 // now and then, which keeps logs short. An operation that ends within a second prints nothing.
 class Progress {
  public:
-  // label: such as "reading the prompt". total and unit: 2048 and "tokens" for "512 / 2048 tokens"; total >=
-  // 0.
+  // Begins an operation of `total` >= 0 units. For example, `label` is "reading the prompt", and 2048 and
+  // "tokens" make the bar show "512 / 2048 tokens".
   Progress(std::string label, std::int64_t total, std::string unit, std::FILE* out = stderr);
   ~Progress();  // clears the bar
   Progress(const Progress&) = delete;

@@ -1,7 +1,7 @@
-// ch<B>g<N>: channel-wise quantization, as KIVI (section 3) and KVLinC (section 3) apply it to K. The page's
-// tokens form groups of N (32, 64 or 128). In each group, every channel has its own uniform grid of 2^B
-// values; B is 1, 2, 3, 4, 5, 6 or 8. A channel of K keeps a similar offset over many tokens, so a grid per
-// channel spans a small range.
+// ch<B>g<N> is channel-wise quantization, as KIVI (section 3) and KVLinC (section 3) apply it to K. The
+// page's tokens form groups of N (32, 64 or 128). In each group, every channel has its own uniform grid of
+// 2^B values; B is 1, 2, 3, 4, 5, 6 or 8. A channel of K keeps a similar offset over many tokens, so a grid
+// per channel spans a small range.
 //
 // Bytes of a page, d channels, n = kPageTokens / N groups:
 //   codes    [kPageTokens][d]  B bits each, a little-endian bit stream (bit_packing.h): d * B / 8 bytes

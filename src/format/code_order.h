@@ -1,4 +1,4 @@
-// CodeOrder: the order in which a page stores the bytes of its codes. The canonical order is the format's
+// CodeOrder is the order in which a page stores the bytes of its codes. The canonical order is the format's
 // own. A backend may choose an order whose adjacent bytes fill the lanes of a vector register. Only codes
 // move: the page's parameters stay where the format puts them.
 #pragma once
@@ -13,9 +13,9 @@ namespace kvant {
 // Each enumerator gives the offset of byte b of group g of token t. A token has G groups of B bytes
 // (code_scheme.h).
 enum class CodeOrder : std::uint8_t {
-  rows,         // (t * G + g) * B + b: the canonical order
-  token_lanes,  // (((t / 16 * G / 4 + g / 4) * B + b) * 16 + t % 16) * 4 + g % 4: sums over channels (q . K)
-  token_octets  // ((t / 8 * B + b) * G + g) * 8 + t % 8: sums over tokens (P . V)
+  rows,         // (t * G + g) * B + b, the canonical order
+  token_lanes,  // (((t / 16 * G / 4 + g / 4) * B + b) * 16 + t % 16) * 4 + g % 4, for q . K
+  token_octets  // ((t / 8 * B + b) * G + g) * 8 + t % 8, for P . V
 };
 
 // One load brings kLaneTokens tokens of kLaneGroups groups together in token_lanes, and kOctet tokens in

@@ -1,11 +1,11 @@
-// CodeScheme: how the values of a page follow from small codes. With this description a backend multiplies
-// the codes of any format family as integers, without naming the family.
+// CodeScheme says how the values of a page follow from small codes. With this description a backend
+// multiplies the codes of any format family as integers, without naming the family.
 //
 // value(t, c) = token_scale[g][t] * channel_scale[b][c] * number(t, c)
 //               + token_offset[g][t] + channel_offset[b][c]
 //
-// where g is the group of channels that contains c, b is the block of tokens that contains t, and number(t,
-// c) is an integer that fits in a byte (CodeMeaning in code_meaning.h).
+// Here g is the group of channels that contains c, and b is the block of tokens that contains t. number(t, c)
+// is an integer that fits in a byte (CodeMeaning in code_meaning.h).
 //
 // The codes of a page are its first bytes, [kPageTokens][row_bytes]. The codes of a token form groups of
 // group_bytes bytes for group_channels channels. Every group begins at a whole byte, so code_order.h can

@@ -1,4 +1,5 @@
-// ErrorMetric: the cost of an error of K, given the queries that read the key, as a filter for encoders.
+// ErrorMetric is the cost of an error of K, given the queries that read the key, in the form of a filter for
+// encoders.
 //
 // An error e of a key changes the score of a query q by q.e. On average over queries that costs e^T E[q q^T]
 // e. The metric keeps the largest eigenvalues of E[q q^T] and replaces the others by one number, which serves
@@ -34,7 +35,7 @@ struct FeedbackStep {
 
 class ErrorMetric {
  public:
-  // directions: V, [d][kMetricRank], finite.
+  // `directions` holds V [d][kMetricRank]; all numbers are finite.
   explicit ErrorMetric(std::span<const float> directions);
 
   std::span<const FeedbackStep> steps() const { return steps_; }  // [d]

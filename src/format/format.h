@@ -1,4 +1,4 @@
-// Format: the byte layout of a page, with scalar code that encodes and decodes it. That code is the
+// A Format is the byte layout of a page, with scalar code that encodes and decodes pages. That code is the
 // specification: tests compare the faster code of the backends with it.
 //
 // A page is kPageTokens consecutive tokens of one KV head and one side (K or V): values [kPageTokens, d],

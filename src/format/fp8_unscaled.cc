@@ -1,4 +1,5 @@
-// fp8-s1: 8-bit floating point without a scale, as serving engines cast values with a scale of 1.
+// fp8-s1 stores 8-bit floating-point numbers without a scale. Serving engines cast values in this way if
+// their scale is 1.
 //
 // Bytes of a page, d channels:
 //   codes   [kPageTokens][d]  e4m3 (format/e4m3.h): largest value 448, smallest 2^-9

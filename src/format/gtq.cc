@@ -1,6 +1,6 @@
-// gtq<B>w<W>: the keys of Block-GTQ (arXiv 2606.24033), which gives channels with more energy more bits. A
-// block is a pair of channels that RoPE rotates together. Each block has its own width of 1 to W bits per
-// value; the mean over blocks is B. B is in 1 .. 4, and B <= W <= 8.
+// gtq<B>w<W> is the format of Block-GTQ's keys (arXiv 2606.24033). Block-GTQ gives more bits to channels with
+// more energy. A block is a pair of channels that RoPE rotates together. Each block has its own width of 1 to
+// W bits per value; the mean over blocks is B. B is in 1 .. 4, and B <= W <= 8.
 //
 // The model constant kChannelEnergy [d] determines the blocks. Channels are sorted by descending magnitude of
 // the constant, ties by channel. Two neighbours form a block, since both channels of a block have the same

@@ -1,4 +1,4 @@
-// lm<B>[u]: Lloyd-Max quantization of the unit vector (TurboQuant, as Sparse V uses it); B is 2, 3, 4 or 5.
+// lm<B>[u] is Lloyd-Max quantization of the unit vector (TurboQuant, as Sparse V uses it); B is 2, 3, 4 or 5.
 // The format suits values after a randomized Hadamard transform: coordinates of the unit vector are then
 // nearly normal with variance 1 / d, for which Lloyd-Max levels are optimal.
 //

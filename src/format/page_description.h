@@ -1,5 +1,5 @@
-// FormatDescription: a page's layout and meaning as data. Code that reads or writes pages of any format needs
-// only this description, not the format's name.
+// FormatDescription describes a page's layout and meaning as data. Code that reads or writes pages of any
+// format needs only this description, not the format's name.
 //
 // value(token, channel) = factor(token) * (number * scale + zero) [+ mean(channel) for TokenFactor::octave]
 //
@@ -42,8 +42,8 @@ enum class TokenFactor : std::uint8_t {
   half,    // f16 [tokens]
   single,  // f32 [tokens]
   block,   // The f32 scale of the token's block in of_integers.
-  // u8 [tokens] in fractions of an octave below the loudest gain (trellis_gain.h). i8 means [d] in steps, the
-  // f32 loudest gain and the bf16 step follow (trellis_parameters.h).
+  // The page stores u8 gains [tokens], as fractions of an octave below the loudest gain (trellis_gain.h). The
+  // i8 means [d], the f32 loudest gain and the bf16 step follow (trellis_parameters.h).
   octave
 };
 

@@ -1,5 +1,5 @@
-// bf16 and f16, the plain formats: 16-bit floating point without parameters. The sink, the window and
-// protected tokens are stored so.
+// bf16 and f16, the plain formats, store 16-bit floating-point numbers without parameters. The sink, the
+// window and protected tokens are in a plain format.
 //
 // Bytes of a page, d channels: little-endian values [kPageTokens][d], 2 bytes each.
 //   bf16: bfloat16 (relative error <= 2^-8); f16: IEEE binary16 (<= 2^-11, and 2^-25 absolute below 2^-14).

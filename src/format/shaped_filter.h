@@ -1,4 +1,5 @@
-// ShapedFilter: an ErrorMetric in integers, for the search for codes of one trellis table (shaped_search.h).
+// ShapedFilter is an ErrorMetric in integers, for the search for codes of one trellis table
+// (shaped_search.h).
 //
 // Values, levels and errors are counted in units of scale / 2^level_shift, with the table's scale, and fit in
 // 16 bits. The sums s of errors along the metric's directions have units in which a direction's largest

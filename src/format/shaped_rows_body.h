@@ -1,5 +1,6 @@
-// The loop over rows for the search of shaped_search.h, shared by all instruction sets. One file for each
-// instruction set includes this file in its own namespace, after shaped_vectors_body.h and these definitions:
+// Defines the loop over rows for the search of shaped_search.h, which all instruction sets share. One file
+// for each instruction set includes this file in its own namespace, after shaped_vectors_body.h and these
+// definitions:
 //   Constants(code)                   the numbers that all rows share
 //   Step(step, constants, value)      the numbers that all registers share in one step of a row
 //   Parents<B>                        the targets and the bases of parents

@@ -72,7 +72,7 @@ struct ShapedCode {
 // Describes the search for one instruction set.
 struct ShapedKernel {
   const char* name;  // such as "avx512"
-  // trace: room for kShapedTrace * n bytes.
+  // `trace` is scratch memory of kShapedTrace * n bytes.
   void (*search)(const ShapedCode& code, const ShapedRow* rows, int n_rows, std::uint8_t* trace);
 };
 

@@ -1,5 +1,5 @@
-// The layout of a trellis's states in vectors of 32-bit lanes, for the search of shaped_search.h. One file
-// for each instruction set includes this file in its own namespace, which provides:
+// Defines the layout of a trellis's states in vectors of 32-bit lanes, for the search of shaped_search.h. One
+// file for each instruction set includes this file in its own namespace, which provides:
 //   kLanes, Ints             a vector and its number of lanes
 //   load(from), store(to, x) loads and stores in aligned memory
 //   Layout<B>                VectorLayout<B> and
@@ -40,10 +40,10 @@ struct Tables {
   using L = Layout<B>;
   static constexpr int kFours = B == 3 ? 2 : 0;
   static constexpr int kChoices = B < 3 ? 1 << B : 0;
-  // Factors_of_level() of each branch.
+  // `levels` holds factors_of_level() of each branch's level.
   alignas(64) std::int32_t levels[L::kPhases][L::kRegisters][L::kVectors][kLanes];
   alignas(64) std::uint32_t nodes[L::kPhases][L::kStride];
-  // The bits of a cost that identify a node as parent.
+  // `choices` holds the bits of a cost that identify each node as a parent.
   alignas(64) std::uint32_t choices[L::kPhases][L::kStride];
   // With 3 bits, a lane of fours[..][i] holds the levels of its node's states 4 i to 4 i + 3.
   alignas(64) std::int8_t fours[L::kPhases][L::kRegisters][kFours + 1][kLanes][4];

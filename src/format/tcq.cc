@@ -1,6 +1,6 @@
-// tcq<B>: trellis-coded rows (trellis.h) around a mean for each channel; B is 1 to 6. The format suits values
-// after a Hadamard transform, whose coordinates are nearly normal. Neighbouring tokens share the mean: K
-// rotates slowly in the low frequencies of RoPE, so the mean is a large part of K.
+// tcq<B> stores each token as a trellis-coded row (trellis.h) around the mean of each channel; B is 1 to 6.
+// The format suits values after a Hadamard transform, whose coordinates are nearly normal. Neighbouring
+// tokens share the mean: K rotates slowly in the low frequencies of RoPE, so the mean is a large part of K.
 //
 // Bytes of a page, d channels:
 //   codes     [kPageTokens][d]  B bits each: every token is a circular little-endian bit stream of its own,
@@ -132,7 +132,8 @@ void subtract_means(const float* values, const float* means, int d, float* rest)
 struct OctaveOfGains {
   std::array<double, kGainSteps + 1> gains;
   std::array<double, kGainSteps + 1> ends;  // upper end of the numbers that round to each gain
-  // first[bits]: index of the gain to which the least number rounds whose highest fraction bits are `bits`
+  // Consider the least number whose highest fraction bits are `bits`. first[bits] is the index of the gain to
+  // which this number rounds.
   std::array<std::uint8_t, kGainSteps> first{};
   OctaveOfGains() {
     for (int i = 0; i <= kGainSteps; ++i) {

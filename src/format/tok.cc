@@ -1,4 +1,4 @@
-// tok<B>g<N>[s|c<P>]: token-wise quantization, the common scheme of serving engines. Each token's channels
+// tok<B>g<N>[s|c<P>] is token-wise quantization, the common scheme of serving engines. Each token's channels
 // form groups of N (the last one may be shorter; N > d means one group of d), each with its own uniform grid
 // of 2^B values; B is 1, 2, 3, 4, 5, 6 or 8.
 //

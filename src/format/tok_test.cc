@@ -31,7 +31,7 @@ struct Shape {
 // Holds what one group stores, read by the specification's byte map.
 struct StoredGroup {
   double scale = 0;
-  double offset = 0;  // as in value = offset + code * step
+  double offset = 0;  // value = offset + code * step
   double step = 0;
 };
 

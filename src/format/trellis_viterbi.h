@@ -13,7 +13,8 @@
 
 namespace kvant {
 
-inline constexpr int kViterbiStride[] = {0, 128, 64, 32, 16, 16, 16};  // indexed by B: G, and at least 16
+// kViterbiStride[B] is G, but at least 16.
+inline constexpr int kViterbiStride[] = {0, 128, 64, 32, 16, 16, 16};
 inline constexpr int kViterbiBlock = 16;  // steps between subtractions of the least cost
 
 inline constexpr std::uint8_t kNoNode = 0xff;
@@ -27,8 +28,8 @@ struct ViterbiBranches {
 
 struct ViterbiRow {
   const std::uint16_t* bins;  // [n], the block of costs for each value
-  // [n + 1][kViterbiStride]: the cost of the cheapest path to each node over the first 0, 1, ... values,
-  // minus what all paths share.
+  // `least` [n + 1][kViterbiStride] holds the cost of the cheapest path to each node over the first 0, 1, ...
+  // values. Row i leaves out what all paths share.
   std::uint16_t* least;
   std::uint8_t* nodes;  // [n + 1], a path
 };

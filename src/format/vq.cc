@@ -1,5 +1,5 @@
-// Vector quantization: sub-vectors of X channels are stored as the Y-bit index of their nearest centroid; X
-// is 2, 4 or 8 and Y is 4 .. 16.
+// The formats of vector quantization store the Y-bit index of the nearest centroid for each sub-vector of X
+// channels. X is 2, 4 or 8, and Y is 4 .. 16.
 //   vq-d<X>b<Y>    VecInfer (section 3.2): one codebook [2^Y][X] for a (layer, KV head, side)
 //   pq-d<X>b<Y>    MILLION: one codebook for each sub-space, [d / X][2^Y][X]
 //   nvq-d<X>b<Y>   gain-shape: vq of the unit vector x / |x|, with an f16 gain per token

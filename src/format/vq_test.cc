@@ -126,7 +126,7 @@ TEST(Codebooks, ChooseTheGainOfLeastError) {
   const std::vector<float> values = key_like_values(96, 3);
   const std::vector<float> decoded = test.decode(test.encode(values));
   for (int token = 0; token < kPageTokens; ++token) {
-    // The errors with the stored gain, with a gain 1 % smaller, and with a gain 1 % larger.
+    // The loop sums the errors with the stored gain, with a gain 1 % smaller, and with a gain 1 % larger.
     double errors[3] = {};
     for (int i = token * 96; i < (token + 1) * 96; ++i) {
       for (int k = 0; k < 3; ++k) {

@@ -1,7 +1,7 @@
-// amax: x -> x / s, with one s for K and one for V of a layer. s is the largest |x| over the calibration text
-// divided by 448, the largest e4m3 number; serving engines call s the scale of an FP8 cache. The constants
-// are the largest |x| of each channel [d]. s covers all channels and all KV heads of the layer that have
-// constants.
+// amax is the map x -> x / s, with one s for K and one for V of a layer. s is the largest |x| over the
+// calibration text divided by 448, the largest e4m3 number; serving engines call s the scale of an FP8 cache.
+// The constants are the largest |x| of each channel [d]. s covers all channels and all KV heads of the layer
+// that have constants.
 #include <algorithm>
 #include <cmath>
 

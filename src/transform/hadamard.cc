@@ -1,6 +1,6 @@
-// hadamard: x -> x H, with the orthonormal Walsh-Hadamard matrix (QuaRot 3; VecInfer 3.2; KVLinC 3). The
-// rotation spreads outlier channels over all channels of a block. Since H^-1 = H^T = H, forward, inverse and
-// query are the same map.
+// hadamard is the map x -> x H, with the orthonormal Walsh-Hadamard matrix H (QuaRot 3; VecInfer 3.2; KVLinC
+// 3). The rotation spreads outlier channels over all channels of a block. Since H^-1 = H^T = H, forward,
+// inverse and query are the same map.
 #include "transform/kinds.h"
 #include "transform/walsh_hadamard.h"
 

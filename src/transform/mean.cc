@@ -1,6 +1,6 @@
-// mean: x -> x - mean, with the channels' means [d] from calibration. On K the mean adds one number to all
-// scores of a query, which softmax ignores (SageAttention's smoothing of K). On V the weights sum to 1, so
-// adding the mean to the output restores V's mean exactly.
+// mean is the map x -> x - mean, with the channels' means [d] from calibration. On K the mean adds one number
+// to all scores of a query, which softmax ignores (SageAttention's smoothing of K). On V the weights sum to
+// 1, so adding the mean to the output restores V's mean exactly.
 #include "base/simd_clones.h"
 #include "transform/calibrated_constants.h"
 #include "transform/kinds.h"

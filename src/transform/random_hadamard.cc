@@ -1,6 +1,7 @@
-// rhadamard: x -> x S H, where S = diag(+-1) is fixed: a randomized Hadamard transform (TurboQuant).
-// Afterwards each coordinate of a unit vector is close to N(0, 1/d), the distribution for which Lloyd-Max
-// codebooks are made. A sign depends on the channel alone, so every model, layer and run has the same signs.
+// rhadamard is the map x -> x S H, where S = diag(+-1) is fixed. Such a map is a randomized Hadamard
+// transform (TurboQuant). Afterwards each coordinate of a unit vector is close to N(0, 1/d), the distribution
+// for which Lloyd-Max codebooks are made. A sign depends on the channel alone, so every model, layer and run
+// has the same signs.
 #include <cstdint>
 #include <vector>
 

@@ -1,4 +1,4 @@
-// scale: divides channels like `smooth`, but by factors from each channel's standard deviation. Single
+// scale divides channels like `smooth`, but by factors from each channel's standard deviation. Single
 // outliers affect the standard deviation less than the largest value.
 #include "transform/channel_scaling.h"
 #include "transform/kinds.h"

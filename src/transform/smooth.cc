@@ -1,4 +1,4 @@
-// smooth: K -> K diag(1/lambda), q -> q diag(lambda), with lambda_i = sqrt(max |K_i|) from calibration
+// smooth maps K to K diag(1/lambda) and q to q diag(lambda), with lambda_i = sqrt(max |K_i|) from calibration
 // (VecInfer 3.2). The division makes the channels' ranges more alike before a codebook or a rotation.
 #include "transform/channel_scaling.h"
 #include "transform/kinds.h"

@@ -1,6 +1,6 @@
-// Transform: an invertible affine map that is applied to K or V before encoding. One object maps K into the
-// cache and q to match, or V into the cache and the attention output back. Without quantization, attention
-// with a transform therefore equals attention without one.
+// A Transform is an invertible affine map that is applied to K or V before encoding. One object maps K into
+// the cache and q to match, or V into the cache and the attention output back. Without quantization,
+// attention with a transform therefore equals attention without one.
 //
 // A transform is composed of steps x -> x A + b, applied in order. Each kind of step is one file in this
 // folder, listed in transforms.def.
@@ -18,7 +18,7 @@
 
 namespace kvant {
 
-// An invertible affine map of rows: forward(x) = x A + b, with A [d, d] and b [d].
+// TransformStep is an invertible affine map of rows: forward(x) = x A + b, with A [d, d] and b [d].
 class TransformStep {
  public:
   virtual ~TransformStep() = default;
@@ -38,8 +38,8 @@ struct TransformKind {
   const char* name;     // the name in a recipe
   const char* summary;  // one line for the help
   bool calibrated;      // whether the step needs constants from calibration
-  // Whether the step adds an offset b. On K, softmax ignores the offset unless a soft cap or an absolute
-  // correction is in use.
+  // `shifts` says whether the step adds an offset b. On K, softmax ignores the offset unless a soft cap or an
+  // absolute correction is in use.
   bool shifts;
   // `constant_name` is the name of the step's constants (transform_constant_name).
   Result<std::unique_ptr<TransformStep>> (*make)(int head_dim, const HeadConstants& constants,

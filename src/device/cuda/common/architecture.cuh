@@ -1,13 +1,15 @@
-// What a kernel may use on the GPUs for which it is compiled. Sm90a is Hopper, and Sm80 is what all GPUs from
-// sm_80 on have in common, which run the code from PTX for compute_80. Device code asks Architecture. The
-// host asks the Capabilities of the code that the current device runs (gpu.h). Another generation is another
-// structure and its name in Architectures.
+// Says what a kernel may use on the GPUs for which the kernel is compiled. Sm90a is Hopper, and Sm80 is what
+// all GPUs from sm_80 on have in common, which run the code from PTX for compute_80. Device code asks
+// Architecture. The host asks the Capabilities of the code that the current device runs (gpu.h). To add a
+// generation of GPUs, add a structure and list its name in Architectures.
 #pragma once
 
 #include <type_traits>
 
 namespace kvant::cuda {
 
+// Each constant says whether the GPUs have the feature that the constant's comment names. After "else" the
+// comment says what kernels do without the feature.
 struct Sm80 {
   static constexpr const char* kName = "sm80";
   static constexpr int kPtxVersion = 80;
@@ -39,7 +41,8 @@ struct Sm90a {
   static constexpr bool kSharesFewPages = true;
 };
 
-// What the host asks of an architecture; the members have the names of the architecture's constants.
+// Capabilities holds what the host asks of an architecture. Its members have the names of the architecture's
+// constants.
 struct Capabilities {
   const char* name;
   int ptx_version;

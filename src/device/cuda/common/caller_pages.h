@@ -39,8 +39,8 @@ inline PageSource source_of(const kvant_pages& pages, int layer) {
           pages.side_offset};
 }
 
-// Reads a layer's sealed pages and offsets. Returns why the offsets are invalid, or null. n_kv_heads: at most
-// kMaxKvHeads.
+// Reads a layer's sealed pages and offsets. Returns why the offsets are invalid, or null. n_kv_heads is at
+// most kMaxKvHeads.
 inline Reason read_sealed(const kvant_decode_layer& layer, int n_kv_heads, SealedSource* source) {
   *source = {source_of(layer.sealed, layer.layer), {}};
   if (layer.sealed_offsets == nullptr) return nullptr;

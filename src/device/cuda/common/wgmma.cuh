@@ -1,5 +1,6 @@
-// Multiplies with a matrix in shared memory, by warpgroups of 128 threads on sm_90a, or by warps on sm_80.
-// The search for nearest centroids (seal/seal_vectors.cuh) uses these products.
+// Multiplies rows in registers or shared memory by a matrix in shared memory. Warpgroups of 128 threads do so
+// on sm_90a, and warps on sm_80. The search for nearest centroids (seal/seal_vectors.cuh) uses these
+// products.
 #pragma once
 
 #include <cstdint>

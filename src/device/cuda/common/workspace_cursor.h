@@ -1,3 +1,5 @@
+// Divides the workspace of a call into aligned parts. The same code first measures the workspace and then
+// hands out its parts, so both always agree.
 #pragma once
 
 #include <cstddef>

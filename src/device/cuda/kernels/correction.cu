@@ -1,3 +1,5 @@
+// Launches the kernels of KVLinC's correction (device/cuda/correction), for heads of 64 and 128 channels.
+// States of fixed size collect the rounding errors of sealed keys, and queries read the states.
 #include <algorithm>
 
 #include "device/cuda/correction/correct_prompt.cuh"

@@ -109,8 +109,8 @@ KVANT_HOST_DEVICE constexpr int vector_index(int channels, PageSide side, int m_
   return (p.k_tile / (channels / 4) * m_tiles + p.m_tile) * 2 + p.row;
 }
 
-// The number of consecutive fragments in a run. Codes of `bits` bits in a run fill 2 * bits whole words of a
-// lane.
+// kRun is the number of consecutive fragments in a run. Codes of `bits` bits in a run fill 2 * bits whole
+// words of a lane.
 inline constexpr int kRun = 8;
 
 // Returns the bit of a lane's stream at which bit `bit` of a number lies. The bits of a number are split into
@@ -182,8 +182,8 @@ KVANT_HOST_DEVICE constexpr TrellisPlace trellis_place(PageSide side, int d, int
   return {channel / (d / 8) * 4 + four % 4, part * 2 + four / 4, token % 4, channel % (d / 8)};
 }
 
-// Returns the bit of a block at which bit `bit` of the code of (token, channel) lies. channel: the code's
-// first channel.
+// Returns the bit of a block at which bit `bit` of the code of (token, channel) lies. `channel` is the first
+// channel of the code.
 KVANT_HOST_DEVICE constexpr int bit_of_block(const CodeLayout& layout, PageSide side, int d, int token,
                                              int channel, int bit) {
   if (layout.order == CodeOrder::trellis) {
@@ -223,7 +223,8 @@ KVANT_HOST_DEVICE constexpr int bits_side_by_side(const CodeLayout& layout, int 
       bit -= width;
     }
   }
-  const int unit = layout.order == CodeOrder::trellis ? 8 : 32;  // A lane's stream consists of words.
+  // Trellis codes are permuted in bytes, all other codes in words.
+  const int unit = layout.order == CodeOrder::trellis ? 8 : 32;
   return left < unit - at % unit ? left : unit - at % unit;
 }
 

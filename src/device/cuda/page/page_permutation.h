@@ -18,7 +18,7 @@ struct DeviceFormat {
 };
 bool find_device_format(const std::string& name, DeviceFormat& format);
 
-// page_to_device() and page_from_device() convert a page. page_bytes: size of the canonical page. All
+// page_to_device() and page_from_device() convert a page. page_bytes is the size of the canonical page. All
 // round_up_16(page_bytes) bytes of the device page are written.
 void page_to_device(const DeviceFormat& format, Side side, int d, std::size_t page_bytes,
                     const std::byte* canonical, std::byte* device);

@@ -12,7 +12,8 @@ namespace kvant::cuda {
 
 inline constexpr int kRowAlignment = 16;
 
-// Describes the numbers and the alignment of rows. is_wide: rows start at multiples of kRowAlignment bytes.
+// Describes the numbers and the alignment of rows. is_wide says whether all rows start at multiples of
+// kRowAlignment bytes.
 struct RowType {
   NumberType number;
   int is_wide;
@@ -44,7 +45,7 @@ inline unsigned ctas_for(std::int64_t rows, int threads) {
   return ctas <= 0x7fffffff ? static_cast<unsigned>(ctas) : 0;
 }
 
-// The parts of load_channels() and store_channels() for 16-bit numbers.
+// These two functions are the parts of load_channels() and store_channels() for 16-bit numbers.
 template <class Number, int N>
 __device__ __forceinline__ void load_short_channels(const void* rows, bool is_wide, std::int64_t at,
                                                     float (&x)[N]) {

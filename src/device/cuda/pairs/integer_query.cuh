@@ -28,7 +28,8 @@ struct IntegerQuery {
                     : 8 * (j % 2) + 4 * k_tile + 2 * half + j / 2;
   }
 
-  // first_head: index of the set's first head among the warp's query heads.
+  // Loads and rounds the queries of a set of heads. first_head is the index of the set's first head among the
+  // warp's query heads.
   template <class Part>
   __device__ IntegerQuery(const DecodeArgs& args, const Part& segment, int first_head, int lane) {
     constexpr int kChannels = D / 4;

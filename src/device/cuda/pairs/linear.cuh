@@ -137,7 +137,8 @@ struct LinearStrips;  // linear_strips.cuh
 template <int KeyBits, int ValueBits, int D>
 struct LinearGroups;  // linear_groups.cuh
 
-// PageWarps: the number of warps that share a page.
+// LinearPair attends to keys ch<KeyBits> and values tok<ValueBits> with heads of D channels. PageWarps warps
+// share each page.
 template <int KeyBits, int ValueBits, int D, int PageWarps = 1>
 struct LinearPair : NoTables {
   using Strips = LinearStrips<KeyBits, ValueBits, D>;

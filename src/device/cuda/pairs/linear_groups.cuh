@@ -41,7 +41,8 @@ struct PageCodes {
   TileCodes<Bits> of[Tiles];
 
   PageCodes() = default;
-  // mixed: bits by which the numbers of this lane's contraction tiles differ from those of other lanes.
+  // Loads the codes. `mixed` is the XOR of this lane's number of a contraction tile with the number that
+  // other lanes give the tile.
   __device__ __forceinline__ PageCodes(const unsigned char* page, int first_tile, int mixed, int lane) {
     const unsigned char* codes = page + TileCodes<Bits>::offset(first_tile, lane);
 #pragma unroll
@@ -86,7 +87,7 @@ struct ChannelKeyGroups : QueriesInOrder<D> {
       for (int i = 0; i < 4; ++i) of[i / 2][i % 2] = queries.rows(2 * part + i / 2, i % 2, lane);
     }
   };
-  // Prepares a warp's part of the page's queries and of the zeros' term.
+  // Writes a warp's part of the scaled queries, and of the term that the zeros add to the scores.
   static __device__ __forceinline__ void prepare(const unsigned char* page, int part, const Part& queries,
                                                  unsigned char* scaled, unsigned char* offsets, int lane) {
     const unsigned char* parameters = page + kCodes + lane % 4 * (D / 2) + part * 16;

@@ -90,7 +90,8 @@ struct TokenValueStrips : TokensInOrder {
     }
   }
 
-  // addend: sums of weights times the zeros of their tokens, for heads 2t and 2t + 1.
+  // Converts the sums over codes to sums over values. `addend` holds the sums of weights times zeros over
+  // tokens, for heads 2t and 2t + 1.
   static __device__ __forceinline__ void finish(const DecodeArgs&, float (&out)[D / 16][4],
                                                 const float (&addend)[2]) {
 #pragma unroll

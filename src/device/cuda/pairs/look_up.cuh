@@ -17,9 +17,9 @@ __device__ __forceinline__ uint2 look_up_8(const unsigned char* table, std::uint
 }
 
 // Returns the offset of an entry. The entry's index is byte `byte` of `word`, or lies in that byte from bit
-// `bit` on, with zeros around the index. lane_offset: offset of the lane's copy. Stride: bytes between
-// entries. The function takes one instruction of the multiplication unit. A shift and a mask would take two
-// of the integer unit, which is the bottleneck.
+// `bit` on, with zeros around the index. lane_offset is the offset of the lane's copy of the table, and
+// entries lie `Stride` bytes apart. The function takes one instruction of the multiplication unit. A shift
+// and a mask would take two of the integer unit, which is the bottleneck.
 template <int Stride = kEntryStride>
 __device__ __forceinline__ std::uint32_t entry_of_byte(std::uint32_t word, int byte,
                                                        std::uint32_t lane_offset, int bit = 0) {

@@ -26,7 +26,8 @@ struct ProgressiveValueHalf {
   static __device__ __forceinline__ void mix(const DecodeArgs&, const unsigned char*,
                                              const unsigned char* bytes, const HalfScores& p, int lane,
                                              float (&out)[kWideDim / 16][4], State&) {
-    // Limits the registers for the block's sums, which are needed besides all outputs.
+    // A pass over kMTiles tiles limits the registers for the block's sums, because the registers also hold
+    // all outputs.
     constexpr int kMTiles = 8;
     const int block = half_of_page();
     const ProgressivePage<4, kWideDim> page{bytes};
@@ -62,8 +63,8 @@ struct ProgressiveValueHalf {
                                                 const State&) {}
 
  private:
-  // Adds the block's sums for one m tile to `out`. step, zero: for the channels of two m tiles. which: the
-  // first or the second of the two.
+  // Adds the block's sums for one m tile to `out`. `step` and `zero` hold the parameters of two m tiles, and
+  // `which` selects the first or the second tile.
   static __device__ __forceinline__ void add_tile(const float (&sum)[4], std::uint32_t step,
                                                   std::uint32_t zero, int which, float scale,
                                                   const float (&total)[2], float (&out)[4]) {

@@ -25,7 +25,8 @@ struct SkippingPair {
   using Value = typename Inner::Value;
   static constexpr bool kSealed = true;
   static constexpr bool kTablesPerHead = false;
-  // For up to 255 registers per warp; with 168, some registers are spilled.
+  // With seven warps a thread can have 255 registers. More warps would leave 168, and the compiler would
+  // spill some.
   static constexpr int kMaxWarps = 7;
   // Behind the tables lies a barrier for the values of each slot, then the page number of each slot's values.
   static constexpr int kSlots = kMaxConsumerWarps * kMaxStages;

@@ -13,7 +13,8 @@ template <int Sets>
 struct ColumnSums {
   float of_pair[Sets / 2][4] = {};
 
-  // q: from SharedQueries::rows. x, y: the numbers of the lane's four channels.
+  // Adds the products of the queries `q`, which SharedQueries::rows() returns, with the numbers of the lane's
+  // four channels, x and y.
   __device__ __forceinline__ void add(int pair, const uint4& q, std::uint32_t x, std::uint32_t y) {
     mma_f16(of_pair[pair], q.x, q.y, q.z, q.w, x, y);
   }
@@ -23,8 +24,8 @@ struct ColumnSums {
   }
 };
 
-// A run of bits in a lane's stream of codes that begins at a multiple of its length. `first_bit` counts from
-// bit `begin`, which is a compile-time constant.
+// StripWords is a run of bits in a lane's stream of codes. A run begins at a multiple of its length.
+// `first_bit` counts from bit `begin`, which is a compile-time constant.
 template <int Bits>
 struct StripWords {
   static constexpr int kWords = (Bits + 31) / 32;
@@ -175,7 +176,7 @@ struct ScaledTokens {
   __device__ __forceinline__ float inverse_unit() const { return 1 / kLargestSharedWeight; }
   // Returns the addends of rows g and g + 8.
   __device__ __forceinline__ float2 addends(int tile) const { return addends_of.floats(tile); }
-  // Multiplies weights of two columns, for row g + 8 * half.
+  // Multiplies the weights of two columns by the factor of row g + 8 * half.
   __device__ __forceinline__ std::uint32_t multiply(int tile, int half, std::uint32_t weights) const {
     return multiply_half2(weights, __byte_perm(factors.pair(tile), 0, half == 0 ? 0x1010 : 0x3232));
   }

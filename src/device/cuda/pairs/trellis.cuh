@@ -26,8 +26,8 @@ inline constexpr int kStepsOfPart = 128 * kTimes<D> / D;
 template <int Bits, int D>
 inline constexpr int kPartBytes = kTimes<D>* Bits * 4 * kLanes * 4;
 
-// The gains of this lane's tokens in some steps, tokens 4g .. 4g + 3 of each step. A gain is an 8-bit code in
-// steps of 1/32 octave below the loudest gain.
+// TokenGains holds the gains of this lane's tokens, which are tokens 4g .. 4g + 3 of each step. A gain is an
+// 8-bit code in steps of 1/32 octave below the loudest gain.
 template <int Steps>
 struct TokenGains {
   std::uint32_t codes[Steps];
@@ -155,7 +155,8 @@ __device__ __forceinline__ void with_bits(int bits, const Body& body) {
   }
 }
 
-// A lane's sums for query head t of a set: rows g and g + 8 of the m tiles, as in Accumulator.
+// HeadSums holds a lane's sums for query head t of a set, in rows g and g + 8 of the m tiles as in
+// Accumulator.
 template <int D>
 struct HeadSums {
   float out[D / 16][2] = {};
@@ -261,7 +262,8 @@ struct TrellisGainTable {
 template <int D>
 struct TrellisStrips;  // trellis_strips.cuh
 
-// Sets: sets of four query heads. PageWarps: warps that share a page.
+// TrellisPair attends to trellis-coded keys and values, for `Sets` sets of four query heads. PageWarps warps
+// share each page.
 template <int D, int Sets, int PageWarps = D == 256 ? 2 : 1>
 struct TrellisPair {
   using OfShort = TrellisPair<D, Sets, D == 64 ? 2 : 4>;
@@ -274,7 +276,7 @@ struct TrellisPair {
   static constexpr int kMaxGroup = kHeadsOfSet * Sets;
   static constexpr int kWarpSteps = kSteps / kPageWarps;  // steps of a warp in each page
   using Gains = TokenGains<kWarpSteps>;
-  // The scratch memory of a warp and set, in bytes: first scores, then weights.
+  // kScratch is the number of bytes in which a warp keeps the scores, and later the weights, of a set.
   static constexpr int kScratch = kWarpSteps * 32 * kHeadsOfSet * 4;
   static constexpr int kWarpBytes = Sets * kScratch;
   static constexpr int kTableBytes = kGainBytes + kMaxWarps * kWarpBytes;

@@ -96,7 +96,8 @@ struct TrellisColumns : ColumnRows<Bits, Groups, 4 * Bits * Times / Groups> {
 // LevelFragment is the A operand of a product with levels: a[0] + a[1], twice the level.
 using LevelFragment = std::uint32_t[2][4];
 
-// x: states. for_mix, for_fold: the states shifted by mix and fold, valid in the bits above the shift.
+// Computes the levels of the states x, one per byte. for_mix and for_fold are the states shifted by `mix` and
+// `fold`, valid in the bits above the shift.
 template <int Bits>
 __device__ __forceinline__ void set_levels(std::uint32_t x, std::uint32_t for_mix, std::uint32_t for_fold,
                                            int reg, LevelFragment& a) {

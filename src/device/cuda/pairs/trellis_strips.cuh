@@ -170,7 +170,8 @@ struct GainedTokens {
   // The unit is 1 unless the numbers are far from 1, because products are half-precision numbers.
   float step, unit;
 
-  // mean_step: the step of the means, in units of the numbers that the gains multiply.
+  // Reads the gains of the warp's tokens. mean_step is the step of the means, in units of the numbers that
+  // the gains multiply.
   __device__ __forceinline__ GainedTokens(const unsigned char* gain_table, const unsigned char* codes,
                                           float loudest, float mean_step, int lane) {
     constexpr int kSmallest = -8, kLargest = 6;
@@ -214,8 +215,8 @@ struct StripColumns : ColumnRows<Bits, 1, (2 * Tiles * Bits + 7) / 8> {
   using Rows::before;
   using Rows::words;
 
-  // group: four tokens of each lane's t, 0 .. 7 of a page. strip: which of 128 / (16 * Tiles) strips of
-  // channels.
+  // Loads one strip of channels for one of the page's 8 groups of tokens. A group has four tokens for each t,
+  // and a page has 128 / (16 * Tiles) strips.
   __device__ __forceinline__ StripColumns(const unsigned char* codes, int group, int strip, int lane) {
     constexpr int kRows = 2 * Bits;  // rows of a group's columns
     // kTogether is the number of groups that form whole pieces. Addresses repeat after these groups.

@@ -191,7 +191,7 @@ struct VectorValue {
   static constexpr int kTogether = groups_in_pieces(kGroupCodes * Bits);
   using State = NoState;
 
-  // table: the codebook of the values.
+  // Adds the weighted values of a page to `out`. `table` is the codebook of the values.
   static __device__ __forceinline__ void mix_from(const unsigned char* table, const unsigned char* page,
                                                   const Scores& p, int lane, float (&out)[kMTiles][4]) {
     static_assert(kTokenTiles % kTogether == 0);
@@ -233,7 +233,8 @@ struct VectorValue {
   }
 };
 
-// KeyChannels, KeyBits, ValueChannels, ValueBits: X and B of keys and of values.
+// VectorPair attends to vector-quantized keys and values. A code has `Bits` bits for `Channels` channels,
+// which may differ between keys and values.
 template <int KeyChannels, int KeyBits, int ValueChannels, int ValueBits, int D, Gains Gain = Gains::none>
 struct VectorPair {
   using Strips = VectorStrips<VectorPair, D>;

@@ -79,7 +79,8 @@ struct VectorKeyStrips : QueriesInOrder<D> {
   }
 };
 
-// table_at: offset of the values' codebook among the tables.
+// VectorValueStrips adds up vector-quantized values. table_at is the offset of the values' codebook among the
+// tables.
 template <int Channels, int Bits, int D, Gains Gain, int table_at>
 struct VectorValueStrips : TokensInOrder {
   using Whole = VectorValue<Channels, Bits, D, Gain>;

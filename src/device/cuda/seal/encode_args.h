@@ -44,14 +44,16 @@ inline bool find_encoding_of(const PageFormat& format, Encoding* encoding) {
   }
 }
 
-// The device form of kvant_page_metrics (kvant.h), which describes metrics that rotate with the page.
+// PageMetrics is the device form of kvant_page_metrics (kvant.h), which describes metrics that rotate with
+// the page.
 struct PageMetrics {
   const float* directions;  // [layers][heads][D][kMetricRank], or null without metrics
   const float2* turns;      // [layers][D], the ChannelFrame of each channel
   const float* basis;       // [heads][D][D] or null, the rotation before encoding
   std::int64_t basis_head_stride;
   std::int64_t direction_layer_stride, turn_layer_stride;  // in elements
-  // [n_seqs], the number of the first page to seal, or null for DueArgs::sealed_page.
+  // first_pages [n_seqs] holds the number of the first page to seal. Null means that DueArgs::sealed_page
+  // holds the numbers.
   const std::int32_t* first_pages;
 };
 
@@ -102,8 +104,8 @@ __device__ inline PageSource of_layer(PageSource pages, const LayerDistance& dis
 
 // Holds the rows from which pages are made where the tokens are not in the tail.
 struct SealedRows {
-  // [n_seqs], the row of the first due page; a negative row means that the page is in the tail. Null means
-  // that all pages are in the tail.
+  // `first` [n_seqs] holds the first row of each sequence's first due page. A negative row means that the
+  // page is in the tail. Null means that all pages are.
   const std::int32_t* first;
   NumberType type;
   AppendedRows sides[2];
@@ -144,9 +146,11 @@ struct AppendArgs {
   NumberType type;  // type of all rows
   PageSource tail;
   const std::int32_t *seq, *tail_token;
-  // [n_seqs], the tokens in the tail of sequences whose last tokens are the rows, or null.
+  // If tail_tokens [n_seqs] is not null, the rows are the last tokens of each sequence, and tail_tokens
+  // counts the tokens in the tail.
   const std::int32_t* tail_tokens;
-  // [n_seqs + 1], the first row of each sequence, or null for n_queries rows each.
+  // query_begins [n_seqs + 1] holds the first row of each sequence. Null means that each sequence has
+  // n_queries rows.
   const std::int32_t* query_begins;
   int n_seqs, n_queries;
   AppendedRows sides[2];

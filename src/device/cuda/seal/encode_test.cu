@@ -26,8 +26,8 @@ constexpr int kSink = 4;
 struct Case {
   const char* key;
   const char* value;
-  // The largest share of differing bits. Bits differ where sums are rounded in another order, or where paths
-  // are searched differently.
+  // differing_bits is the largest allowed share of bits that differ. Bits differ where sums are rounded in
+  // another order, or where paths are searched differently.
   double differing_bits;
   // Formats of the second KV head, if it has formats of its own; the pages of the two heads then lie side by
   // side.

@@ -12,7 +12,8 @@
 
 namespace kvant::cuda {
 
-// Words: words per step. Kept: values of both windows.
+// SharedChoices keeps both windows in shared memory. A step has `Words` words, and both windows together have
+// `Kept` values.
 template <int Words, int Kept, int Threads>
 class SharedChoices {
  public:
@@ -21,7 +22,7 @@ class SharedChoices {
     Step steps[Kept];
   };
 
-  // column: the calling thread's column of the choices.
+  // `column` is the calling thread's column of the choices.
   __device__ SharedChoices(Shared& shared, int column) : shared_(shared), column_(column) {}
 
   // Returns word `word` of the choices for value i of the newer window.

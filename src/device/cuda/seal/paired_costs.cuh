@@ -166,12 +166,12 @@ class PathOrigins {
   std::uint32_t from_[kFours];
 };
 
-// The costs of the cheapest paths of two tokens to each node.
+// PairedCosts holds the costs of the cheapest path to each node, for two tokens.
 class PairedCosts {
  public:
   using T = PairedTrellis;
 
-  // one: the number 1, which the compiler must not know to be constant (see error_step_).
+  // `one` must be 1, in a form that the compiler does not recognize as a constant (see error_step_).
   __device__ explicit PairedCosts(std::uint32_t one)
       : error_step_(T::kErrorStep * one),
         farthest_(both(2 * T::kReach * T::kUnits) * one),
@@ -224,10 +224,10 @@ class PairedCosts {
   // kNumber is the mask of a cost's lowest bits, which hold the node's number.
   static constexpr std::uint32_t kNumber = both(T::kNodes - 1);
 
-  // Errors of levels around the current center, packed like costs.
+  // Errors holds the errors of levels around the current center, packed like costs.
   struct Errors {
     std::uint32_t from_center;  // sum of the first token's error and 2^16 times the second's
-    std::uint32_t of_center;    // in units of kErrorStep
+    std::uint32_t of_center;    // squared distance to the center plus 1, in units of kErrorStep
     std::uint32_t of_distance, of_level;
 
     template <int Center>

@@ -37,7 +37,8 @@ __device__ void encode_lloyd_max(SealPage<D>& page) {
   page.store_half(token, along > 0 ? half_saturated(static_cast<float>(fmin(gain, 65504.0))) : __half(0));
 }
 
-// first_side: the side of blocks with blockIdx.z = 0.
+// Encodes the due pages of all formats except trellis and vector codes. first_side is the side of blocks with
+// blockIdx.z = 0.
 template <int D>
 __global__ void __launch_bounds__(kSealThreads, 3)
     seal_kernel(const __grid_constant__ SealArgs args, int first_side) {

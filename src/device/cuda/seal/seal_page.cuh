@@ -38,8 +38,8 @@ struct DuePage {
   std::int64_t row;  // first row of the page, or negative if the page is in the tail
 };
 
-// Finds page `nth` of the pages that may be due. Returns false if that page is not due. TakesRows: whether
-// the page may be made from rows.
+// Finds page `nth` of the pages that may be due. Returns false if that page is not due. TakesRows says
+// whether the page may be made from rows.
 template <bool TakesRows = false>
 __device__ bool find_due_page(const SealArgs& args, int nth, int head, int side, DuePage* due) {
   const int of_all = nth / args.due.max_pages;  // index of the sequence over all layers
@@ -75,8 +75,8 @@ __device__ inline std::uint32_t left_out_tokens(const SealArgs& args, const DueP
   return bits | (sink == 32 ? ~0U : (1U << sink) - 1);
 }
 
-// Puts the code of (token, channel) into the page's words, in which the code's bits must be 0. channel: the
-// first of the code's channels.
+// Puts the code of (token, channel) into the page's words, in which the code's bits must be 0. `channel` is
+// the first channel of the code.
 template <int D>
 __device__ void store_code(std::uint32_t* words, const CodeLayout& layout, PageSide side, int token,
                            int channel, std::uint32_t code) {

@@ -14,7 +14,7 @@ namespace kvant::cuda {
 
 inline constexpr int kPairThreads = kPageTokens / 2;
 
-// PairsShared is the shared memory of a CTA. IsSplit: whether the choices are split (SplitChoices in
+// PairsShared is the shared memory of a CTA. IsSplit says whether the choices are split (SplitChoices in
 // kept_choices.cuh).
 template <int D, bool IsSplit>
 struct alignas(16) PairsShared {
@@ -40,9 +40,9 @@ struct OneByOne {
   NoLevels levels;
 };
 
-// The limit of PairsShared::excess per value of a page, in squared levels. The excess is the sum over tokens
-// of the square by which the token's largest value exceeds PairedTrellis::kMax. Normal values have less than
-// a third of the limit, and codes leave an error of 10 per value.
+// kMostExcess is the limit of PairsShared::excess per value of a page, in squared levels. The excess is the
+// sum over tokens of the square by which the token's largest value exceeds PairedTrellis::kMax. Normal values
+// have less than a third of the limit, and codes leave an error of 10 per value.
 inline constexpr float kMostExcess = 0.5F;
 // Larger errors, in levels, may have been underestimated. Paths of normal values have no errors of this size.
 inline constexpr float kMostDistance = 48;

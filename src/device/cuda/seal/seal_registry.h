@@ -18,7 +18,7 @@ struct SealKernel {
 
 SealKernel scalar_seal_kernel(const PageEncoding& encoding, int head_dim);
 SealKernel vector_seal_kernel(const PageEncoding& encoding, int head_dim, const Gpu& gpu);
-// fills_gpu: whether there are pages for all CTAs that can run at once.
+// fills_gpu says whether there are pages for all CTAs that can run at once.
 SealKernel trellis_seal_kernel(const PageEncoding& encoding, int head_dim, const Gpu& gpu, bool fills_gpu);
 // Returns the kernel for keys whose errors are shaped by metrics.
 SealKernel shaped_seal_kernel(const PageEncoding& encoding, int head_dim);

@@ -135,7 +135,7 @@ class PagedCache {
     ASSERT_EQ(kvant_append(&of, &at, &rows, nullptr), KVANT_OK) << kvant_last_error();
     ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
   }
-  // Seals the due pages. rows: null means that all pages are in the tail.
+  // Seals the due pages. If `rows` is null, all pages are in the tail.
   void seal(const kvant_new_rows* rows) const {
     std::vector<std::int32_t> first(kFirstRow, kFirstRow + kSeqs);
     first[kInTail] = -1;

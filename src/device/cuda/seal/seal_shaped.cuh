@@ -23,7 +23,7 @@ struct ShapedLanes {
   static constexpr int kNodes = kTrellisStates >> Bits;
   static constexpr int kOwn = kNodes > kTokenLanes ? kNodes / kTokenLanes : 1;  // nodes per lane
   static constexpr int kBranches = kTrellisStates / kTokenLanes / kOwn;  // branches to each node in this lane
-  // The number of sets of parents that a lane's nodes share, and the number of nodes for each set.
+  // A lane's nodes have kSets sets of parents, and kChildren of the nodes share each set.
   static constexpr int kSets = Bits == 1 ? 4 : 1;
   static constexpr int kChildren = kOwn / kSets;
   static constexpr int kParents = kBranches < kNodes ? kBranches : kNodes;
@@ -117,7 +117,7 @@ class ShapedPath {
   using L = ShapedLanes<Bits>;
   using Shared = ShapedShared<Bits, D, kShapedWarps<Bits, D>>;
 
-  // All lanes of a token construct one. Both tokens of a warp proceed in lockstep.
+  // All lanes of a token construct a ShapedPath. Both tokens of a warp proceed in lockstep.
   __device__ ShapedPath(Shared& shared, ShapedToken<Bits, D>& own, int lane)
       : shared_(shared), own_(own), lane_(lane), not_choice_(-static_cast<int>(blockDim.y) << Bits) {
 #pragma unroll

@@ -140,13 +140,13 @@ class PathCosts {
  public:
   using T = Trellis<Bits>;
 
-  // one: the number 1, which the compiler must not know to be constant (see not_choice_).
+  // `one` must be 1, in a form that the compiler does not recognize as a constant (see not_choice_).
   __device__ explicit PathCosts(int one) : not_choice_(-one << T::kParentBits) {
 #pragma unroll
     for (int node = 0; node < T::kNodes; ++node) costs_[node] = node & kChoice;
   }
 
-  // Advances by a value x, in levels.
+  // Extends all paths by a value x, in units of levels, and returns which parent each node has chosen.
   __device__ __forceinline__ Choices<Bits> step(float x, const BranchLevels<Bits>& levels) {
     const float in_units = rintf(x * T::kFine) * T::kUnit;
     int next[T::kNodes];
@@ -258,8 +258,8 @@ inline constexpr int kWindow = Bits < 3 || (Bits == 3 && D == 64) ? 48
 template <int Bits, int D>
 inline constexpr int kKept = 2 * kWindow<Bits, D> < D ? 2 * kWindow<Bits, D> : D;
 
-// The number of words of a thread's choices, and whether the choices of all threads fit in a small shared
-// memory. If not, they lie in local memory.
+// kChoiceWords is the number of words of a thread's choices. kHasFewChoices says whether the choices of all
+// threads fit in a small shared memory; otherwise they lie in local memory.
 template <int Bits, int D>
 inline constexpr int kChoiceWords = kKept<Bits, D>* Trellis<Bits>::kWords;
 template <int Bits, int D>
@@ -282,7 +282,7 @@ class TokenPath {
   using T = Trellis<Bits>;
   static constexpr int kWindow = cuda::kWindow<Bits, D>;
 
-  // column: the thread's column of choices.
+  // `column` is the calling thread's column of the choices.
   __device__ TokenPath(Shared& shared, const TailPage<D>& tail, int token, int column)
       : shared_(shared), choices_(shared.choices, column), token_(shared.page, tail, token) {}
 

@@ -18,7 +18,7 @@
 
 namespace kvant::cuda {
 
-inline constexpr int kVectorThreads = 512;  // threads per SM
+inline constexpr int kVectorThreads = 512;  // threads of all CTAs of an SM together
 inline constexpr int kGroupThreads = 128;   // threads that compute products together
 inline constexpr int kGroupVectors = 64;    // 16 per warp: a lane has vectors g and g + 8 of each 16
 inline constexpr int kBlockCentroids = 256;
@@ -52,7 +52,7 @@ struct CentroidRow {
   }
 };
 
-// IsLarge: whether the GPU has large shared memory.
+// VectorShared is the shared memory of a CTA. IsLarge says whether the GPU has large shared memory.
 template <int D, bool IsLarge>
 struct alignas(128) VectorShared {
   static constexpr int kRow = D + 2;  // The padding spreads tokens over banks.
@@ -60,14 +60,15 @@ struct alignas(128) VectorShared {
   static constexpr bool kFetchesAhead = IsLarge && D <= 128;
   __nv_bfloat16 values[kPageTokens * kRow];
   uint4 next_page[kFetchesAhead ? kPageTokens * D / 8 : 1];  // the next tail page in its own layout
-  // Codes of at most 8 bits per 2 channels, then gains.
+  // `page` holds the codes, at most 8 bits per 2 channels, and then the gains.
   std::uint32_t page[kPageTokens * (D / 2 * 8 + 16) / 32];
   // factors[token] is the scale of the centroids, divided by the token's length if lengths are stored as
   // gains.
   float factors[kPageTokens];
   float largest;   // largest |x| of the page's values times `factors`
   int next_group;  // next unclaimed group of kGroupVectors vectors in the page
-  // The group that each kGroupThreads threads have claimed, in alternating turns.
+  // `taken` holds the group that each set of kGroupThreads threads has claimed. Even and odd turns use
+  // different entries.
   int taken[kVectorThreads / kGroupThreads][2];
   float largest_coordinate;  // largest coordinate of the centroids
 

@@ -15,8 +15,8 @@ __device__ __forceinline__ __nv_bfloat162 pair_of(const SealPage<D>& page, int t
   return *reinterpret_cast<const __nv_bfloat162*>(page.shared.values + token * SealShared<D>::kRow + channel);
 }
 
-// Returns the code of a UniformGrid in the low bits of an F32 number: the sum with 2^23, truncated to an
-// integer.
+// code_number() returns the code of a UniformGrid in the low bits of an F32 number, which is 2^23 plus the
+// code. kOfCodes are the bits of 2^23.
 inline constexpr std::uint32_t kOfCodes = 0x4B000000;
 __device__ __forceinline__ std::uint32_t code_number(float2 grid, float last, float x) {
   const float position = __fmul_rn(__fsub_rn(x, grid.x), grid.y);

@@ -36,8 +36,8 @@ struct TailPage {
   const __nv_bfloat16* numbers;
   PageSide side;
   // ask_for_channels() and ask_for_tokens() load eight neighbours from a multiple of eight on, in their
-  // stored form: channels of a token, or tokens of a channel. Each side has its own branch, which makes
-  // distances constants.
+  // stored form: channels of a token, or tokens of a channel. Each side has its own branch, so the distances
+  // between the eight numbers are compile-time constants.
   __device__ void ask_for_channels(int token, int channel, __nv_bfloat16 (&x)[kOctetValues]) const {
     const __nv_bfloat16* const from = at(token, channel);
     if (side == PageSide::key) {

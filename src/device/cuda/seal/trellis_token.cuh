@@ -68,7 +68,7 @@ class TrellisToken {
     ask_for(next, ahead_);
     codes_ = 0;
   }
-  // Takes the state of value i of the current octet. shape: the value of this state at a gain of 1.
+  // Takes the state of value i of the current octet. `shape` is the value of this state at a gain of 1.
   __device__ __forceinline__ void take_state(int i, unsigned state, float shape) {
     codes_ |= static_cast<std::uint64_t>(state >> (kTrellisBits - Bits)) << (i * Bits);
     along_ += octet_[i] * shape;

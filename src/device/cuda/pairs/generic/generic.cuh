@@ -47,7 +47,7 @@ __device__ __forceinline__ void multiply_add(float (&c)[4], const std::uint32_t 
   }
 }
 
-// Calls body with a constant for the bits of codes that are numbers.
+// Calls body(Constant<bits>), so the number of bits per code is a compile-time constant in `body`.
 template <class Body>
 __device__ __forceinline__ void with_number_bits(int bits, const Body& body) {
   switch (bits) {
