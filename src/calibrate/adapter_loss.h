@@ -22,7 +22,7 @@ struct AdapterContext {
   int n = 0;                   // keys in the context
   int m = 0;                   // queries per head
   std::vector<float> errors;   // [end of the last query, d]: K - K_q, as stored
-  std::vector<float> queries;  // [G * m, d]: unscaled, as they are multiplied by stored keys
+  std::vector<float> queries;  // [G * m, d]: unscaled, as attention multiplies them by stored keys
   // [m], ascending. Keys [first, end) are sealed for query i and are therefore corrected.
   std::vector<int> first, end;
   std::vector<float> exponentials;  // [G * m, n]: exp(s - M) of the quantized scores s; 0 where the key is

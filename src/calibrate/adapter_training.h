@@ -21,7 +21,8 @@ struct TrainedAdapters {
   bool helps = false;      // if false, the correction must be switched off, and the weights are
                            // meaningless
   double loss_before = 0;  // the loss on `judged` without any correction
-  double loss_after = 0;   // the loss on `judged` with the trained weights; loss_before if they do not help
+  double loss_after = 0;   // the loss on `judged` with the trained weights; loss_before if the weights do not
+                           // help
 };
 
 // Trains the adapters of one head with Adam. Training starts from weights that correct almost nothing, and

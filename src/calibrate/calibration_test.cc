@@ -168,7 +168,7 @@ TEST(Needs, AreMergedWhereTheValuesAreTheSame) {
                             recipe("k=hadamard:vq-d4b8,v=vq-d4b8")};
   const std::vector<HeadNeeds> needs = needs_of(recipes, geometry());
   ASSERT_EQ(needs.size(), 4U);
-  EXPECT_EQ(needs[0].constants.size(), 3U);  // these are the smoothing factors and two codebooks
+  EXPECT_EQ(needs[0].constants.size(), 3U);  // the smoothing factors and two codebooks
   EXPECT_EQ(needs[0].constants[0].stored, "smooth");
   EXPECT_EQ(needs[0].constants[2].stored, "smooth+hadamard:codebook/vq-d4b12");
   EXPECT_EQ(needs[1].constants[0].stored, "nosink/hadamard:codebook/vq-d4b8");

@@ -94,7 +94,7 @@ class GraphModel final : public DifferentiableModel {
   Status begin(int n_rows) override {
     device_.pages()->enter();
     if (n_rows == n_rows_) return {};
-    n_rows_ = 0;  // stays 0 if there is no memory for them
+    n_rows_ = 0;  // n_rows_ stays 0 if memory is short
     context_ = make_graph_context(kInputs);
     ggml_context* c = context_.get();
     inputs_.x = ggml_new_tensor_2d(c, GGML_TYPE_F32, h_.n_embd, n_rows);

@@ -65,8 +65,8 @@ class HeadAttention {
 
   AttentionShape shape_;
   MatrixView<const float> q_, k_, v_;
-  int first_ = 0, n_queries_ = 0, n_keys_ = 0;  // these belong to the current block
-  MatrixView<const float> gradient_;            // these belong to the current block's queries
+  int first_ = 0, n_queries_ = 0, n_keys_ = 0;  // tokens of the current block
+  MatrixView<const float> gradient_;            // the gradient by the current block's outputs
   std::vector<float> weights_, slopes_, products_;
   std::vector<float> changed_;  // weights with errors of keys, or products with errors of values
 };

@@ -124,7 +124,8 @@ TinyModel tiny(const Architecture& architecture) {
   model.architecture = architecture.name;
   const LayerProgram& layer = architecture.layer;
   model.qk_norm = find_step<NormHeads>(layer.attention) != nullptr;
-  if (model.qk_norm) model.key_octaves = 2;  // the engine balances these norms
+  // With key_octaves, the engine balances the norms of queries and keys.
+  if (model.qk_norm) model.key_octaves = 2;
   model.post_norms = find_step<Norm>(layer.back) != nullptr;
   model.fused_gate_up = model.fused_qkv = architecture.unit.fused;
   model.qkv_bias = std::string(architecture.name) == "qwen2";

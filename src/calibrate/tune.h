@@ -44,7 +44,7 @@ struct TuneRow {
 struct TuneResult {
   Recipe recipe;
   SensitivityBend bend;
-  double predicted = 0;           // nats; the sum of the sensitivities of its formats
+  double predicted = 0;           // nats; the sum of the sensitivities of the chosen formats
   std::vector<BendTrial> trials;  // the trials on the tuning contexts; the first is the plain allocation
   // The recipe comes first. Next comes the plain allocation, if it differs. Last comes the largest format
   // that fits for all heads alike, if there is one.

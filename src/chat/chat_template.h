@@ -25,7 +25,7 @@ struct TemplatedChat {
   bool quotes_tokens = false;
   GrammarRules grammar;
   std::string grammar_start;                 // the grammar begins with this part of the prompt's end
-  std::vector<std::string> stops;            // each of these texts ends the completion
+  std::vector<std::string> stops;            // texts that end the completion
   std::vector<std::int32_t> kept_tokens;     // control tokens that the parser of the format needs to see
   std::shared_ptr<const ToolFormat> format;  // parses completions; if null, a completion is plain text
 };

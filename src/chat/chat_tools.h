@@ -19,7 +19,7 @@ struct ChatTools {
   Choice choice = Choice::automatic;
   std::vector<std::string> loosened;  // one sentence for each part of a schema that the grammar does not
                                       // enforce
-  std::string only;                   // the tool that the model must call; empty if it may choose
+  std::string only;                   // the tool that the model must call; empty if the model may choose
   std::optional<bool> parallel;       // whether a completion may have several calls; if unset, the template
                                       // decides
 

@@ -57,7 +57,7 @@ class UntaggedCalls {
   std::string space_;  // white space before held_, which comes out together with the next text
   bool at_line_start_ = true;
   bool has_text_ = false;    // some text has come out
-  bool after_call_ = false;  // a call has come, and no text after it
+  bool after_call_ = false;  // a call has come, and no text after the call
   bool in_fence_ = false;    // the call's wrapper is a fenced block
   // These members describe the place within a value that is not a call.
   int depth_ = 0;

@@ -133,8 +133,8 @@ class ModelDraft : public DraftSource {
   Tokens tokens_;
   Tokens drafted_;
   std::size_t n_compared_ = 0;  // the sequence has passed this many tokens of the draft
-  double odds_ = 0.8;   // moving average of the chance that a drafted token is right if all before it are
-                        // right
+  double odds_ = 0.8;   // moving average of the chance that a drafted token is right if all drafted tokens
+                        // before it are right
   double seconds_ = 0;  // seconds; the moving average of the time to draft one token, or 0 if unknown
   int n_skipped_ = 0;   // steps since the last draft, because drafting does not pay
   bool has_sequence_ = false, out_of_memory_ = false;

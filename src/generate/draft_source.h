@@ -13,7 +13,8 @@ class SpeculationPace;
 // Draft is a proposal for the next tokens of a sequence.
 struct Draft {
   std::vector<std::int32_t> tokens;
-  std::vector<double> odds;  // for each token, the chance that it is right if all before it are right
+  // For each token, the chance that the token is right if all tokens before it are right.
+  std::vector<double> odds;
 };
 
 class DraftSource {

@@ -20,7 +20,7 @@ namespace kvant {
 
 struct GenerationOptions {
   int max_tokens = -1;               // -1 means no limit
-  std::vector<std::string> stops;    // each of these texts ends the completion
+  std::vector<std::string> stops;    // texts that end the completion
   bool wants_probabilities = false;  // the report has the probability of every token of the completion
   int alternatives = 0;              // the report also has this many of the likeliest tokens at each position
   // Control tokens, except those in kept_tokens, are left out of the completion's text.

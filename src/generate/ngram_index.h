@@ -37,8 +37,10 @@ class NgramIndex {
   int matched(int end) const;
 
   std::vector<std::int32_t> tokens_;
-  std::vector<std::int32_t> previous_;  // by place: the previous place in its chain; -1 if there is none
-  std::vector<std::int32_t> newest_;    // by slot: the newest place of its chain; the size is a power of two
+  std::vector<std::int32_t> previous_;  // by place: the previous place in the chain; -1 if the chain begins
+                                        // here
+  std::vector<std::int32_t> newest_;    // by slot: the newest place of the slot's chain; the size is a power
+                                        // of two
 };
 
 }  // namespace kvant

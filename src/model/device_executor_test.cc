@@ -192,7 +192,7 @@ TEST(DeviceModels, GiveTheLogitsOfTheCpu) {
              m.numbers = {{"expert_weights_scale", 2.5F}};
            }),
       model_of(expert_variants(), "bailingmoe2"),  // this model has experts in groups
-      model_of(dense_variants(), "mistral3"),      // this model's queries grow with their positions
+      model_of(dense_variants(), "mistral3"),      // the queries of mistral3 grow with their positions
   };
   for (const Place& place : kPlaces) {
     const auto device = device_at(place);

@@ -52,7 +52,7 @@ bool DeviceStates::holds_states_before(const Step& step) const {
 
 void DeviceStates::load(const Step& step, const DeviceGraph& graph) {
   const bool holds = holds_states_before(step);
-  held_.clear();  // the graph overwrites these states
+  held_.clear();  // the graph overwrites the held states
   if (!holds) copy_in(step, graph);
   device_->graph_after_pages();  // this also waits for copies of the previous step
 }

@@ -53,7 +53,8 @@ TEST(ChooseExperts, WeighsTheBestByASoftmaxOverAllOrOverThem) {
 
 TEST(ChooseExperts, LooksOnlyIntoTheBestGroups) {
   const Experts rules{.n = 6, .n_used = 2, .gating = Gating::sigmoid, .n_groups = 3, .n_groups_used = 1};
-  std::vector<float> logits{4, -9, 2, 3, 1, 1};  // the best expert's group has the worse sum of its two best
+  // The best expert's group has the worse sum of its two best experts.
+  std::vector<float> logits{4, -9, 2, 3, 1, 1};
   std::int32_t ids[2];
   float weights[2];
   choose_experts(rules, logits, {}, ids, weights);

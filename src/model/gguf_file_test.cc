@@ -153,7 +153,7 @@ TEST(GgufFile, HashesMetadataAndWeights) {
   model.seed = 2;
   EXPECT_NE(hash(), one);
   model = {};
-  model.trained_context = 2048;  // the file keeps its size
+  model.trained_context = 2048;  // the file keeps its size, so the hash must depend on the metadata
   EXPECT_NE(hash(), one);
 }
 

@@ -219,13 +219,7 @@ class GrammarReader {
 
   // The following functions read terminals.
 
-  enum Kind : std::uint32_t {
-    kSet,
-    kSetOfOthers,
-    kAny,
-    kToken,
-    kOtherToken
-  };  // these are the kinds of GrammarTerminal
+  enum Kind : std::uint32_t { kSet, kSetOfOthers, kAny, kToken, kOtherToken };  // kinds of GrammarTerminal
 
   void describe_terminals() {
     table_.terminals.resize(terminals_.size());

@@ -18,7 +18,7 @@ namespace kvant {
 // GrammarPosition is a position in a text, possibly within a character.
 struct GrammarPosition {
   GrammarStates states = kNoStates;
-  std::uint32_t character = 0;  // these are the bits of the character that have come so far
+  std::uint32_t character = 0;  // the bits of the character that have come so far
   int bytes_left = 0;           // the number of the character's bytes that are still missing
   std::uint32_t least = 0;      // a shorter form exists for characters below this one
 };

@@ -94,7 +94,7 @@ class GraphPart::Builder {
       // thread's own h.
       norm(in, weight, bias, r_.h);
       y_ = r_.h;
-    } else {  // with few rows, all threads share these rows, so one thread norms them in place
+    } else {  // with few rows, all threads share the rows, so one thread norms them in place
       if (many_ || part_.thread_ == 0) norm(in, weight, bias, rows(step.to));
       unfinished_ = true;
     }
@@ -589,13 +589,13 @@ class GraphPart::Builder {
   GraphBuffers b_;
   ggml_context* c_;
   ResidualRows r_;     // the rows in use
-  bool many_ = false;  // true if each thread takes some of the rows; false if each computes all of them
-  Range rows_;         // this thread computes these rows
+  bool many_ = false;  // true if each thread takes some of the rows; false if each thread computes all rows
+  Range rows_;         // the rows that this thread computes
   int layer_ = 0;
   ActivationRows y_;               // the present outputs of a block are here
-  ActivationRows qkv_, attended_;  // these belong to the current layer
-  Projection q_, k_, v_;           // these are the heads of this thread
-  Range gated_;                    // these columns hold this thread's heads of q with their gates
+  ActivationRows qkv_, attended_;  // rows of the current layer
+  Projection q_, k_, v_;           // the heads of this thread
+  Range gated_;                    // the columns that hold this thread's heads of q with their gates
   bool unfinished_ = false;        // other threads may still be writing the newest result
 };
 

@@ -86,7 +86,7 @@ struct AttentionColumns {
         q(h.gated_heads ? v + h.n_kv(layer) : 0),
         width(v + h.n_kv(layer) + (q > 0 ? h.n_q(layer) : 0)) {}
   int projected_q;  // columns; the projection of q begins at column 0
-  int k, v, q;      // k, v and q begin at these columns
+  int k, v, q;      // the first columns of k, v and q
   int width;
 };
 

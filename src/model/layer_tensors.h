@@ -43,7 +43,7 @@ class LayerTensors {
   LayerTensors(ggml_context* context, const Hparams& hparams, const Weights& weights)
       : c_(context), h_(hparams), w_(weights) {}
 
-  // A gradient overrides the following operations in order to note them.
+  // The graph of a gradient overrides the following operations in order to record them for the backward pass.
 
   // `weight` and `bias` may be null.
   virtual ggml_tensor* norm(ggml_tensor* x, ggml_tensor* weight, ggml_tensor* bias = nullptr);
@@ -81,8 +81,8 @@ class LayerTensors {
   const Weights& w_;
   Inputs inputs_{};
   int layer_ = 0;
-  ggml_tensor *x_ = nullptr, *normed_ = nullptr, *y_ = nullptr, *beside_ = nullptr;  // these are the rows of
-                                                                                     // each RowSet
+  ggml_tensor *x_ = nullptr, *normed_ = nullptr, *y_ = nullptr, *beside_ = nullptr;  // the rows of each
+                                                                                     // RowSet
   ggml_tensor *q_ = nullptr, *k_ = nullptr, *v_ = nullptr;  // k and v are null if the layer attends to
                                                             // another layer's cache
   ggml_tensor* attended_ = nullptr;                         // [n_q, n_rows] after attention, or a delta net's

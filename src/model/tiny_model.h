@@ -43,7 +43,7 @@ struct TinyModel {
   bool qk_norm = false;
   float qk_norm_mean = 1;  // the mean of the norm's weights
   int key_octaves = 0;     // in every fourth pair of channels, the norm weights of keys are larger by this
-                           // many octaves, and those of queries smaller
+                           // many octaves, and the norm weights of queries smaller
   bool qk_norm_of_each_head = false;  // every head has weights of its own
   bool qk_norm_of_rows = false;       // all heads of a token are normed as one row
   bool pre_norms = true;

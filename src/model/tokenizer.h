@@ -16,7 +16,7 @@ namespace kvant {
 // FimTokens are the tokens with which a model was trained to fill in the middle of a text. A token is -1 if
 // the model does not have it.
 struct FimTokens {
-  std::int32_t prefix = -1, suffix = -1, middle = -1;  // these tokens precede the prefix, the suffix and the
+  std::int32_t prefix = -1, suffix = -1, middle = -1;  // the tokens before the prefix, the suffix and the
                                                        // middle
   std::int32_t repository = -1, file = -1;             // the tokens before the names of a repository and of
                                                        // its files

@@ -89,7 +89,7 @@ TEST(PreTokenizer, IsMissedAloud) {
   };
   EXPECT_NE(loaded("").find("doesn't name its pre-tokenizer"), std::string::npos);
   EXPECT_EQ(loaded("gpt-2"), "");
-  EXPECT_EQ(loaded(std::nullopt), "");  // a vocabulary without merges needs no such name
+  EXPECT_EQ(loaded(std::nullopt), "");  // a vocabulary without merges needs no pre-tokenizer
   EXPECT_NE(loaded("of-next-year").find("'of-next-year'"), std::string::npos);
 }
 

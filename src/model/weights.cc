@@ -176,7 +176,7 @@ class Weights::Loader {
   }
   template <class Other>
   requires(one_of<Other, TurnHeads, NormValues, TemperQueries, GateHeads, Add, ScaleByWidth>) void run(
-      const Other&) {}  // these steps have no weights
+      const Other&) {}  // the listed steps have no weights
 
  private:
   enum class Need : std::uint8_t { required, optional, none };

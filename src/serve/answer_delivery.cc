@@ -165,7 +165,7 @@ bool read_answers(const httplib::Request& request, Exchange& exchange,
 void stream_answers(httplib::Response& response, const std::shared_ptr<Exchange>& exchange,
                     AnswerEvents events) {
   response.set_header("Cache-Control", "no-cache");
-  response.set_header("X-Accel-Buffering", "no");  // this makes nginx pass events on as they come
+  response.set_header("X-Accel-Buffering", "no");  // this makes nginx pass each event on at once
   // The provider below owns the exchange, so the requests to the scheduler end together with the stream.
   const auto delivery = std::make_shared<Delivery>(context_of(response), exchange, std::move(events));
   const auto provide = [delivery](std::size_t, httplib::DataSink& sink) { return delivery->go_on(sink); };

@@ -18,7 +18,7 @@ namespace kvant {
 
 // AnswerPart is the next piece of one completion.
 struct AnswerPart {
-  int answer = 0;  // the number of the completion among those of its prompt, from 0
+  int answer = 0;  // the number of the completion within its prompt, from 0
   std::string text = {};
   std::vector<ReportedToken> tokens = {};
   GenerationEnd end = GenerationEnd::none;  // any value but `none` marks the completion's last part
@@ -30,17 +30,17 @@ struct AnswerPart {
 // GuardTally sums up what a guard measured in a completion (answer_guard.h).
 struct GuardTally {
   std::int64_t tokens = 0;
-  std::int64_t differing = 0;  // for these tokens, the shadow would have chosen another one
+  std::int64_t differing = 0;  // tokens for which the shadow would have chosen another token
   double kld_sum = 0;          // nats
   double mean_kld() const { return tokens > 0 ? kld_sum / static_cast<double>(tokens) : 0; }
 };
 
 struct TokenUsage {
   int prompt = 0;
-  int cached = 0;  // prefill skipped these prompt tokens, because the prefix cache held them
+  int cached = 0;  // prompt tokens that prefill skipped, because the prefix cache held them
   int generated = 0;
-  int drafted = 0;                  // these draft tokens were verified
-  int accepted = 0;                 // the model confirmed these draft tokens
+  int drafted = 0;                  // draft tokens that were verified
+  int accepted = 0;                 // draft tokens that the model confirmed
   std::optional<GuardTally> guard;  // the value is set if the request asked for a guard
 };
 

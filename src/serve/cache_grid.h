@@ -32,7 +32,7 @@ struct CacheGrid {
   int sink = 0, window = 0;  // tokens
   CalibrationState calibration = CalibrationState::not_needed;
   std::vector<GridFormat> formats;  // each format occurs once; formats are sorted by falling bits
-  std::vector<int> k, v;            // these are indices into `formats` by KV head, layer after layer
+  std::vector<int> k, v;            // indices into `formats` by KV head, layer after layer
                                     // (Geometry::head_index)
 };
 

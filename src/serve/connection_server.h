@@ -85,7 +85,7 @@ class ConnectionServer final : public httplib::Server {
   int epoll_ = -1, wake_ = -1;
   std::atomic<std::size_t> n_connections_{0};
   std::mutex returned_mutex_;
-  std::vector<ConnectionPointer> returned_;             // the waiting thread takes these connections over
+  std::vector<ConnectionPointer> returned_;             // connections that the waiting thread takes over
   std::unordered_map<int, ConnectionPointer> waiting_;  // keyed by socket; only the waiting thread uses the
                                                         // map
   std::unique_ptr<httplib::ThreadPool> workers_;

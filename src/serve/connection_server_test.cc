@@ -377,7 +377,7 @@ TEST_F(ConnectionServerTest, DelaysNobodyForAThousandIdleConnections) {
     EXPECT_NE(one.hear(kHello).find("200 OK"), std::string::npos);
     EXPECT_LT(seconds_since(begin), 1.0);
   }
-  idle[4].say("cde");  // these bytes complete the request
+  idle[4].say("cde");  // the three bytes complete the request
   EXPECT_NE(idle[4].hear("]").find("[abcde]"), std::string::npos);
 }
 

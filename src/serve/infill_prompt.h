@@ -17,7 +17,7 @@ struct InfillText {
   struct File {
     std::string name, text;
   };
-  std::vector<File> files = {};  // these files precede the text in the prompt
+  std::vector<File> files = {};  // files whose texts precede the text in the prompt
 };
 
 // Returns the prompt: the files, the prefix and the suffix with their control tokens, and the token of the

@@ -24,7 +24,7 @@ struct Answer {
   std::vector<std::int32_t> tokens;    // the tokens that the sequence holds after the prompt
   // The drafter makes drafts from the prompt and `tokens`. The drafter is null without speculative decoding.
   std::unique_ptr<DraftSource> drafter;
-  std::vector<std::int32_t> draft;  // the next step verifies these tokens, which follow the newest token
+  std::vector<std::int32_t> draft;  // draft tokens after the newest token, which the next step verifies
   int unverified = 0;               // the sequence holds this many unverified tokens after `tokens`
   std::chrono::steady_clock::time_point newest;  // the completion's newest token arrived at this time
 

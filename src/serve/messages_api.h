@@ -52,8 +52,8 @@ class MessagesResponse {
   std::string model_, id_;
   std::shared_ptr<const ToolFormat> tool_format_;
   std::unique_ptr<ToolAnswer> reader_;  // null if the completion is plain text
-  std::vector<std::string> stops_;      // only these stop texts are reported, because the client does not
-                                        // know those of the chat template
+  std::vector<std::string> stops_;      // these stop texts are reported; others belong to the chat template,
+                                        // which the client does not know
   std::string thought_, text_;
   std::vector<ToolCallPart> calls_;  // complete calls
   AnswerPart last_;

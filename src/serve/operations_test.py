@@ -236,7 +236,8 @@ class Manners(unittest.TestCase):
         self.assertEqual((status, headers["x-request-id"]), (200, "mine-1"))
         self.assertRegex(ask("GET", "/v1/models")[1]["x-request-id"], "^req-[0-9a-f]{24}$")  # the client sent no id, so the server made one
         status, headers, text = ask("POST", "/v1/messages", b"{}", headers=["X-Request-ID: mine-2", "Content-Type: application/json"])
-        self.assertEqual((headers["request-id"], json.loads(text)["request_id"]), ("mine-2", "mine-2"))  # Anthropic's API has these names
+        # Anthropic's API names the header request-id and the member request_id.
+        self.assertEqual((headers["request-id"], json.loads(text)["request_id"]), ("mine-2", "mine-2"))
 
 
 class Browsers(unittest.TestCase):

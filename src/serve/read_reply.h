@@ -21,7 +21,7 @@ struct ReadReply {
   std::string failure;
   bool failed_by_request = false;
   std::vector<AnswerPart> parts;
-  int cached = 0;  // these prompt tokens came from the prefix cache
+  int cached = 0;  // prompt tokens from the prefix cache
   std::optional<GuardTally> guard;
 
   std::vector<std::int32_t> tokens_of(int answer) const {

@@ -35,7 +35,7 @@ struct GenerationRequest {
   std::string client;  // the queue gives each client name a turn
 
   std::string session;                   // the session that the request continues or begins; empty if none
-  std::string text;                      // the prompt's text, if it is known
+  std::string text;                      // the prompt's text, if the text is known
   bool text_has_special_tokens = false;  // `text` contains the texts of control tokens, which stand for the
                                          // tokens
   int session_tokens = 0;                // the session holds this many tokens of the prompt; the scheduler

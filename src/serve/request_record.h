@@ -22,7 +22,7 @@ struct RequestRecord {
   // The following members describe a completion.
   std::string model = {};  // empty if the request has no completion
   int prompt_tokens = 0;
-  int cached_tokens = 0;                     // these prompt tokens came from the prefix cache
+  int cached_tokens = 0;                     // prompt tokens from the prefix cache
   std::optional<int> generated_tokens = {};  // empty if the client left before the tokens were counted
   std::optional<double> first_token_seconds = {};
   std::string end = {};  // the reason: "stop", "length", "client left", ...

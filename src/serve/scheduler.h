@@ -72,7 +72,7 @@ struct SchedulerOptions {
 // SchedulerCounters counts events since the scheduler's start.
 struct SchedulerCounters {
   std::int64_t prompt_tokens = 0;  // prompt tokens that were read
-  std::int64_t cached_tokens = 0;  // these prompt tokens came from the prefix cache
+  std::int64_t cached_tokens = 0;  // prompt tokens from the prefix cache
   std::int64_t generated_tokens = 0;
   std::int64_t drafted_tokens = 0, accepted_tokens = 0;
   std::int64_t prefix_hits = 0, prefix_misses = 0;
@@ -93,7 +93,7 @@ struct RequestStatus {
   int cached_tokens = 0;
   int generated_tokens = 0;
   int n_answers = 1;
-  std::int64_t bytes = 0;  // bytes of its pages, where shared pages count fully
+  std::int64_t bytes = 0;  // bytes of all pages, where shared pages count fully
   std::optional<GuardTally> guard;
 };
 
@@ -258,7 +258,7 @@ class Scheduler {
   std::shared_ptr<const GrammarVocabulary> grammar_vocabulary_;  // the pointer keeps the vocabulary alive for
                                                                  // the grammars of requests
   RequestQueue queue_;
-  std::list<Job> jobs_;        // these requests are admitted; the oldest comes first
+  std::list<Job> jobs_;        // the admitted requests, the oldest first
   std::list<Job*> readers_;    // the jobs that read their prompt; the first one is next
   std::vector<float> logits_;  // [most_rows_, n_vocab] or more rows
   std::int64_t promised_ = 0;  // the most bytes that admitted requests take

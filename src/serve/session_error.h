@@ -22,6 +22,7 @@ struct SessionError {
 };
 SessionError unknown_session(const std::string& name);
 SessionError session_in_use(const std::string& name, const char* how);  // `how` is "being saved", for example
-SessionError unusable_session(const Error& why);  // the file is unusable, or memory is too short for it
+SessionError unusable_session(const Error& why);  // for an unusable file, or for memory that is too short for
+                                                  // the file
 
 }  // namespace kvant

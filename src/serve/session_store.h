@@ -42,7 +42,7 @@ using SessionDone = std::function<void(const std::optional<SessionError>&)>;
 struct SessionStatus {
   std::string name;
   int tokens = 0;
-  std::int64_t bytes = 0;  // bytes of its rows in the cache, where shared ones count fully, or in its file
+  std::int64_t bytes = 0;  // bytes of the rows in the cache, where shared rows count fully, or of the file
   double bits = 0;         // bits per value of K and V; 0 if the session is not in memory
   bool in_memory = false;
   bool on_disk = false;
@@ -132,8 +132,8 @@ class SessionStore {
     std::int64_t version = 1;  // changes with the session's contents
     std::int64_t saved_version = 0;
     bool is_running = false;
-    bool is_saving = false;   // the session is being written, or waits for it
-    bool is_reading = false;  // the session is being read, or waits for it
+    bool is_saving = false;   // the session is being written or waits to be written
+    bool is_reading = false;  // the session is being read or waits to be read
     bool is_restoring = false;
     // Each entry waits until at least that version is saved.
     std::vector<std::pair<std::int64_t, SessionDone>> when_saved;
