@@ -25,7 +25,7 @@ _PLAIN = frozenset((int, float, bool, bytes, type(None)))
 
 
 class Struct(ctypes.Structure):
-    """A structure that sets its own `struct_size` if it has one."""
+    """Mirrors a structure of the C API. The constructor sets the member `struct_size` if the structure has one."""
 
     c_name: str
     _kinds: dict[str, type]  # types of the members

@@ -110,14 +110,14 @@ class Answer(Iterator[str]):
 
     @property
     def tokens(self) -> npt.NDArray[np.int32]:
-        """The completion's tokens [n], without the token by which the model ended it."""
+        """Returns the completion's tokens, int32 [n], without the token by which the model ended the completion."""
         self._finish()
         return self._answer.tokens()
 
     @property
     def logprobs(self) -> npt.NDArray[np.float64]:
-        """Natural logarithms [n] of the tokens' probabilities, before temperature and cuts. Tokens of a stop text are
-        left out. Needs `logprobs=True`."""
+        """Returns the natural logarithms of the tokens' probabilities before temperature, top_k, top_p and min_p,
+        float64 [n]. Tokens of a stop text are left out. Raises ValueError without `logprobs=True`."""
         if not self._has_logprobs:
             raise ValueError("the answer has no log-probabilities: ask for it with logprobs=True")
         self._finish()
@@ -125,14 +125,14 @@ class Answer(Iterator[str]):
 
     @property
     def end(self) -> str:
-        """Why the completion ended: "finished" (by the model or a stop text), "length" (max_tokens) or
+        """Returns why the completion ended: "finished" (by the model or a stop text), "length" (by max_tokens) or
         "context_full"."""
         self._finish()
         return self._answer.end or ""
 
     @property
     def stop(self) -> str:
-        """The stop text that ended the completion; empty if none did."""
+        """Returns the stop text that ended the completion, or an empty text if no stop text did."""
         self._finish()
         return self._answer.stop
 
@@ -142,7 +142,7 @@ class Answer(Iterator[str]):
 
     @property
     def cache_bytes(self) -> int:
-        """Current size of the KV cache in bytes."""
+        """Returns the current size of the KV cache in bytes."""
         return self._answer.cache_bytes
 
     def __repr__(self) -> str:
@@ -150,7 +150,7 @@ class Answer(Iterator[str]):
 
 
 class Tokenizer:
-    """The model's own tokenizer."""
+    """Converts between texts and tokens with the tokenizer in the model's file."""
 
     def __init__(self, model: _engine.Model):
         self._model = model
@@ -177,7 +177,7 @@ class Tokenizer:
 
 
 class Model:
-    """A GGUF model whose attention runs on a low-bit KV cache."""
+    """Holds a GGUF model whose attention runs on a low-bit KV cache."""
 
     def __init__(self, path: str | os.PathLike[str], kv: str = "kvant-4bit", *, context: int = 0,
                  calibration: str | os.PathLike[str] = "", device: str = "cpu", threads: int | None = None,
@@ -215,7 +215,7 @@ class Model:
 
     @property
     def recipe(self) -> str:
-        """The recipe with all of its values."""
+        """Returns the recipe with all of its values."""
         return self._model.recipe
 
     @property
@@ -230,7 +230,8 @@ class Model:
                  temperature: float = 0.0, top_k: int = 40, top_p: float = 0.95, min_p: float = 0.05, seed: int = 0,
                  presence_penalty: float = 0.0, frequency_penalty: float = 0.0, repeat_penalty: float = 1.0,
                  logprobs: bool = False) -> Answer:
-        """Continues a text, or tokens [n]. The prompt is read at once; the completion is generated as it is asked for.
+        """Continues a text, or tokens [n]. generate() reads the prompt; iterating over the result, or reading one of its
+        properties, generates the completion.
 
         max_tokens: -1: until the model ends.
         stop: texts that end the completion and do not belong to it.
@@ -254,8 +255,10 @@ class Model:
                                      _checked("seed", seed, 0, 2**32 - 1)), bool(logprobs), self._process)
 
     def chat(self, messages: str | Sequence[Mapping[str, str]], **options: Any) -> Answer:
-        """Generates the model's answer in a conversation, in its chat template. messages: the user's message, or a list
-        of {"role": "system" | "user" | "assistant", "content": TEXT}. The options are those of `generate`."""
+        """Generates the model's next turn in a conversation. The model's chat template turns `messages` into the prompt.
+
+        messages: the user's message, or a list of {"role": "system" | "user" | "assistant", "content": TEXT}.
+        options: the options of `generate`."""
         if isinstance(messages, str):
             messages = [{"role": "user", "content": messages}]
         if not isinstance(messages, Sequence):

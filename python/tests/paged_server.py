@@ -84,7 +84,7 @@ class Request:
 
 
 class RankRequest:
-    """A request as a rank of tensor parallelism sees it, with the rank's heads. If there are fewer KV heads than ranks,
+    """Shows a request with the heads of one rank of tensor parallelism. If there are fewer KV heads than ranks,
     several ranks have one head in common."""
 
     def __init__(self, request, rank, n_ranks, n_found=0):

@@ -23,7 +23,7 @@ from kvant.paged.model_constants import ModelConstants
 
 
 class RowServer(Server):
-    """A server whose prompts attend on rows."""
+    """Serves prompts whose attention takes rows (varlen_attention) instead of pages."""
 
     attention = staticmethod(cpu_library.varlen_attention)
 

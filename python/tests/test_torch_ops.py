@@ -33,7 +33,7 @@ def int32(*numbers):
 
 
 class Cache:
-    """Three sequences: two sealed pages and 5 tokens, one page and 1 token, and no page and 127 tokens."""
+    """Holds three sequences: two sealed pages and 5 tokens, one page and 1 token, and no page and 127 tokens."""
 
     def __init__(self, n_seqs=N_SEQS):
         rng = torch.Generator().manual_seed(1)

@@ -40,7 +40,7 @@ SHARED = 300
 
 
 class Off(types.SimpleNamespace):
-    """A configuration in which every member that is not given is off."""
+    """Stands for a configuration of vLLM in which every member that is not given is off."""
 
     def __getattr__(self, name):
         if name.startswith("__"):

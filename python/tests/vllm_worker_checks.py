@@ -33,7 +33,7 @@ attach.wrap_attention(release.RELEASE)
 
 
 class VllmServer(Server):
-    """A server whose steps go through vLLM's builders and layers."""
+    """Sends the server's steps through vLLM's builders and layers."""
 
     def __init__(self, test, max_drafts=0, n_blocks=64, recipe=SINK, of_layers=None):
         """`of_layers` holds further arguments of vLLM's layers."""

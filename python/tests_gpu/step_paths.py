@@ -66,7 +66,7 @@ class RowServer(harness.Server):
 
 
 class GuardedServer(harness.Server):
-    """A server with a quality guard; it keeps the guard's last report."""
+    """Runs a server with a quality guard. The class keeps the guard's last report."""
 
     report = None
 
@@ -77,8 +77,8 @@ class GuardedServer(harness.Server):
 
 
 class GraphServer(harness.Server):
-    """A server that captures steps with DRAFTS drafts per request into a CUDA graph for each layer, and replays the
-    graphs. A graph has room for one more request."""
+    """Captures steps with DRAFTS drafts per request into a CUDA graph for each layer, and replays the
+    graphs. A graph has room for one request more than the test sends."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -97,7 +97,7 @@ class GraphServer(harness.Server):
             self.tables[kind].zero_()[:n, :table.shape[1]] = table
             self.lens.zero_()[:n] = metadata["seq_lens"]
             self.begins.fill_(metadata["num_actual_tokens"])[:n + 1] = metadata["query_start_loc"]
-            # These are the values at the capture.
+            # The graph was captured with a full batch, so the metadata on the host must describe a full batch.
             begins = torch.arange(self.n + 1, dtype=torch.int32) * (1 + DRAFTS)
             metadata = dict(num_reqs=self.n, num_actual_tokens=int(begins[-1]), query_start_loc_cpu=begins,
                             query_start_loc=self.begins, seq_lens=self.lens, block_table_tensor=self.tables[kind],
@@ -111,8 +111,8 @@ class GraphServer(harness.Server):
             mine[:len(new)] = new
         key = layer.kv_cache.data_ptr()
         if key not in self.graphs:
-            # Runs the attention for this step too; CUDA loads kernels at their first use. What the capture of another
-            # layer has described has no values before the graph of that layer is replayed.
+            # The first call computes this step's output and makes CUDA load the kernels before the capture. A capture
+            # fills no tensor, so step._decode of another layer's capture has no values until that layer's replay.
             step._decode = None
             super().attend(step, layer, *self.rows)
             step._decode, graph = None, torch.cuda.CUDAGraph()

@@ -45,7 +45,7 @@ class Conversation {
                std::shared_ptr<DraftModel> draft_model = nullptr);
 
   // Returns an error if the context lacks room for n_tokens more tokens and the first token of a completion.
-  // The error says how many tokens are too many.
+  // The error names the tokens of the prompt, the tokens in the cache and the context.
   Status check_room(int n_tokens) const;
   // Reads `tokens`, whose text is `text`, and shows a progress bar if there are many. Returns an error if the
   // tokens do not fit into the context.

@@ -1,4 +1,4 @@
-"""The attention function `kvant` for transformers."""
+"""Defines the attention function that transformers calls for attn_implementation="kvant"."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def _by_products(q, keys, values, row_bounds: list[int], token_bounds: list[int]
 
 
 class PieceAttention:
-    """The attention of one step's plan, with the signature of prefill.VarlenAttention."""
+    """Attends with one step's plan. Instances have the signature of prefill.VarlenAttention."""
 
     def __init__(self, plan: PrefillPlan, device: torch.device, attention: Callable = flash):
         self._attention = attention

@@ -16,7 +16,7 @@ from kvant.paged.key_scales import KeyScales, smoothing
 from kvant.paged.model_constants import ModelConstants
 from kvant.paged.recipes import Recipe, allocated, calibrated, has_codebook
 
-# These are names of arrays in the file. The comment of each name describes its array.
+# The constants below name the arrays of a calibration file. The comment of each constant describes the array.
 # The array holds [head_dim][RANK] directions, then [head_dim][2] turns (src/format/page_metric.h).
 PAGE_METRIC = "page-metric"
 # The format's name follows; the array holds the centroids one after another (src/format/vq.cc).

@@ -42,7 +42,7 @@ class Call:
     # Holds the first unquantized tokens, [n_seqs]; None means that there are no unquantized rows.
     first_tokens: torch.Tensor | None
     sink_ids: torch.Tensor | None  # [n_seqs, 2 * n_kv_heads]
-    # True for the first of the calls for these rows.
+    # Several calls with consecutive pages serve the same rows; is_first and is_last mark the ends of the chain.
     is_first: bool
     is_last: bool
 

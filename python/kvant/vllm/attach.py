@@ -41,7 +41,7 @@ class Release:
 
 
 class TailLayer(AttentionLayerBase):
-    """The KV layer for the tails of an attention layer."""
+    """Asks vLLM for the memory of the tails of one attention layer, as a KV layer of its own."""
 
     def __init__(self, state, backend, release: Release):
         self.kvant, self._backend, self._release = state, backend, release

@@ -27,7 +27,7 @@ REPLACED_REASONS = ("head_size not supported", "dtype not supported", "kv_cache_
 
 
 class KvantBackend(AttentionBackend):
-    """The backend for sealed pages. Subclasses know the block size of their model."""
+    """Attends on sealed pages. Subclasses know the block size of their model."""
 
     supported_dtypes = list(ACTIVATIONS)
     supported_kv_cache_dtypes = list(CACHE_TYPES)
@@ -98,7 +98,8 @@ class KvantBackend(AttentionBackend):
 
 
 class KvantTailBackend(KvantBackend):
-    """The backend for unquantized tails, which are only memory."""
+    """Stands for the unquantized tails of requests in vLLM's list of backends. Tails are only memory, so the class
+    attends to nothing."""
 
     @staticmethod
     def get_builder_cls():
