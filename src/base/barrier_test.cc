@@ -27,7 +27,8 @@ TEST(Barrier, WakesThreadsThatSleep) {
   std::atomic<bool> released{false};
   std::atomic<int> woken{0};
   on_threads(4, [&](int i) {
-    if (i == 0) std::this_thread::sleep_for(milliseconds(50));  // The others spin for a far shorter time.
+    if (i == 0)
+      std::this_thread::sleep_for(milliseconds(50));  // The other threads spin for a far shorter time.
     barrier.wait(4, [&] { released = true; });
     if (released) ++woken;
   });

@@ -10,8 +10,8 @@ constexpr int kLanes = 16, kRegisters = kCodePanel / kLanes, kQuads = kCodeBlock
 constexpr float kMaxNumber = 32512;  // keeps both bytes within -128 .. 127
 constexpr float kTiny = 1e-30F;
 
-// kStrip is the number of rows of x that are multiplied together. Their 16 integer sums and 8 F32 sums stay
-// in registers.
+// kStrip is the number of rows of x that are multiplied together. The 16 integer sums and 8 F32 sums of these
+// rows stay in registers.
 constexpr int kStrip = 2;
 
 // Rounds one block of one row. The sum of 32 products of a byte and a code is at most 127 * 255 * 32, which

@@ -1,5 +1,5 @@
 // mix_bits is the finalizer of splitmix64 (Steele, Lea and Flood 2014, "Fast splittable pseudorandom number
-// generators"). Its pseudorandom numbers are the same on every machine.
+// generators"). The pseudorandom numbers of mix_bits are the same on every machine.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// TokenMask is a set of tokens of one page, such as the protected tokens. It takes one bit per token.
+// TokenMask is a set of tokens of one page, such as the protected tokens, with one bit per token.
 #pragma once
 
 #include <array>

@@ -1,6 +1,6 @@
 // Encodes and decodes rows of values on uniform grids: value = offset + code * scale, with one (scale,
-// offset) pair per channel. The token-wise (tok) and channel-wise (ch) families share this code, and hi uses
-// it for its coded channels.
+// offset) pair per channel. The token-wise (tok) and channel-wise (ch) families share this code, and the
+// family hi uses the code for its coded channels.
 #pragma once
 
 #include <cstddef>

@@ -25,9 +25,9 @@ inline constexpr int kLaneGroups = 4;
 inline constexpr int kOctet = 8;
 
 // Returns `format` with its codes in the order that suits a side: token_lanes for K, token_octets for V. The
-// result refers to `format`. The result is null where codes have no other order. Formats without a code
-// scheme and wide vectors, which are looked up one by one, have no other order. Neither have formats where
-// the groups of codes under one token parameter are not a multiple of 4.
+// result refers to `format`. The result is null for formats that have only the canonical order. Formats
+// without a code scheme have no other order, and neither have wide vectors, which are looked up one by one.
+// The same holds if the number of groups of codes per token parameter is not a multiple of 4.
 std::unique_ptr<Format> with_code_order(const Format& format, Side side, int head_dim);
 
 // These functions convert a whole page of any format to the canonical order and back, because backends

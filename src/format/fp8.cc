@@ -1,5 +1,5 @@
-// fp8 stores 8-bit floating-point numbers with one scale per token. Most serving engines offer this format as
-// their quantized cache.
+// fp8 stores 8-bit floating-point numbers with one scale per token. The format is the usual quantized cache
+// of serving engines.
 //
 // Bytes of a page, d channels:
 //   codes   [kPageTokens][d]  e4m3: sign, 4 bits of exponent (bias 7), 3 of mantissa; no infinities,

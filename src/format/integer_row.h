@@ -1,5 +1,5 @@
-// Rounds rows of values to INT8, the first stage of TurboAttention. Its quantized pages (prog.cc) and its
-// tail (int8.cc) share this code.
+// Rounds rows of values to INT8, the first stage of TurboAttention. TurboAttention's quantized pages
+// (prog.cc) and its tail (int8.cc) share this code.
 #pragma once
 
 namespace kvant {

@@ -9,7 +9,7 @@
 // Bits per value: B + 16 / d.
 //
 // value = gain * level[code] / sqrt(d), with the 2^B Lloyd-Max levels of N(0, 1) in ascending order
-// (lloyd_max.h). The code is that of the level nearest to x * sqrt(d) / |x|; ties go to the lower level. The
+// (lloyd_max.h). The code selects the level nearest to x * sqrt(d) / |x|; ties go to the lower level. The
 // gain follows GainRule::least_squares, which has the smaller error. With the suffix u the gain follows
 // GainRule::unbiased, which does not shrink scores (gain.h). Tokens with |x| < 2^-25 decode to zeros, and
 // gains saturate at 65504. The format is row-wise (format.h), so left-out tokens are stored like all others.

@@ -4,8 +4,8 @@
 // value(token, channel) = factor(token) * (number * scale + zero) [+ mean(channel) for TokenFactor::octave]
 //
 // The number follows from the code by CodeKind. Scale and zero belong either to a token and a group of
-// channels, or to a channel and a block of tokens (GridAxis). The parameters follow the codes: first those of
-// GridAxis, then those of TokenFactor, in the order that each enumerator states.
+// channels, or to a channel and a block of tokens (GridAxis). The parameters follow the codes: first the
+// parameters of GridAxis, then the parameters of TokenFactor, in the order that each enumerator states.
 #pragma once
 
 #include <cstdint>

@@ -157,7 +157,7 @@ TEST(ProgressiveBlocks, MatchAHandWorkedChannel) {
 TEST(ProgressiveBlocks, StayWithinTheStatedError) {
   for (const std::string& name : members_of(kPattern)) {
     const Shape shape(name);
-    if (shape.paper) continue;  // Its rounding may clip a third of a channel's range.
+    if (shape.paper) continue;  // The paper's rounding may clip a third of a channel's range.
     for (const int d : kTestHeadDims) {
       const TestFormat test(name, d);
       SCOPED_TRACE(test.label());

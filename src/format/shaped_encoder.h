@@ -1,5 +1,5 @@
 // ShapedEncoder encodes trellis-coded rows (trellis.h) with errors shaped by an ErrorMetric, for pages of K
-// in the format tcq. It chooses seams like TrellisEncoder, then searches with the metric.
+// in the format tcq. ShapedEncoder chooses seams like TrellisEncoder, then searches with the metric.
 #pragma once
 
 #include <cstdint>

@@ -53,8 +53,8 @@ struct Layout : VectorLayout<B> {
   static constexpr int kRows = B <= 2 ? 2 : 4;
 
   // With 2 bits a node is three digits of base 4, whose places change from phase to phase as in
-  // shaped_search_avx512.cc. One digit selects the lane within a half. One selects the half and the register
-  // of a pair, and one the pair of registers.
+  // shaped_search_avx512.cc. One digit selects the lane within a half. Another digit selects the half and the
+  // register of a pair. The third digit selects the pair of registers.
   static int node_at(int phase, int r, int lane) {
     if constexpr (B == 2) {
       const int in_half = lane % 4, half = lane / 4 * 2 | r % 2, pair = r / 2;

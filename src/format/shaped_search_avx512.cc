@@ -149,8 +149,8 @@ struct Parents {
   }
 };
 
-// With 2 bits a node is three digits of base 4. Its parents are the nodes whose upper two digits equal the
-// node's lower two. One digit selects the register and two select the lane. Where a parent's last digit
+// With 2 bits a node is three digits of base 4. A node's parents are the nodes whose upper two digits equal
+// the node's lower two. One digit selects the register and two select the lane. Where a parent's last digit
 // selects the lane, the parent's children use the parent's register. Where the last digit selects the
 // register, the children use the parent's lane. So data moves only within registers, and after three steps
 // every digit is back in its place.

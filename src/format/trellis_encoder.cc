@@ -14,8 +14,8 @@ namespace {
 // kRunIn is the number of values before the seam that choose the seam's node. Values further away hardly
 // matter.
 constexpr int kRunIn = 12;
-// The number of passes that try to find a path that ends where it begins. After these, find_path_from()
-// prescribes the seam.
+// kAttempts is the number of passes that try to find a path that ends where the path begins. After kAttempts
+// passes, find_path_from() prescribes the seam.
 constexpr int kAttempts = 3;
 constexpr std::uint16_t kForbidden = 0xffff;
 constexpr int kRows = 4;  // rows that are searched side by side

@@ -1,5 +1,5 @@
 // TrellisEncoder searches for the symbols of trellis-coded rows (trellis.h) with the least squared error, for
-// the format tcq. It runs the Viterbi search of trellis_viterbi.h around the circle of a row.
+// the format tcq. TrellisEncoder runs the Viterbi search of trellis_viterbi.h around the circle of a row.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ class TrellisEncoder {
   void encode(const float* values, int n_rows, int n, std::uint16_t* symbols) const;
 
   // Computes seams[row], a node in which a good path begins and ends. Only the row's last and first values
-  // decide.
+  // affect the choice.
   void find_seams(const float* values, int n_rows, int n, std::uint8_t* seams) const;
 
  private:

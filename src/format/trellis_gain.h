@@ -17,14 +17,15 @@ KVANT_HOST_DEVICE constexpr Number gain_of_code(int code, Number loudest, const 
 
 // Gains of all pages, including the loudest, are powers of 2^(1 / kGainSteps). A row is divided by the power
 // that is nearest to its root mean square, so the search for codes corrects the rounding. The gain that is
-// fitted to the codes is rounded again, which hardly moves it with 5 and 6 bits. Rounding gains only after
-// the search would leave an error along the token as large as the whole error of 6-bit codes.
+// fitted to the codes is rounded again, which hardly changes the gain with 5 and 6 bits. Rounding gains only
+// after the search would leave an error along the token as large as the whole error of 6-bit codes.
 //
 // Quantization errors lie across the values as well as along them. A least squares gain is <x, c> / <c, c>
-// for values x and their shape c. It shortens x by the lost share of the energy of x. Shorter keys flatten
-// the softmax and shorter values shrink the output, for all tokens alike, while errors across average out. So
-// gains go a part of the way to the unbiased <x, x> / <x, c>, for which <gain c, x> = <x, x>. The two
-// constants are the parts of the way, in the exponent, that harm predictions least (docs/lab/trellises.md).
+// for values x and their shape c. This gain shortens x by the share of the energy of x that quantization
+// loses. Shorter keys flatten the softmax and shorter values shrink the output, for all tokens alike, while
+// errors across average out. So gains go a part of the way to the unbiased <x, x> / <x, c>, for which <gain
+// c, x> = <x, x>. The two constants are the parts of the way, in the exponent, that harm predictions least
+// (docs/lab/trellises.md).
 inline constexpr float kUnbiasedKeys = 0.75F, kUnbiasedValues = 1;
 // Limits the unbiased gain, relative to least squares, of codes that hardly resemble their values.
 inline constexpr float kMostStretch = 2;

@@ -10,8 +10,8 @@
 namespace kvant {
 namespace {
 
-// Returns the level that the symbols give to value i by definition: the last 8 bits of symbols 0 to i,
-// circularly, select it.
+// Returns the level that the symbols give to value i by definition. The last 8 bits of symbols 0 to i,
+// circularly, select the level.
 double level(const TrellisTable& table, const std::uint16_t* symbols, int n, int i) {
   int state = 0;
   for (int bit = 0; bit < kTrellisBits; ++bit) {

@@ -7,8 +7,8 @@
 namespace kvant {
 
 // Makes the map x -> x B^T, where the rows of B [d, d], the constants called `constant_name`, are the basis.
-// Queries map like keys because B^-1 = B^T. Errors: B is not orthonormal, and those of
-// calibrated_constants().
+// Queries map like keys because B^-1 = B^T. Errors: B is not orthonormal, or calibrated_constants() returns
+// an error.
 Result<std::unique_ptr<TransformStep>> make_orthonormal_basis(int head_dim, const HeadConstants& constants,
                                                               const std::string& constant_name);
 

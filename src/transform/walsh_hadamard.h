@@ -1,5 +1,5 @@
-// Computes the fast Walsh-Hadamard transform, which the transforms hadamard and rhadamard apply. It takes d
-// log d additions per row instead of d^2 products.
+// Computes the fast Walsh-Hadamard transform, which the transforms hadamard and rhadamard apply. The fast
+// transform takes d log d additions per row instead of d^2 products.
 #pragma once
 
 #include "base/matrix_view.h"

@@ -22,7 +22,8 @@ struct HeadList {
   std::uint8_t at[kMaxKvHeads];
 };
 
-// PageSource finds the pages of one layer. It holds kvant_pages with the layer's offset applied.
+// PageSource finds the pages of one layer. The members are those of kvant_pages, with the layer's offset
+// added to the pool.
 struct PageSource {
   const std::int32_t* table;
   std::int64_t seq_stride, head_stride, side_stride;

@@ -29,7 +29,7 @@ inline constexpr Gpu kH100{132, 227 * 1024, 228 * 1024, kCapabilities<Sm90a>};
 // Finds the current device. Returns KVANT_OK, or a refusal if the device does not run these kernels.
 kvant_status find_gpu(Gpu* gpu);
 
-// Returns the current device, or kH100 if there is none that runs these kernels. Never refuses.
+// Returns the current device, or kH100 if no device is present that runs these kernels.
 Gpu gpu_or_h100();
 
 }  // namespace kvant::cuda

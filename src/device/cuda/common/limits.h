@@ -40,7 +40,7 @@ auto with_head_dim(int d, const Body& body) {
 }
 
 // Calls body as with_head_dim does, where heads of 512 channels have been refused or are handled elsewhere.
-// No code is compiled for these heads: they would get the code for heads of 256.
+// No code is compiled for heads of 512 channels, which would get the code for heads of 256.
 template <class Body>
 auto with_head_dim_up_to_256(int d, const Body& body) {
   switch (d) {

@@ -265,8 +265,8 @@ __device__ __forceinline__ void wait_for_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
 }
 
-// Arrives for this thread once all its copies so far have finished. The arrival is one of those with which
-// the barrier was initialized.
+// Arrives for this thread once all its copies so far have finished. The arrival counts among the arrivals
+// with which the barrier was initialized.
 __device__ __forceinline__ void arrive_after_copies(std::uint32_t barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(barrier) : "memory");
 }
@@ -314,8 +314,8 @@ __device__ __forceinline__ void cluster_sync() {
   }
 }
 
-// Loads from the shared memory of CTA `rank` of the cluster. The address is that of `here` in this CTA,
-// 8-byte aligned.
+// Loads from the shared memory of CTA `rank` of the cluster. The number lies there at the address that `here`
+// has in this CTA, which is 8-byte aligned.
 __device__ __forceinline__ float2 load_of_cluster(const float2& here, int rank) {
   float2 there{};
   if constexpr (Architecture::kClusters) {

@@ -12,7 +12,7 @@ namespace kvant::cuda {
 inline constexpr int kCopyArrivals = Architecture::kBulkCopies ? 1 : kLanes;
 
 struct PageCopy {
-  std::uint32_t to, full;  // addresses in shared memory; `full` is that of the barrier
+  std::uint32_t to, full;  // addresses in shared memory: of the destination, and of the barrier
   int bytes;               // a multiple of 16
   const unsigned char* from;
 };

@@ -22,8 +22,8 @@ CodeOrder order_of(const PageDescription& page) {
 }
 
 // Returns whether kernels can read the format. Streams of codes are interleaved in whole pieces, so the codes
-// of a block must fill whole pieces. A lane's channels (up to 32 of them, in larger heads) must share a group
-// of scales.
+// of a block must fill whole pieces. All channels of a lane must share a group of scales, or each 32 of the
+// lane's channels if the lane has more.
 bool can_be_read(const PageFormat& format, int d) {
   if (format.plain()) return true;
   if (code_bytes(format.layout, block_dim(d)) % (16 * kLanes) != 0) return false;

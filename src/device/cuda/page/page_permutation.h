@@ -1,5 +1,5 @@
 // Moves pages between the canonical byte order (src/format) and the order in GPU memory (page_layout.h).
-// Pages leave and enter the GPU in canonical order, and tests compare them in it.
+// Pages leave and enter the GPU in canonical order, and tests compare pages in canonical order.
 #pragma once
 
 #include <cstddef>

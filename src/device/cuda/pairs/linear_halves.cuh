@@ -1,5 +1,5 @@
 // Attends to keys ch4g128 and values tok4g128 with heads of 256 channels, by halves of pages
-// (page_halves.cuh). The arithmetic is that of linear.cuh with fewer numbers in registers.
+// (page_halves.cuh). The arithmetic is the same as in linear.cuh, but fewer numbers are in registers.
 #pragma once
 
 #include "device/cuda/pairs/linear.cuh"

@@ -27,8 +27,8 @@ __device__ __forceinline__ std::uint32_t entry_of_byte(std::uint32_t word, int b
   return __dp4a(word, static_cast<std::uint32_t>(Stride >> bit) << (8 * byte), lane_offset);
 }
 
-// low_halves() and high_halves() rearrange the values of two tokens. From pairs of channels (x, y), one pair
-// for each token, they make registers of one channel each: (first token, second token).
+// low_halves() and high_halves() rearrange the values of two tokens. Each argument holds two channels (x, y)
+// of one token. low_halves() returns channel x of both tokens, and high_halves() channel y.
 __device__ __forceinline__ std::uint32_t low_halves(std::uint32_t first, std::uint32_t second) {
   return __byte_perm(first, second, 0x5410);
 }

@@ -1,7 +1,8 @@
-// Attends to keys and values prog<Bits> (TurboAttention): blocks of 64 tokens, INT8 with one scale, then 2 to
-// 5 bits channel-wise with integer steps and zeros. The decoded integers lie within +-127, so they need no
-// clamp here. With 4 bits a step is at most 16. A decoded integer exceeds the block's largest integer, 119,
-// by at most half a step. With 5 bits the excess is smaller, and with 2 and 3 bits it is at most 2 and 6.
+// Attends to keys and values prog<Bits> (TurboAttention): blocks of 64 tokens become INT8 with one scale, and
+// then 2 to 5 bits per channel with integer steps and zeros. The decoded integers lie within +-127, so they
+// need no clamp here. With 4 bits a step is at most 16. A decoded integer exceeds the block's largest
+// integer, 119, by at most half a step. With 5 bits the excess is smaller. With 2 and 3 bits the excess is at
+// most 2 and 6.
 #pragma once
 
 #include "device/cuda/pairs/linear.cuh"

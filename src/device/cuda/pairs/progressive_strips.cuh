@@ -83,7 +83,7 @@ struct BlockTokens {
 
   __device__ __forceinline__ explicit BlockTokens(const float (&scales)[2], int block) {
     // Products are half-precision numbers, and zeros multiply the weights of up to eight tokens. So the unit
-    // makes the larger scale about 1 if it is far from 1.
+    // makes the larger scale about 1 if the scale is far from 1.
     const float largest = fmaxf(scales[0], scales[1]);
     const int exponent = min(max((__float_as_int(largest) >> 23) - 127, -100), 100);
     unit = exponent < -8 || exponent > 2 ? __int_as_float((127 + exponent) << 23) : 1;

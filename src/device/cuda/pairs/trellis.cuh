@@ -171,8 +171,8 @@ struct PageWeights {
   float total;  // sum of all weights of the page, relative to the largest
 };
 
-// Stores the weights of a page's tokens for one head in shared memory, as integers of 15 bits. They lie as
-// [step][head][four tokens of g], 16 bits each.
+// Stores the weights of a page's tokens for one head in shared memory, as integers of 15 bits. The integers
+// lie as [step][head][four tokens of g], 16 bits each.
 template <int D, int Steps>
 __device__ __forceinline__ PageWeights weigh(const float4 (&s)[Steps], const TokenGains<Steps>& gains,
                                              const unsigned char* gain_table, int lane, HeadSums<D>& head,

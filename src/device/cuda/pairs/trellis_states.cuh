@@ -1,6 +1,6 @@
 // Computes the levels of trellis codes (src/format/trellis_code.h) four at a time, in the bytes of a
 // register. The four bytes belong to the values at the same place of four columns (trellis_place). A level is
-// half the sum of two signed bytes. Both bytes are operands of the products, which add them.
+// half the sum of two signed bytes. Both bytes are operands of products, and the products add the two bytes.
 #pragma once
 
 #include "device/cuda/pairs/weights.cuh"

@@ -25,8 +25,8 @@ struct NewRow {
   int seq, token;  // -1 leaves the row out.
 };
 
-// Returns consecutive rows of prompts of several lengths, after tails of several lengths. Then come rows as
-// no prompt has them: tokens in reverse, every other token, omitted tokens.
+// Returns consecutive rows of prompts of several lengths, after tails of several lengths. Rows that no prompt
+// has follow: tokens in reverse order, every other token, and omitted tokens.
 std::vector<NewRow> rows_of_prompts() {
   struct Prompt {
     int first_token, n_tokens;

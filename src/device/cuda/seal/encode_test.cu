@@ -64,8 +64,8 @@ constexpr Case kCases[] = {{"ch4g128", "tok4g128", 0},
                            {"tcq4", "tcq6", kOtherPaths},
                            {"tcq5", "tcq3", kOtherPaths}};
 
-// SealedCache is a cache with rows for several pages of each sequence, in an order of their own. Each
-// sequence, head and side has as many tail pages and sealed pages.
+// SealedCache is a cache into which rows for kPages pages of each sequence were appended in a shuffled order
+// and then sealed. Each sequence, head and side has kPages tail pages and kPages sealed pages.
 class SealedCache {
  public:
   SealedCache(const Case& formats, int d, bool hadamard, Values kind = Values::normal)
@@ -131,9 +131,9 @@ class SealedCache {
   }
 
   // Returns the limit of a page's squared error relative to the format's. Kernels choose other seams of a
-  // trellis than the format. With one bit, whose codes are decided latest, pages differ by up to 1.5 %. A
-  // gain halfway between two codes goes either way by the last bit of a logarithm, and so do the codes of its
-  // row. With 1 bit a page reached 1.0203 of the format's error.
+  // trellis than the format. With one bit, whose codes are decided latest, pages differ by up to 1.5 %. If a
+  // gain is halfway between two codes, the last bit of a logarithm decides between the codes, and all codes
+  // of the row follow. With 1 bit a page reached 1.0203 of the format's error.
   double tolerance(int side, int head) const {
     const PageDescription page = find_format(formats_[side][head])->describe()->page;
     return page.kind == CodeKind::state && page.bits == 1 ? 1.025 : 1.01;

@@ -42,7 +42,7 @@ struct PairedTrellis {
   static constexpr int kErrorStep = 16;
   // kRoot and kMinusReach are half-precision factors, repeated in both halves. A distance in units times
   // 2^-24 is multiplied by kRoot, and its square is then kScale / kErrorStep of the squared distance, times
-  // 2^-24. kMinusReach is -kReach in the same measure. The product is exact.
+  // 2^-24. kMinusReach is the product of -kReach, kRoot and 2^-24. The product is exact.
   static constexpr std::uint32_t kRoot = 0x65a865a8;        // 1448
   static constexpr std::uint32_t kMinusReach = 0xa1a8a1a8;  // -1448 * 128 * 2^-24
   static constexpr int kLargestError =

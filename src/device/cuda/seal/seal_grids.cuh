@@ -162,7 +162,7 @@ __device__ void encode_tokens(SealPage<D>& page) {
 
 // Rounds |x| <= 448 to the nearest e4m3 number, halves to even, as src/format/e4m3.h does.
 __device__ inline std::uint32_t e4m3_from_float(float x) {
-  constexpr std::uint32_t kSmallestNormal = 0x3c800000;  // 2^-6
+  constexpr std::uint32_t kSmallestNormal = 0x3c800000;  // the smallest normal e4m3 number, 2^-6
   const std::uint32_t bits = __float_as_uint(x);
   const std::uint32_t magnitude = bits & 0x7fffffffU;
   const std::uint32_t exponent = max(magnitude & 0x7f800000U, kSmallestNormal);

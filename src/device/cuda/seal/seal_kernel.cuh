@@ -1,5 +1,5 @@
 // Encodes full pages of the tail, or pages of new rows, with the arithmetic of the formats (src/format)
-// operation by operation. The codes therefore equal those of the CPU, but lie in the device's order. A CTA
+// operation by operation. The codes therefore equal the CPU's codes, but lie in the device's order. A CTA
 // encodes one page. Intrinsics keep the compiler from contracting what the formats round twice.
 #pragma once
 

@@ -15,8 +15,8 @@
 namespace kvant::cuda::seal_many_test {
 namespace {
 
-// Returns tail pages of a sequence and KV head, [page][side]. Some pages resemble those of rotated recipes,
-// and some have outliers.
+// Returns tail pages of a sequence and KV head, [page][side]. Some pages resemble the pages of recipes that
+// rotate, and some have outliers.
 std::vector<std::uint16_t> tail_pages(int n_pages, int d) {
   constexpr int kUnique = 8;
   const std::size_t size = static_cast<std::size_t>(kPageTokens) * d;

@@ -151,7 +151,8 @@ class PairPath {
     }
   }
 
-  // Forbids all paths that are not at these nodes where the window [first, end) begins.
+  // Forbids all paths that did not pass through `nodes`, one node per token, at the start of the window
+  // [first, end).
   __device__ __forceinline__ void forbid_others(PairedCosts& costs, int first, int end,
                                                 const unsigned (&nodes)[2]) const {
     PathOrigins origins[2] = {PathOrigins(nodes[0]), PathOrigins(nodes[1])};

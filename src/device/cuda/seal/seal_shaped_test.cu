@@ -69,7 +69,7 @@ std::vector<float> directions_of_page(const std::vector<float>& v, int d, int pa
   return behind;
 }
 
-// Given says which metrics the library gets: none, those of kvant_decode_layer (fixed), or metrics that
+// Given says which metrics the library gets: none, the metrics of kvant_decode_layer (fixed), or metrics that
 // rotate with the page. Rotating metrics belong to one layer (turning), or to the second of two layers that
 // are sealed together, whose tables begin with the pages (turning_of_second).
 enum class Given { none, fixed, turning, turning_of_second };

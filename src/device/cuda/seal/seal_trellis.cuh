@@ -2,14 +2,14 @@
 // path of a token by the Viterbi search. The thread has the costs of all nodes in registers. (A node is the
 // part of a state that successors share, the state's upper 8 - B bits; src/format/trellis_viterbi.h.)
 //
-// Costs are integers whose lowest bits say from which parent a node has its cost, so a minimum of sums finds
-// both. The kernel squares multiples of 2^-70 in F32: the square is a multiple of 2^-140, a subnormal number,
-// whose bits are those of an integer.
+// Costs are integers whose lowest bits hold the number of a node's parent, so one minimum finds both the cost
+// and the parent. The kernel squares multiples of 2^-70 in F32: the square is a multiple of 2^-140, a
+// subnormal number, whose bits are those of an integer.
 //
-// Choices of parents are kept for two windows of values only. At the end of a window, the path that is then
-// the best decides through which node it went at the window's start. All paths that do not come from that
-// node are forbidden, and the codes of the previous window are written. Bits above the parent's say from
-// which node of the window's start a path comes.
+// Choices of parents are kept for two windows of values only. At the end of a window, the best path
+// determines the node at the window's start, through which the path went. All paths through other nodes are
+// then forbidden, and the codes of the previous window are written. Bits above the parent's say from which
+// node of the window's start a path comes.
 #pragma once
 
 #include <array>
@@ -33,11 +33,13 @@ struct Trellis {
   static constexpr int kWords = (kNodes * kParentBits + 31) / 32;        // words for the choices of a step
   static constexpr int kRunIn = Bits == 1 ? 32 : 16;  // values before the seam that choose its node
 
-  // The lowest kPassengerBits bits of a cost hold the parent, and above it the node at the window's start.
+  // The lowest kPassengerBits bits of a cost hold the parent and, above the parent's bits, the node at the
+  // window's start.
   static constexpr int kPassengerBits = kParentBits + kTrellisBits - Bits;
   // Values and levels are multiples of kUnit, with kFine of them per level. A square is then a multiple of
-  // 2^9 (2^7 with 5 bits, 2^5 with 6) in the smallest subnormal number, which leaves room for kPassengerBits.
-  // Where subnormal numbers end, at differences of 90 levels (362 with one bit), costs grow more slowly.
+  // 2^9 (2^7 with 5 bits, 2^5 with 6) times the smallest subnormal number. The factor leaves room for
+  // kPassengerBits. Where subnormal numbers end, at differences of 90 levels (362 with one bit), costs grow
+  // more slowly.
   static constexpr float kUnit = Bits == 6 ? 0x1p-72F : Bits == 5 ? 0x1p-71F : 0x1p-70F;
   // kFine is the number of multiples of kUnit per level.
   static constexpr float kFine = Bits == 6 ? 8 : Bits == 5 ? 4 : Bits == 1 ? 0.5F : 2;
@@ -46,10 +48,10 @@ struct Trellis {
   static constexpr int kForbidden = 0x40000000;
 };
 
-// Orders the states to make equal levels adjacent, because equal levels share a square. Next to them come the
-// levels on the other side of -1/2, about which levels are symmetric. With one bit all levels are different.
-// There, states with common parents are adjacent, so the costs of the parents are no longer needed
-// afterwards.
+// Orders the states to make equal levels adjacent, because equal levels share a square. The set of levels is
+// symmetric about -1/2, and each level is adjacent to its mirror image. With one bit all levels are
+// different. The order then makes states with common parents adjacent, so registers need to hold the costs of
+// the parents only briefly.
 struct StateOrder {
   std::array<int, kTrellisStates> states;
   std::array<bool, kTrellisStates> first;  // whether no earlier state leads to the state's node

@@ -1,5 +1,5 @@
 // Encodes uniform grids of 2 and 4 bits in which a channel or a token has one grid for its whole page.
-// Examples are `ch4g128`, and `tok4g128` with heads of 128 channels. The arithmetic is that of
+// Examples are `ch4g128`, and `tok4g128` with heads of 128 channels. The arithmetic is the same as in
 // seal_grids.cuh. The format's properties are compile-time constants here, which makes these common formats
 // faster.
 #pragma once

@@ -160,7 +160,7 @@ __device__ __forceinline__ void with_reader(const AnySide& side, const unsigned 
         });
       });
     default:
-      // Plain pages are not divided into blocks, so the bytes are those of the whole page.
+      // Plain pages are not divided into blocks, so `bytes` is the start of the whole page.
       const auto read = [&](int run, Fragments& a) {
         if constexpr (Side == PageSide::key) {
           read_plain_keys<D>(bytes, run, lane, a);
