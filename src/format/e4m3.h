@@ -16,7 +16,7 @@ inline std::uint8_t e4m3_from_float(float x) {
   const auto bits = std::bit_cast<std::uint32_t>(x);
   const std::uint32_t sign = (bits >> 24) & 0x80U;
   const std::uint32_t magnitude = bits & 0x7fffffffU;
-  constexpr std::uint32_t kSmallestNormal = 0x3c800000U;  // 2^-6
+  constexpr std::uint32_t kSmallestNormal = 0x3c800000U;  // the smallest normal number, 2^-6
   const std::uint32_t exponent = std::max(magnitude & 0x7f800000U, kSmallestNormal);
   const float unit = std::bit_cast<float>(exponent + (20U << 23));
   const float rounded = std::bit_cast<float>(magnitude) + unit;

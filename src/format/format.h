@@ -26,7 +26,7 @@ namespace kvant {
 // Describes how a codebook constant is trained: its centroids are those of the values' sub-vectors.
 struct CodebookShape {
   int dim = 0;                 // X: channels of a sub-vector
-  int centroids = 0;           // 2^Y
+  int centroids = 0;           // 2^Y for codes of Y bits
   bool per_sub_space = false;  // [d / X][centroids][X], not [centroids][X] for all sub-spaces
   bool unit_vectors = false;   // Training uses the unit vectors x / |x|.
 };
@@ -48,7 +48,7 @@ struct PageContext {
   const ErrorMetric* metric = nullptr;
 };
 
-enum class CodeOrder : std::uint8_t;  // code_order.h
+enum class CodeOrder : std::uint8_t;  // code_order.h defines the enumerators.
 
 // Lists the bytes per token in each part of a row-wise page. Part i is [page_tokens][parts[i]] bytes and
 // follows part i - 1; 0 means that part i does not exist.

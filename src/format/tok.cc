@@ -44,10 +44,10 @@ namespace kvant {
 namespace {
 
 struct TokShape {
-  int bits;   // B
-  int group;  // N, channels: a multiple of 8
+  int bits;   // B, the bits of a code
+  int group;  // N, the channels of a group: a multiple of 8
   bool symmetric;
-  int clip = 0;  // P, 0 if the format does not clip
+  int clip = 0;  // P in percent, 0 if the format does not clip
 
   int groups(int d) const { return (d + group - 1) / group; }
 };

@@ -10,12 +10,12 @@ namespace kvant {
 
 inline constexpr int kTrellisBits = 8;  // bits of a state
 inline constexpr int kTrellisStates = 1 << kTrellisBits;
-inline constexpr int kMaxTrellisBits = 6;  // largest B
+inline constexpr int kMaxTrellisBits = 6;  // largest number of bits per value
 
 // Describes how levels follow from states for B bits per value. The mask of the fold has no bit below the
 // fold's shift.
 struct TrellisCode {
-  int bits;     // B
+  int bits;     // B, the bits per value
   float scale;  // value = level * scale, for values of mean 0 and variance 1
   int mix;      // shift that adds a state's older (lower) bits to its newer ones
   // `fold` is the shift of folded_state(). `fold_mask` selects the bits in which folded_state() differs from

@@ -21,7 +21,7 @@ inline constexpr std::uint8_t kNoNode = 0xff;
 
 // Holds the costs of the branches. Sums of costs saturate at 2^16 - 1.
 struct ViterbiBranches {
-  int bits;                       // B
+  int bits;                       // B, the bits per value
   const std::uint16_t* forward;   // blocks [P][G]: the costs from parent k to node q
   const std::uint16_t* backward;  // blocks [G][P]: the same costs
 };
@@ -31,7 +31,7 @@ struct ViterbiRow {
   // `least` [n + 1][kViterbiStride] holds the cost of the cheapest path to each node over the first 0, 1, ...
   // values. Row i leaves out what all paths share.
   std::uint16_t* least;
-  std::uint8_t* nodes;  // [n + 1], a path
+  std::uint8_t* nodes;  // [n + 1], the nodes of a path
 };
 
 // Describes the search for one instruction set.

@@ -37,8 +37,8 @@ enum class Kind { vq, pq, nvq };
 
 struct VqShape {
   Kind kind;
-  int dim;   // X: channels of a sub-vector
-  int bits;  // Y
+  int dim;   // X, the channels of a sub-vector
+  int bits;  // Y, the bits of a code
 
   int centroids() const { return 1 << bits; }
   int codes_per_token(int d) const { return d / dim; }

@@ -22,7 +22,7 @@ struct Sm80 {
   static constexpr bool kLargeSharedMemory = false;  // 227 KB for a CTA; else 99 to 227 KB
   static constexpr bool kPacksBytes = false;  // One instruction rounds two numbers to bytes and packs them.
   static constexpr bool kClusters = false;    // clusters of CTAs that read each other's shared memory
-  // Whether sharing pages is faster for warps whose CTA has few pages.
+  // kSharesFewPages says whether sharing pages is faster for warps whose CTA has few pages.
   static constexpr bool kSharesFewPages = false;
 };
 

@@ -14,8 +14,8 @@
 
 namespace kvant::cuda {
 
-// Whether the pair has a kernel for short sequences. Calls that request SAS or skipping of values never use
-// that kernel.
+// kHasShortKernel says whether the pair has a kernel for short sequences. Calls that request SAS or skipping
+// of values never use that kernel.
 template <class Pair>
 inline constexpr bool kHasShortKernel = Pair::kSealed&& kSasUse<Pair> != SasUse::always && !requires {
   Pair::kValueIdsAt;

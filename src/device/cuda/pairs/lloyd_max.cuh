@@ -29,7 +29,7 @@ struct PairIndices {
 
  private:
   static constexpr int kBits = 6;
-  static constexpr int kMove = 4;  // bits
+  static constexpr int kMove = 4;  // number of bits
 
   static __device__ __forceinline__ constexpr bool is_moved(int i) {
     return i * kBits % 8 + kBits > 8;

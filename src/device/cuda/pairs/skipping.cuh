@@ -1,7 +1,7 @@
 // Sparse V: the values of a page are copied only if the page's weights matter. Keys and values of a page
-// share one slot of the ring. When the keys have been scored, either the values are copied over them, or the
-// slot is released. Meanwhile the warp continues with the next page's keys. Weights of up to two pages wait
-// in registers for their values.
+// share one slot of the ring. When the keys have been scored, either the values are copied over the keys, or
+// the slot is released. Meanwhile the warp continues with the next page's keys. Weights of up to two pages
+// wait in registers for their values.
 //
 // A page matters if any 16 of its tokens, which one lane has, matter for any query head. Tokens matter if
 // their weights add up to more than the threshold, relative to the largest weight so far. All weights count

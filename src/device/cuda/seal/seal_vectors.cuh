@@ -56,7 +56,7 @@ struct CentroidRow {
 template <int D, bool IsLarge>
 struct alignas(128) VectorShared {
   static constexpr int kRow = D + 2;  // The padding spreads tokens over banks.
-  // Whether shared memory has space for the next page.
+  // kFetchesAhead says whether shared memory has space for the next page.
   static constexpr bool kFetchesAhead = IsLarge && D <= 128;
   __nv_bfloat16 values[kPageTokens * kRow];
   uint4 next_page[kFetchesAhead ? kPageTokens * D / 8 : 1];  // the next tail page in its own layout
