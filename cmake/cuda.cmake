@@ -31,9 +31,9 @@ if(KVANT_CUDA)
       # nvcc has this option from version 12.9 on.
       check_compiler_flag(CUDA --Ofast-compile=max KVANT_NVCC_COMPILES_FAST)
       if(KVANT_NVCC_COMPILES_FAST)
-        # This flag also applies to tests and benchmarks.
+        # CMAKE_CUDA_FLAGS reach tests and benchmarks too.
         string(APPEND CMAKE_CUDA_FLAGS " --Ofast-compile=max")
-        # These flags are for host code.
+        # -O1 applies to host code.
         set(CMAKE_CUDA_FLAGS_RELEASE "-O1 -DNDEBUG")
         set(KVANT_CUDA_OPTIONS "")
         message(STATUS "GPU code without optimization (KVANT_CUDA_UNOPTIMIZED): to see that it compiles")
@@ -70,11 +70,11 @@ function(kvant_cuda)
   set(sealing ${decoding})
   list(FILTER decoding EXCLUDE REGEX "/seal_")
   list(FILTER sealing INCLUDE REGEX "/seal_")
-  # This kernel aligns its shared memory differently.
+  # seal_vectors.cu aligns its shared memory differently, so it is compiled alone.
   list(REMOVE_ITEM sealing ${room}/kernels/seal_vectors.cu)
   file(GLOB prompts CONFIGURE_DEPENDS ${room}/prompt/tiles_*.cu ${room}/prompt/mma_*.cu)
   file(GLOB api CONFIGURE_DEPENDS ${room}/api/*_api.cu)
-  # This source has names that other sources also have.
+  # prompt_api.cu has names that other sources of the API also have, so it is compiled alone.
   list(REMOVE_ITEM api ${room}/api/prompt_api.cu)
   set(kernels ${room}/kernels/seal_vectors.cu ${room}/api/prompt_api.cu)
   kvant_cuda_together(decoding kernels ${decoding})

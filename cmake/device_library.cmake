@@ -1,5 +1,5 @@
-# Builds and installs the device libraries that implement include/kvant/kvant.h. The CPU's library is here; the GPU's
-# library is in cuda.cmake.
+# Builds and installs the device libraries that implement include/kvant/kvant.h. This file defines the CPU's library;
+# cuda.cmake defines the GPU's library.
 
 # Installs a library for other programs, which find it by find_package(NAME) and kvant::NAME, or by pkg-config.
 function(kvant_install_library name description)

@@ -26,7 +26,7 @@ function(kvant_docs)
   set_tests_properties(Docs.TablesAreCurrent Docs.LinksLeadSomewhere Docs.ScriptsDoWhatTheySay
                        Docs.QualityIsMeasuredByPriority Docs.ProseIsAdvisedOn
                        Sources.ClassesHaveNamesOfTheirOwn Sources.FoldersIncludeInNoCircle PROPERTIES LABELS unit)
-  # This test runs the program.
+  # Docs.ReferenceIsCurrent is slow, because it runs the program.
   set_tests_properties(Docs.ReferenceIsCurrent PROPERTIES LABELS slow)
   add_test(NAME Docs.JsonPageNamesEveryField COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/scripts/check-json.py
            $<TARGET_FILE:kvant> ${CMAKE_SOURCE_DIR}/.venv/smollm2-135m-instruct.gguf)

@@ -24,7 +24,7 @@ set(KVANT_STANDARD_HEADERS <algorithm> <cmath> <cstdint> <cstring> <fmt/format.h
 kvant_header_library(kvant_room_headers)
 target_precompile_headers(kvant_room_headers PRIVATE ${KVANT_STANDARD_HEADERS})
 
-# These headers are compiled like the code of programs, with -fPIE instead of -fPIC where both exist, and with the
+# kvant_test_headers are compiled like the code of programs, with -fPIE instead of -fPIC where both exist, and with the
 # optimization of tests.
 kvant_header_library(kvant_test_headers)
 target_link_libraries(kvant_test_headers PRIVATE GTest::gtest)

@@ -22,10 +22,10 @@ function(kvant_serve_tests)
     add_test(NAME Serve.${test}
              COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/${script} $<TARGET_FILE:kvant>
                      ${CMAKE_SOURCE_DIR}/.venv/smollm2-135m-instruct.gguf ${${test}})
-    # These tests start first, because they run long.
+    # A high COST starts the tests of the server first, because they run long.
     set_tests_properties(Serve.${test} PROPERTIES LABELS model TIMEOUT 900 COST 20)
   endforeach()
-  # This test needs no server: another Python package checks texts that the grammars of JSON schemas allow.
+  # Serve.HoldsSchemas needs no server: another Python package checks texts that the grammars of JSON schemas allow.
   add_executable(schema_samples src/serve/testing/schema_samples.cc)
   target_link_libraries(schema_samples PRIVATE kvant_serve nlohmann_json::nlohmann_json)
   target_compile_options(schema_samples PRIVATE $<$<CONFIG:Release>:-O1>)

@@ -9,7 +9,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 LINK = re.compile(r"\]\(([^)\s]+)\)|(?:src|href)=\"([^\"]+)\"")
 MENTION = re.compile(r"\bdocs/[\w./-]*\w\.(?:md|svg|png|html|json)\b")
 MESSAGE = re.compile(r"^\|(?: [^|`]* \|)? `([^`]+)` \|", re.MULTILINE)
-# This pattern matches the gap between two literals of one text on several lines.
+# SPLIT_TEXT matches the gap between two literals of one text on several lines.
 SPLIT_TEXT = re.compile(r"([\"'])\s*\\?\n\s*f?\1")
 FENCE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 

@@ -13,7 +13,7 @@ import re
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 MAX_WORDS, MAX_COLUMNS = 30, 120
-# These pages of docs/reference consist of sentences from the sources.
+# The GENERATED pages of docs/reference consist of sentences from the sources.
 GENERATED = {"c-api.md", "commands.md", "formats.md", "recipes.md"}
 # Patterns of words, and what to write instead.
 TERMS = {
@@ -42,7 +42,7 @@ VERB = re.compile(
     r"install|keep|know|lack|learn|leave|let|lie|list|load|look|make|mean|measure|mult(?:ipl)|name|need|open|outlive|pass|print|prove|put|read|"
     r"refuse|remember|replace|return|round|run|say|see|send|serve|set|share|show|sit|stand|start|stay|stop|store|support|take|tell|test|"
     r"repeat|resemble|turn|use|wait|want|work|write)(?:s|es|ies|ed)?)\b", re.IGNORECASE)
-# These words are verbs only at the beginning of a comment. Elsewhere "maps" and "samples" are nouns.
+# The words of FIRST_VERB are verbs only at the beginning of a comment. Elsewhere "maps" and "samples" are nouns.
 FIRST_VERB = re.compile(
     r"(?:accept|act|adapt|advance|allocate|average|calibrate|clamp|classif|clear|code|collect|combine|continue|convert|correct|"
     r"cover|cut|declare|derive|detect|draw|drop|escape|estimate|evaluate|extrapolate|fit|format|gather|group|hand|hash|insert|"

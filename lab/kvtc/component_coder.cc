@@ -34,7 +34,8 @@ E4m3 nearest_e4m3(float x) {
   return nearest;
 }
 
-// Reads a whole number from the front of `text` and removes it there. Returns -1 without a number.
+// Removes a whole number from the front of `text`, and returns the number. Returns -1 if `text` does not
+// begin with one.
 int take_whole(std::string_view& text) {
   int value = 0;
   std::size_t digits = 0;

@@ -73,7 +73,7 @@ TEST(ComponentCoder, GivesTheNearestNumberOfE4m3) {
     }
   ComponentCoder coder({{64, 8}});
   std::vector<float> values = normal_values(64, 3);
-  // These two values make the shift 0 and the scale 1.
+  // The values -448 and 448 make the shift 0 and the scale 1.
   values[0] = -448;
   values[1] = 448;
   for (int i = 2; i < 64; ++i) values[i] = std::clamp(std::ldexp(values[i], i % 18 - 9), -448.0F, 448.0F);
@@ -101,7 +101,7 @@ TEST(ComponentCoder, CountsTheEntropyOfEachComponent) {
   std::vector<std::map<float, int>> seen(4);
   for (int t = 0; t < kTokens; ++t) {
     std::vector<float> x = normal_values(4, t);
-    // These two values make shift and scale equal for all tokens.
+    // The values -4 and 4 make shift and scale equal for all tokens.
     x[0] = -4;
     x[1] = 4;
     for (float& value : x) value = std::clamp(value, -4.0F, 4.0F);

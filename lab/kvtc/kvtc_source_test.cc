@@ -72,8 +72,8 @@ TEST_F(KvtcCache, PredictsAsABf16CacheWhereNothingIsLost) {
   EXPECT_LT(std::sqrt(errors / squares), 0.01);
 }
 
-// Nothing is coded here, so decoding returns zeros. Queries see these zeros 128 tokens or more before
-// themselves, in whole pages.
+// A group of 0 bits stores nothing, so decoding returns zeros. Queries see zeros in place of whole pages that
+// end 128 tokens or more before themselves.
 TEST_F(KvtcCache, QueriesSeeWhatDecodingGivesOfPagesBehindTheWindow) {
   const auto directions = unturned(width());
   const std::vector<ComponentGroup> nothing = {{width(), 0}};

@@ -8,7 +8,7 @@ import pathlib
 
 BF16, F32, F16 = 0, 1, 2  # kvant_type
 KEY, VALUE = 0, 1  # kvant_side
-# These numbers make up KVANT_VERSION. Libraries with a later minor version work too.
+# MAJOR_VERSION and MINOR_VERSION make up KVANT_VERSION. Libraries with a later minor version work too.
 MAJOR_VERSION, MINOR_VERSION = 1, 11
 
 _pointer, _int, _long, _float, _text = (ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64, ctypes.c_float,

@@ -1,4 +1,5 @@
-"""Runs GGUF models on low-bit KV caches, on the CPU or a GPU. These classes wrap the engine of the program `kvant`.
+"""Runs GGUF models on low-bit KV caches, on the CPU or a GPU. The classes in this file wrap the engine of the program
+`kvant`.
 
 Arrays are NumPy arrays. A user's mistake raises `Error` with the program's sentence, or ValueError. Ctrl-C interrupts a
 running call. Threads that share a model take turns."""

@@ -112,9 +112,9 @@ class Steps(unittest.TestCase):
             for _ in range(4):
                 server.step([(a, 1)], padding=2)
             server.step([(a, 125)])
-            # This step fills a page of request a.
+            # The step with (a, 1) fills a page of request a.
             server.step([(a, 1)])
-            # This step seals that page although its request waits.
+            # The step with (b, 10) seals the page of request a, although request a waits.
             server.step([(b, 10)])
             server.step([(a, 4)])
             self.check(recipe, a, b)

@@ -75,7 +75,7 @@ class Guard(unittest.TestCase):
                 self.reports.clear()
                 server, rng = self.server(recipe, **known), np.random.default_rng(n)
                 requests = [Request(m, rng) for m in (n, 129, n)]
-                # This prompt is too short for a check.
+                # 100 tokens are too short for a check.
                 server.step([(requests[1], 100)])
                 # Only the first request is new.
                 server.step([(requests[0], n), (requests[1], 29)])

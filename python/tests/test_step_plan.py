@@ -1,5 +1,5 @@
 """Tests steps that the device plans, against the step rules and, as whole steps, against the visibility rule.
-libkvant_cpu is the device here."""
+libkvant_cpu stands for the device."""
 
 import unittest
 from importlib.util import find_spec

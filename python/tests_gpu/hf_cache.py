@@ -146,7 +146,7 @@ def fill(model, cache, batch, n_tokens):
     """Fills all layers with random keys and values of n_tokens tokens."""
     config, rng = model.config, torch.Generator("cuda").manual_seed(1)
     shape = (batch, config.num_key_value_heads, n_tokens, config.head_dim)
-    # This attention needs no queries.
+    # With attention "sdpa", update() stores rows without queries.
     model.set_attn_implementation("sdpa")
     for layer in range(config.num_hidden_layers):
         cache.update(torch.randn(shape, dtype=torch.bfloat16, device="cuda", generator=rng),

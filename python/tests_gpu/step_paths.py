@@ -39,15 +39,15 @@ N_TOKENS = (300, 430)
 DRAFTS = 3
 # A sequence can have fewer queries than this number of rows.
 MANY_DRAFTS = 12
-# All ranks together have these heads.
+# All ranks together have RANK_HEADS query heads and RANK_KV_HEADS KV heads.
 RANK_HEADS, RANK_KV_HEADS = 32, 8
-# Steps take these numbers of tokens in turn. Both decoding and prompts fill pages.
+# Steps take RANK_STEPS tokens in turn, so decoding and prompts fill pages.
 RANK_STEPS = (127, 1, 1, 100)
 # The tolerance is relative to the outputs' root mean square.
 TOLERANCE = 0.01
 # Rounding to 8 bits, with one large key in a tile, causes at least the first and at most the second difference.
 OF_INTEGERS = 0.002, 0.05
-# This word takes the place of a recipe's name.
+# "scores" takes the place of a recipe's name on the command line.
 OTHER_SCORES = "scores"
 # The first token's keys are this many times larger, which makes a sink useful.
 LOUD = 6

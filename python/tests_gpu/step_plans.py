@@ -20,7 +20,7 @@ from kvant.torch import TorchLibrary
 class PlansOnTheGpu(test_step_plan.Plans):
     device = torch.device("cuda")
 
-    # This test compares with formats of libkvant_cpu. captured_step_test.cu tests whole steps on a GPU.
+    # The inherited test compares with formats of libkvant_cpu. captured_step_test.cu tests whole steps on a GPU.
     test_whole_steps_show_tokens_what_the_rule_says = None
 
     def new_library(self):

@@ -125,7 +125,7 @@ class Replayed:
         if self.graph is None:
             self.inputs, self.graph = [x.clone() for x in inputs], torch.cuda.CUDAGraph()
             tail, n_tail = cache.tail.clone(), cache.n_tail.clone()
-            # This call runs whatever must run outside a capture.
+            # A first step runs whatever must run outside a capture.
             step(cache, *self.inputs)
             cache.tail.copy_(tail), cache.n_tail.copy_(n_tail)
             torch.cuda.synchronize()
@@ -154,7 +154,7 @@ def check(formats, d):
     compiled = walk(compiled_cache, torch.compile(step, fullgraph=True))
     replayed = walk(graph_cache, Replayed())
     walk(plain_cache, step)
-    # Sealed pages may differ if two codes have equal errors, but equal tails give equal codes here.
+    # Sealed pages may differ if two codes have equal errors, but equal tails on one GPU give equal codes.
     equal = {"rotate": torch.equal(q, in_place), "append": torch.equal(cache.tail, other.tail),
              "seal": torch.equal(cache.sealed, other.sealed),
              "compiled tail": torch.equal(compiled_cache.tail, plain_cache.tail),

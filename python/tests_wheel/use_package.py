@@ -51,7 +51,7 @@ def planned(recipe: str) -> dict:
     return kvant.plan(model_path, recipe, context=256)
 
 
-# These entries hold what front ends make of recipes' names, and what the engine plans for the name and for the front
+# found["served"] holds what front ends make of recipes' names, and what the engine plans for the name and for the front
 # end's cache.
 found["served"] = []
 for asked, parse in [*((name, parse_recipe) for name in (*(f"{kind}-{bits}bit" for kind in ("kvant", "uniform") for bits in "432"), "kvant-1.5bit",

@@ -137,7 +137,7 @@ class Wheel(unittest.TestCase):
 
     def test_plans_as_the_program_does(self):
         wanted = self.command("info", "-m", self.model, "--kv", KV, "-c", 2048, "-b", 3)
-        # These values change from moment to moment.
+        # The free memory changes from moment to moment.
         for name in ("available_bytes", "max_tokens"):
             wanted.pop(name), self.found["plan"].pop(name)
         self.assertEqual(self.found["plan"], wanted)

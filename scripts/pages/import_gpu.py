@@ -68,8 +68,8 @@ def start(name, recipe, rival, row, n_shapes):
 
 
 def add(made, row, index):
-    """Adds a time to a row. Of repeated runs, a rival's best time counts, and kvant's latest. The bits are those of the
-    longest context."""
+    """Adds a time to a row. If runs are repeated, a rival's best time counts, but kvant's newest time. `bits` is taken
+    from the longest context."""
     us = row.get("least_us", row["us"]) if made.get("rival") else row["us"]
     if made.get("rival") and made["us"][index] is not None:
         us = min(us, made["us"][index])

@@ -15,9 +15,9 @@ FILES = {
     "wikitext-2": "wikitext-2-test.txt", "essays": "essays.txt", "gsm8k": "gsm8k.txt", "code":
     "data/evaluation/code.txt", "german": "data/evaluation/german.txt"
 }
-# This value in place of a backend marks rows of caches as they are stored.
+# STORED in place of a backend marks rows of caches as they are stored.
 STORED = "stored"
-# This prefix marks rows in compact coding.
+# The prefix COMPACT marks rows in compact coding.
 COMPACT = "compact:"
 HEADER = ("recipe", "bits", "sealed", "constants", "mean KLD", "95 % interval", "99.9 %", "top-1 %", "perplexity",
           "contexts")

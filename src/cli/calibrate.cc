@@ -186,7 +186,7 @@ Command add_calibrate_command(CLI::App& program) {
   add_model_options(*command, options->common, /*many_recipes=*/true);
   add_device_option(*command, options->common);
   for (const char* of_plans :
-       // These options need a plan, and calibration runs before there is a plan.
+       // --calibration, --strict and --verbose need a plan, and calibration runs before a plan exists.
        {"--calibration", "--strict", "--verbose"})
     command->remove_option(command->get_option(of_plans));
   CalibrationSettings& settings = options->settings;

@@ -19,8 +19,8 @@ TEST_F(Cli, InfoKnowsEveryBuiltInRecipe) {
   }
 }
 
-// Both plans must also agree on kernels and fall-backs. plan_report_test.cc covers recipes that calibrate on
-// first use.
+// The plans of `info` and `run` must also agree on kernels and fall-backs. plan_report_test.cc covers recipes
+// that calibrate on first use.
 TEST_F(Cli, InfoPlansWhatRunRuns) {
   for (const Recipe& recipe : builtin_recipes()) {
     const auto needs = [](const std::string& text, const char* word) {

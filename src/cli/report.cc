@@ -259,7 +259,7 @@ Status report(const ReportOptions& options) {
   const nlohmann::ordered_json document = report_to_json(made.figures());
   if (!options.common.json.empty())
     KVANT_RETURN_IF_ERROR(write_whole_file(options.common.json, json_text(document)));
-  // The page embeds the JSON without indentation, because no person reads it there.
+  // The page embeds the JSON without indentation, because no person reads JSON in a page.
   const std::string page = report_page(document.dump());
   KVANT_RETURN_IF_ERROR(write_whole_file(options.output, page));
   fmt::print("{}: {} caches, {}\n", options.output, rows->size(),

@@ -64,8 +64,8 @@ TEST_P(EveryProductRecipe, TakesTheBytesThatArePredicted) {
     bits += 8.0 * static_cast<double>(measured.all()) / static_cast<double>(measured.elements) / kPageTokens;
     if (HasFailure()) return;
   }
-  // Both sides count the tokens that are selected at length 512. At this short context a single protected
-  // page is visible on average, hence the slack.
+  // mean_bits() and the cache's bytes both count the tokens that are selected at length 512. At this short
+  // context a single protected page is visible on average, hence the slack.
   const double slack = plan->recipe.protect > 0 ? 0.1 * bits : 1e-9;
   EXPECT_NEAR(mean_bits(*plan, 512, cache.bytes(s)).all, bits, slack);
   if (plan->recipe.protect == 0) {

@@ -135,7 +135,7 @@ TEST(LogitMetrics, SummarizesPositions) {
   ASSERT_TRUE(metrics.add(base_rows, other_rows, targets, 2).ok());
   const MetricsSummary summary = metrics.summary();
   const double p = std::exp(1.0) / (std::exp(1.0) + 1.0);
-  // This number equals p log(p / q) + q log(q / p), because log(p / q) = 1.
+  // 2 p - 1 equals p log(p / q) + q log(q / p), because log(p / q) = 1.
   const double turned = 2 * p - 1;
   EXPECT_EQ(summary.positions, 2);
   EXPECT_NEAR(summary.kld_max, turned, 1e-6);

@@ -20,8 +20,8 @@ struct QualityOptions {
   int context = 2048;  // tokens of a chunk, an even number of at least 2
   // Limits the number of chunks; 0 means as many as the text has.
   int chunks = 16;
-  // This many tokens of the scored half run in a step. Memory for logits is thereby limited to two arrays of
-  // [step_tokens, n_vocab].
+  // Gives the number of tokens of the scored half that run in a step. The number limits the memory for logits
+  // to two arrays of [step_tokens, n_vocab].
   int step_tokens = 512;
   int n_threads = 2;  // threads for the metrics
   // True runs the scored half in the recipe's prompt blocks instead of token by token. Blocks of the scored

@@ -229,8 +229,8 @@ Status resolve_heads(Plan& plan) {
   return {};
 }
 
-// A sliding window forgets its first tokens. A sink would only take memory there, and so would tokens that
-// are protected because old queries attended to them.
+// A sliding window forgets its first tokens. In a layer with a sliding window, a sink and tokens that old
+// queries protected would only take memory.
 LayerPlan resolve_layer(const Plan& plan, int layer) {
   LayerPlan resolved;
   resolved.sliding_window = plan.geometry.sliding_window[layer];

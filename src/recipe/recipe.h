@@ -80,7 +80,7 @@ enum class PromptAttention : std::uint8_t {
   flashq,
 };
 
-// This value of `prefill` makes the whole prompt one block, as in papers that quantize after prefill.
+// prefill = kPrefillAll makes the whole prompt one block, as in papers that quantize after prefill.
 inline constexpr int kPrefillAll = 0;
 
 struct Recipe {

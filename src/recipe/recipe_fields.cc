@@ -97,7 +97,7 @@ Status set_tail(Recipe& recipe, const std::string& text) {
   return set_format(recipe.tail, text);
 }
 
-// These arrays follow the order of the enumerations.
+// The arrays of names follow the order of the enumerations in recipe.h.
 constexpr std::array kPromptNames = {"exact", "int8", "int4", "sage", "flashq"};
 constexpr std::array kSoftmaxNames = {"exact", "sas", "sas-paper"};
 constexpr std::array kProductsNames = {"real", "integer"};

@@ -25,8 +25,8 @@ Result<ComparedRow> compare(const Session& session, AttentionBackend& backend, c
   if (!own.ok()) return own.error();
   const auto other = session.plan(row.recipe, row.calibration_text, &backend);
   if (!other.ok()) return other.error();
-  // Both backends run in equal steps. Matrix products of other sizes round differently, and a coarse cache
-  // amplifies the difference.
+  // Both the session's backend and the compared backend run in steps of step_tokens. Matrix products of other
+  // sizes round differently, and a coarse cache amplifies the difference.
   const auto reference =
       make_engine_source((*own)->name, session.engine(), session.backend(), *own, quality.step_tokens);
   std::vector<std::unique_ptr<LogitSource>> candidates;

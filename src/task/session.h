@@ -21,7 +21,7 @@ struct SessionOptions {
   // model/compute_device.h lists the names.
   std::string device = "cpu";
   int n_threads = 1;
-  // This number has the meaning of EngineOptions::device_layers.
+  // device_layers has the meaning of EngineOptions::device_layers.
   int device_layers = EngineOptions{}.device_layers;
   // True puts caches where the model is; false puts them into host memory, and the CPU attends.
   bool kv_offload = true;
@@ -29,7 +29,7 @@ struct SessionOptions {
   bool verbose = false;
   // Makes a fall-back to something slower an error.
   bool strict = false;
-  // This flag has the meaning of EngineOptions::stop; null lets Ctrl-C end calibrations.
+  // `stop` has the meaning of EngineOptions::stop; null lets Ctrl-C end calibrations.
   const std::atomic<bool>* stop = nullptr;
 };
 
@@ -75,8 +75,8 @@ class Session {
   // Returns the bytes that caches may take in their memory. On a device, steps need part of the free memory.
   std::int64_t free_cache_bytes() const;
   // Returns an error if the memory of the session's caches has no room for `bytes` (largest_cache_bytes).
-  // Also returns an error if the machine's memory has no room for host_bytes, which the caches need there.
-  // `what` names the object: "a KV cache of 8192 tokens".
+  // Also returns an error if the machine's memory has no room for the caches' host_bytes. `what` names the
+  // object: "a KV cache of 8192 tokens".
   Status check_cache_memory(const std::string& what, std::int64_t bytes, std::int64_t host_bytes = 0) const;
 
  private:

@@ -15,7 +15,8 @@ constexpr int kScoredStep = 128;
 
 Result<std::vector<double>> score_tokens(Engine& engine, AttentionBackend& backend, PlacedPlan plan,
                                          std::span<const std::int32_t> tokens) {
-  // The last token is only looked up in the predictions and never reaches the engine, so it is checked here.
+  // The last token is only looked up in the predictions. The engine never gets the last token and cannot
+  // check it.
   for (const std::int32_t token : tokens) {
     if (token < 0 || token >= engine.n_vocab())
       return error("token {} is not in the model's vocabulary of {}", token, engine.n_vocab());

@@ -1,7 +1,7 @@
 """Identifies checkpoints, because the cache must refuse constants of another checkpoint.
 
 A fingerprint has two parts, joined by a hyphen. The first part is a hash of numbers in the model's configuration. The
-second is a hash of weights that are equal, as bfloat16, in a checkpoint's files and in memory. These weights are the
+second part is a hash of weights that are equal, as bfloat16, in a checkpoint's files and in memory. The hash covers the
 layers' norms and, unless weights are quantized, the first rows of each layer's key projection."""
 
 from __future__ import annotations

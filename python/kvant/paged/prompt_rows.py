@@ -21,7 +21,7 @@ from kvant.paged.device_arrays import DeviceArrays
 from kvant.paged.model_cache import ModelCache
 from kvant.paged.scratch_pages import PrefillStep, ScratchPages
 
-# This many pages are dequantized at a time.
+# STRETCH is the number of pages that are dequantized at a time.
 STRETCH = 256
 
 # The signature is that of vLLM's flash_attn_varlen_func, which returns (out [n_rows, n_heads, head_dim], log-sum-exp

@@ -22,7 +22,7 @@ CODEBOOK_FORMATS = ("vq", "pq", "nvq")
 BY_LAYER = re.compile(r"(?:budget|ladder|mix|mix_[kv]|mix_metric|[kv]@.*)")
 _SIDE = re.compile(r"(?:([a-z0-9+]+):)?([a-z][a-z0-9_-]*)")
 _STEPS = {"k": ([], ["hadamard"], ["smooth"], ["smooth", "hadamard"]), "v": ([], ["hadamard"])}
-# These names predate the common registry.
+# The names in this table are older than the registry that all programs share.
 OTHER_NAMES = {
     "kvant-fast4": "k=ch4g128,v=tok4g128,sink=1",
     "kvant-kivi-4bit": "kivi-4bit,window=0",

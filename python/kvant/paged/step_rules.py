@@ -2,9 +2,9 @@
 before the step, and q the number of new tokens.
 
 A token sees earlier pages quantized, except for the sink, and its own page unquantized, however a prompt is cut into
-steps. Requests with one new token are decoded: the token goes into the tail and attends there. If the token fills a
-page, the page is sealed before the next step. Requests with more new tokens are prefilled: their full pages are sealed
-first, and the new tokens after these pages attend to the sealed pages."""
+steps. Requests with one new token are decoded: the token's K and V go into the tail before the token attends. If the
+token fills a page, the page is sealed before the next step. Requests with more new tokens are prefilled: their full
+pages are sealed first, and the new tokens after these pages attend to the sealed pages."""
 
 from __future__ import annotations
 

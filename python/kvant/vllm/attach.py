@@ -1,8 +1,8 @@
 """Turns vLLM's attention layers into kvant's. This file serves all supported releases of vLLM; each release describes
 its differences as a `Release` (v026, v033).
 
-vLLM has one KV layer per attention layer, which holds sealed pages here. The plug-in adds a second KV layer for tails.
-Layers with a sliding window stay with vLLM, unquantized and on a backend that vLLM chooses."""
+vLLM has one KV layer per attention layer; in kvant the layer holds sealed pages. The plug-in adds a second KV layer for
+tails. Layers with a sliding window stay with vLLM, unquantized and on a backend that vLLM chooses."""
 
 from __future__ import annotations
 

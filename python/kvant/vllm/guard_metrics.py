@@ -35,7 +35,7 @@ def prepare() -> None:
         atexit.register(_remove, os.environ[FOLDER], os.getpid())
     try:
         from prometheus_client import REGISTRY
-    # This process serves no metrics.
+    # Without prometheus_client the process serves no metrics.
     except ImportError:
         return
     REGISTRY.register(Collector())

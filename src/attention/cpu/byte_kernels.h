@@ -94,7 +94,7 @@ struct ByteWeights {
 // number over the tokens of `octets`. Group g uses weights[h][g / weight_groups].
 struct MixTask {
   CodePage page;
-  // This many neighbouring groups of channels share weights; a multiple of 4.
+  // Counts the neighbouring groups of channels that share weights; a multiple of 4.
   int weight_groups;
   // Lists groups of 8 tokens in ascending order. Tokens of all other groups have weight 0.
   const std::uint8_t* octets;

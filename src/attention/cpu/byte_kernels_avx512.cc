@@ -1,6 +1,6 @@
-// Implements the kernels with AVX-512 including VNNI, VBMI, VBMI2 and GFNI (Ice Lake, Zen 4 and later). These
-// processors multiply bytes and keep tables of 256 entries in registers. A number of 16 bits is split into
-// two bytes, which are multiplied separately.
+// Implements the kernels with AVX-512 including VNNI, VBMI, VBMI2 and GFNI (Ice Lake, Zen 4 and later).
+// Processors with these extensions multiply bytes and keep tables of 256 entries in registers. A number of 16
+// bits is split into two bytes, which are multiplied separately.
 #include "attention/cpu/byte_kernels.h"
 
 #if defined(__AVX512VNNI__) && defined(__AVX512VBMI__) && defined(__AVX512VBMI2__) && defined(__GFNI__)

@@ -1,4 +1,4 @@
-// Implements the kernels with AVX2, AVX-VNNI and GFNI (Alder Lake, Zen 5 and later). These processors
+// Implements the kernels with AVX2, AVX-VNNI and GFNI (Alder Lake, Zen 5 and later). Processors with AVX-VNNI
 // multiply bytes in registers of AVX2. A number of 16 bits is split into two bytes, which are multiplied
 // separately.
 #include "attention/cpu/byte_kernels.h"

@@ -9,9 +9,9 @@
 //                              they are [8 groups][8 tokens] and become to[group][channel][token].
 #include "attention/cpu/codebook_lookup.h"
 
-// This many channels of a centroid, one byte each, are moved together.
+// kQuad channels of a centroid, one byte each, are moved together.
 constexpr int kQuad = 4;
-// This many tokens are looked up side by side.
+// kOctetTokens tokens are looked up at the same time.
 constexpr int kOctetTokens = 8;
 constexpr int kScoreTokens = 16;  // tokens of a tile of scores
 constexpr int kScoreGroups = 4;   // groups in a tile of byte codes for scores

@@ -197,9 +197,9 @@ TEST_P(CpuBackend, RoundsWeightsOfPromptsByWhatTheyAreMultipliedWith) {
   EXPECT_LT(prompt_error("k=tok8g32,v=tok4g32", g, rows, *backend_), kPromptError);
 }
 
-// A layer with biases, like Qwen2's, has channels of K that are about 100 in every token. These channels must
-// not make the rounding coarser. Queries are rounded relative to their own largest value, and the biases add
-// an equal amount to the scores of all tokens.
+// A layer with biases, like Qwen2's, has channels of K that are about 100 in every token. Large channels of K
+// must not make the rounding of queries coarser. Queries are rounded relative to their own largest value, and
+// the biases add an equal amount to the scores of all tokens.
 TEST_P(CpuBackend, ReadsPromptsWithBiasedKeys) {
   const Geometry g = small_geometry(64, 3, 1, 1);
   const auto rows = [&](int layer, int head, int kind, int token) {
@@ -284,7 +284,8 @@ TEST_P(CpuBackend, DecodesTokensOfOneStepAsOneByOne) {
   }
 }
 
-// Both backends round q and P to integers. A weight halfway between two integers may be rounded either way.
+// The CPU backend and the reference round q and P to integers. A weight halfway between two integers may be
+// rounded either way.
 TEST_P(CpuBackend, MultipliesIntegersAsTheReferenceDoes) {
   for (const char* bits : {"2", "3", "4", "5"}) {
     const std::string format = std::string("prog") + bits;

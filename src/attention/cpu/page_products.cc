@@ -337,7 +337,8 @@ void PageProducts::weigh_group(int group, int first, int end, MatrixView<float> 
     ByteWeights& numbers = weights_[static_cast<std::size_t>(r) * n_groups + group];
     const WeightSums sums = kernels_->prepare_weights(weights.row(r), tokens, first, end, whole, numbers);
     weight_sums_[r] = sums.weights;
-    // Whole weights do not contain the tokens' scale, which is equal for all tokens here.
+    // Weights for integer products do not contain the tokens' scale, which is equal for all tokens from
+    // `first` to `end`.
     if (whole && tokens.scale != nullptr) numbers.unit *= tokens.scale[first];
     float* to = out.row(r) + group * group_channels;
     if (tokens.offset == nullptr) continue;

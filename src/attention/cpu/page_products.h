@@ -72,7 +72,7 @@ class PageProducts {
   CodeScheme scheme_;  // scheme of the current page
   CodeParameters parameters_;
   const Format* parameters_of_ =
-      // This format set the parameters last. A format sets the same vectors for every page.
+      // The pointer names the format that set parameters_ last. A format sets equal vectors for every page.
       nullptr;
   std::vector<ByteQuery> queries_;  // [rows]
   // Gives the group_channels for which queries_ are packed; 0 if they contain the scales of one page.

@@ -17,7 +17,7 @@ using testing::plan_for;
 using testing::small_geometry;
 using testing::token_values;
 
-// This number seeds token_values() for queries differently from K and V.
+// kQuerySide seeds token_values() for queries; K and V have other seeds.
 constexpr int kQuerySide = 7;
 
 std::vector<float> query_values(int layer, int head, int token, int d) {

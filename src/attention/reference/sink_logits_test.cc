@@ -77,7 +77,7 @@ TEST_P(SinkLogits, JoinTheDenominatorsOfTheirHeads) {
   }
 }
 
-// The sink takes nearly all weight here, so every token's weight is below the threshold.
+// A sink logit of 200 takes nearly all weight, so every token's weight is below the threshold.
 TEST_P(SinkLogits, CountWhereTokensAreSkipped) {
   Geometry g = geometry_with_sinks(/*window=*/0);
   std::fill(g.sink_logits.begin(), g.sink_logits.end(), 200.0F);

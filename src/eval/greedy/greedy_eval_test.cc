@@ -9,7 +9,7 @@
 namespace kvant {
 namespace {
 
-// Counts like the reference, but predicts 0 where the reference predicts 3.
+// Counts like the reference's ScriptedSource, but predicts 0 where ScriptedSource predicts 3.
 class StumblesAtThree : public ScriptedSource {
  public:
   StumblesAtThree() : ScriptedSource("stumbles", 1) {}

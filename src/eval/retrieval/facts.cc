@@ -12,9 +12,9 @@ namespace {
 
 constexpr int kKeys = 5;
 constexpr int kChains = 2;
-// This many variables of a chain have one value.
+// A chain has kChainLength variables with one value.
 constexpr int kChainLength = 4;
-// The candidates get this many votes each.
+// Each candidate gets one of the numbers of votes in kVotes.
 constexpr std::array<int, 6> kVotes = {9, 6, 4, 3, 2, 1};
 constexpr int kAskedCandidates = 3;
 

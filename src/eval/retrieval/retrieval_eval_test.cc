@@ -15,9 +15,9 @@ namespace {
 
 std::vector<RetrievalDocument> one_document() {
   RetrievalDocument document{10, 0, {0, 1, 2}, {}};
-  // This answer continues the count.
+  // The answer {3, 4} continues the count of ScriptedSource.
   document.questions.push_back({"passkey", 0.5, {3, 4}, {0, 1, 2}});
-  // This answer does not continue the count.
+  // The answer {1} does not continue the count.
   document.questions.push_back({"frequent", -1, {1}, {2, 0}});
   return {document};
 }

@@ -7,7 +7,7 @@
 namespace kvant {
 namespace {
 
-// This recipe is KVLinC without its correction.
+// kQuantized is KVLinC's recipe without the correction.
 constexpr const char* kQuantized = "k=ch2g128,v=hadamard:tok2g128,window=128";
 
 std::vector<SuiteRow> axes_and_rotations() {
