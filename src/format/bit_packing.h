@@ -1,6 +1,6 @@
 // Packs codes of 1 to 16 bits without padding into a little-endian bit stream: bit j of code i is bit (i *
-// bits + j) of the stream, and bit k of the stream is bit (k mod 8) of byte (k / 8). All quantized formats
-// store their codes in such streams.
+// bits + j) of the stream. Bit k of the stream is bit (k mod 8) of byte (k / 8). All quantized formats store
+// their codes in such streams.
 #pragma once
 
 #include <cstddef>

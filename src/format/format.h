@@ -33,7 +33,7 @@ struct CodebookShape {
 
 inline constexpr int kIntegerBlock = 64;
 
-class ErrorMetric;  // error_metric.h
+class ErrorMetric;  // defined in error_metric.h
 
 // Holds what encode and decode need besides the page's bytes.
 struct PageContext {

@@ -133,9 +133,9 @@ struct NoTables {
 };
 
 template <int KeyBits, int ValueBits, int D>
-struct LinearStrips;  // linear_strips.cuh
+struct LinearStrips;  // defined in linear_strips.cuh
 template <int KeyBits, int ValueBits, int D>
-struct LinearGroups;  // linear_groups.cuh
+struct LinearGroups;  // defined in linear_groups.cuh
 
 // LinearPair attends to keys ch<KeyBits> and values tok<ValueBits> with heads of D channels. PageWarps warps
 // share each page.

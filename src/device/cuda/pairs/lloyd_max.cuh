@@ -161,7 +161,7 @@ struct LloydMaxValue {
 };
 
 template <int Bits, int D>
-struct LloydMaxStrips;  // lloyd_max_strips.cuh
+struct LloydMaxStrips;  // defined in lloyd_max_strips.cuh
 
 template <int Bits, int D>
 struct LloydMaxPair {

@@ -142,7 +142,7 @@ struct ProgressiveValue {
 };
 
 template <int Bits, int D>
-struct ProgressiveStrips;  // progressive_strips.cuh
+struct ProgressiveStrips;  // defined in progressive_strips.cuh
 
 template <int Bits, int D>
 struct ProgressivePair : NoTables {

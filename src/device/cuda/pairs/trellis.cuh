@@ -260,7 +260,7 @@ struct TrellisGainTable {
 };
 
 template <int D>
-struct TrellisStrips;  // trellis_strips.cuh
+struct TrellisStrips;  // defined in trellis_strips.cuh
 
 // TrellisPair attends to trellis-coded keys and values, for `Sets` sets of four query heads. PageWarps warps
 // share each page.

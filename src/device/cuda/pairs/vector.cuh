@@ -120,7 +120,7 @@ constexpr int groups_in_pieces(int bits) {
 enum class Gains { none, of_tokens };
 
 template <class Pair, int D>
-struct VectorStrips;  // vector_strips.cuh
+struct VectorStrips;  // defined in vector_strips.cuh
 
 template <int Channels, int Bits, int D, Gains Gain>
 struct VectorKey {
