@@ -28,7 +28,7 @@ if(KVANT_CUDA)
     set(KVANT_CUDA_OPTIONS -O3 -lineinfo)
     if(KVANT_CUDA_UNOPTIMIZED)
       include(CheckCompilerFlag)
-      # nvcc has this option from version 12.9 on.
+      # nvcc has --Ofast-compile from version 12.9 on.
       check_compiler_flag(CUDA --Ofast-compile=max KVANT_NVCC_COMPILES_FAST)
       if(KVANT_NVCC_COMPILES_FAST)
         # CMAKE_CUDA_FLAGS reach tests and benchmarks too.
@@ -60,7 +60,7 @@ function(kvant_cuda_together name sources)
   set(${sources} ${${sources}} ${together} PARENT_SCOPE)
 endfunction()
 
-# Call this function after all modules are defined.
+# kvant_cuda() must be called after all modules are defined.
 function(kvant_cuda)
   if(NOT CMAKE_CUDA_COMPILER)
     return()

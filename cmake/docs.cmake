@@ -2,7 +2,7 @@
 # that the generated pages, the tables from docs/results and all links are current, and tests of names in the sources.
 find_package(Python3 COMPONENTS Interpreter)
 
-# Call this function after the program is defined.
+# kvant_docs() must be called after the program is defined.
 function(kvant_docs)
   add_executable(registry scripts/registry.cc)
   target_link_libraries(registry PRIVATE kvant_eval nlohmann_json::nlohmann_json)

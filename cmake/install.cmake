@@ -19,7 +19,7 @@ function(kvant_install_needed folder component)
     endforeach()" ${options})
 endfunction()
 
-# Call this function after the program and the GPU library are defined.
+# kvant_install() must be called after the program and the GPU library are defined.
 function(kvant_install)
   # A folder of its own leaves other programs' llama.cpp untouched.
   set(libraries ${CMAKE_INSTALL_LIBDIR}/kvant)

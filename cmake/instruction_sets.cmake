@@ -60,7 +60,8 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
                  -Wno-uninitialized $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
   set(avx512_flags ${avx2_flags} ${vnni_flags} -mavx512vbmi -mavx512vbmi2 -mgfni)
   set_source_files_properties(${CMAKE_SOURCE_DIR}/src/base/code_gemm_avx512.cc PROPERTIES SKIP_PRECOMPILE_HEADERS ON
-                              # code_gemm() checks for exactly these instructions before it calls this file.
+                              # code_gemm() checks for AVX2, FMA and the instructions of vnni_flags before it calls the
+                              # file.
                               COMPILE_OPTIONS "-mavx2;-mfma;${vnni_flags}")
   check_cxx_compiler_flag(-mavx512bf16 KVANT_COMPILES_BF16)
   # gemm.cc checks for exactly these instructions before it calls this file.

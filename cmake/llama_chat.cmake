@@ -7,7 +7,7 @@ if(NOT KVANT_LLAMA_CHAT)
 endif()
 file(GLOB parsers ${KVANT_LLAMA_CHAT}/parsers/*.cpp)
 set(sources
-    # In this order the sources compile as one: declarations come before templates that use them.
+    # The order of the sources lets them compile as one: declarations come before templates that use them.
     jinja/value.cpp jinja/caps.cpp jinja/lexer.cpp jinja/parser.cpp jinja/runtime.cpp jinja/string.cpp
     chat-auto-parser-helpers.cpp chat-auto-parser-generator.cpp chat-diff-analyzer.cpp chat.cpp peg-parser.cpp
     chat-peg-parser.cpp json-schema.cpp json-schema-to-grammar.cpp trie.cpp unicode.cpp json.cpp)
@@ -16,7 +16,7 @@ set(own ${CMAKE_SOURCE_DIR}/src/llama_chat/common_parts.cc)
 add_library(llama_chat STATIC ${sources} ${parsers} ${own})
 kvant_unity(llama_chat)
 set_target_properties(llama_chat PROPERTIES UNITY_BUILD_BATCH_SIZE 18)
-# The names in these two sources clash with names in others.
+# Names in json.cpp and in kvant's own source clash with names in other sources.
 set_source_files_properties(${KVANT_LLAMA_CHAT}/json.cpp ${own} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 target_include_directories(llama_chat SYSTEM PUBLIC ${KVANT_LLAMA_CHAT})
 target_compile_options(llama_chat PRIVATE -w $<$<CONFIG:Release>:-O1;-g0>)

@@ -3,7 +3,7 @@
 # instruction sets cannot use these headers, and set SKIP_PRECOMPILE_HEADERS.
 
 if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
-  # ccache needs this option.
+  # ccache needs -fpch-preprocess.
   add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fpch-preprocess>)
 endif()
 

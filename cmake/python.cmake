@@ -25,7 +25,7 @@ macro(kvant_find_python)
   endif()
 endmacro()
 
-# Call this function after all modules and the GPU library are defined.
+# kvant_python() must be called after all modules and the GPU library are defined.
 function(kvant_python)
   if(nanobind_FOUND)
     file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/python/*.cc)

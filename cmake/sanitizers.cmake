@@ -12,7 +12,7 @@ endif()
 if(KVANT_SANITIZE)
   add_compile_options(${sanitizers} -fno-omit-frame-pointer)
   add_link_options(${sanitizers})
-  # With this instrumentation, GCC 12 believes that parts of std::regex are uninitialized.
+  # With the sanitizers' instrumentation, GCC 12 believes that parts of std::regex are uninitialized.
   if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
     add_compile_options(-Wno-maybe-uninitialized)
   endif()

@@ -26,7 +26,7 @@ HEADS, KV_HEADS, D, PAGE = 32, 8, 128, 64
 COLD_BYTES = 600 << 20
 MOST_BYTES = 40 << 30
 FP8 = torch.float8_e4m3fn
-# The relative error from FP8 queries and weights may not exceed this limit.
+# The relative error from FP8 queries and weights may not exceed WORST_ERROR.
 WORST_ERROR = 0.06
 
 

@@ -28,10 +28,11 @@ using kvant::TrellisCode;
 constexpr int kRowValues = 512;
 constexpr int kRows = 120;  // rows of the final ranking
 constexpr std::size_t kKept = 40, kFinalists = 12;
-// The quick search tries these standard deviations of the levels.
+// The quick search tries the standard deviations kQuickScales for the levels.
 constexpr std::array kQuickScales = {1.0F, 1.2F, 1.45F};
 constexpr std::array kFineScales = {.85F, .9F, .95F, .975F, 1.0F,
-                                    // The fine search multiplies the best quick scale by these factors.
+                                    // The fine search multiplies the best quick scale by each factor of
+                                    // kFineScales.
                                     1.025F, 1.05F, 1.1F, 1.15F};
 
 using Levels = std::array<float, kTrellisStates>;

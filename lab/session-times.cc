@@ -24,7 +24,7 @@ namespace {
 using namespace kvant;
 
 constexpr int kRounds = 3;
-// A server handles this many bytes between two steps.
+// A server handles kPiece bytes between two steps.
 constexpr std::size_t kPiece = 4 << 20;
 
 [[noreturn]] void fail(const Error& why) {

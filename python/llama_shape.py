@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 LAYERS, HIDDEN, HEADS, KV_HEADS, D, FFN, VOCABULARY = 32, 4096, 32, 8, 128, 14336, 128256
 ROPE_BASE = 500000
-# A feed-forward layer processes this many tokens at once.
+# A feed-forward layer processes AT_ONCE tokens at a time.
 AT_ONCE = 16384
 
 

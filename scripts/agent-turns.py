@@ -32,7 +32,7 @@ import urllib.request
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CONTEXT = 20480
 DEPTHS = (4096, 8192, 12288, CONTEXT)
-# With tool results of this many bytes, 20 turns take about 16,000 tokens.
+# With tool results of RESULT_BYTES, 20 turns take about 16,000 tokens.
 RESULT_BYTES = 2600
 SYSTEM = ("You help a developer to read a C++ repository. Answer every request of the user with a call of one tool. "
           "After a tool's result, say in one short sentence what it shows.")

@@ -19,9 +19,9 @@ import onnx
 import onnxruntime
 from onnx import TensorProto, helper
 
-# The values of this many tokens repeat through the cache, as in kvant's benchmark.
+# The values of PAGE tokens repeat through the cache, as in kvant's benchmark.
 PAGE = 128
-# The model has at most this many layers.
+# The model has at most DEEPEST layers.
 DEEPEST = 64
 
 

@@ -12,7 +12,7 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TEXT = str(ROOT / "data/sample/canals.txt")
-# Words that follow the model. The runs are small, but produce every kind of row.
+# Each run lists the command and the arguments that follow the model. The runs are small, but produce every kind of row.
 RUNS = (
     ("info", "--kv", "kivi-2bit", "-c", "512"),
     ("run", "-p", "Say hello.", "-n", "4", "--kv", "q4_0-h", "--guard", "1/1"),

@@ -34,7 +34,7 @@ TERMS = {
     r"in the midst": "during",
 }
 FREE_RELATIVE = re.compile(r"(?:^|[.:;] )(Who(?:ever)? [^?]*?[.;])")
-# A sentence without any of these words usually has no verb.
+# A sentence that does not match VERB usually has no verb.
 VERB = re.compile(
     r"\b(?:is|are|was|were|be|has|have|had|do|does|did|can|could|may|might|must|will|would|should|isn't|aren't|doesn't|don't|can't|"
     r"(?:add|allow|answer|append|appl|ask|attend|begin|belong|bring|build|call|change|check|choose|come|compare|compile|comput|contain|"
@@ -50,7 +50,7 @@ FIRST_VERB = re.compile(
     r"predict|prefetch|process|propose|protect|quantize|raise|rearrange|record|reduce|remove|render|report|represent|require|"
     r"reset|restore|rotate|save|scale|score|search|select|simulate|sort|split|subtract|sum|summarize|time|train|transform|"
     r"transpose|truncate|tune|unpack|update|verif|view|visit|weigh)(?:s|es|ies)?\b", re.IGNORECASE)
-# A comment that opens with one of these words and has no verb leaves out its subject. Any other comment without a verb
+# A comment that begins with a word of OPENING and has no verb leaves out its subject. Any other comment without a verb
 # is a noun phrase.
 OPENING = re.compile(
     r"(?:of|in|at|by|for|from|with|without|as|to|on|behind|where|what|whose|which|those|these|this|that|the same|"

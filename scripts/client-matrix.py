@@ -20,7 +20,7 @@ import json
 import os
 import sys
 
-# Without this variable, the package downloads prices.
+# Without LITELLM_LOCAL_MODEL_COST_MAP, the package downloads prices.
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
 
 LONGEST = 100  # characters of a cell

@@ -23,7 +23,7 @@ from kvant.torch import BF16, PAGE, Layer, Lengths, Shape, TorchLibrary, page_po
 from llama_shape import D, HEADS, KV_HEADS, LAYERS, Network, rotation_of  # noqa: E402
 
 VARIANTS = ["bf16", "ch4g128+tok4g128", "ch2g128+tok2g128", "vq-d4b8+vq-d4b8", "tcq3+tcq3"]
-# A cache repeats this many pages per head.
+# A cache repeats UNIQUE_PAGES pages per head.
 UNIQUE_PAGES = 16
 
 

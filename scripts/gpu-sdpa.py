@@ -18,7 +18,7 @@ from json_rows import RowWriter  # noqa: E402
 SHAPES = [(1, 32768), (1, 131072), (1, 196608), (8, 32768), (8, 131072), (64, 4096), (64, 32768)]
 COLD_BYTES = 600 << 20
 MOST_BYTES = 48 << 30
-# A graph has at least this many calls, unless memory is short, so its launch is a small part of each call.
+# A graph has at least LEAST_CALLS calls, unless memory is short, so its launch is a small part of each call.
 LEAST_CALLS = 8
 
 

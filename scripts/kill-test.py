@@ -23,7 +23,7 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CLIENTS = 4
-# A client sees these errors when its server is killed.
+# A client sees one of FAILURES when its server is killed.
 FAILURES = (OSError, http.client.HTTPException, json.JSONDecodeError)
 
 

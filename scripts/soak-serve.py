@@ -193,7 +193,7 @@ def of_stream(path, events):
 
 
 class Refused(Wrong):
-    """Reports that this server lacks a requested feature."""
+    """Reports that the server lacks a requested feature."""
 
 
 def read_response(server, path, body, rng, stream, leave=False):

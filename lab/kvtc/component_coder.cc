@@ -10,7 +10,7 @@ namespace kvant {
 namespace {
 
 constexpr int kFloatBits = 8;
-// A group's shift and scale take this many bits together.
+// A group's shift and scale together take kParameterBits.
 constexpr int kParameterBits = 32;
 constexpr float kE4m3Max = 448;
 

@@ -12,7 +12,7 @@
 
 namespace kvant {
 
-// KVTC codes the pages of this recipe. The first 4 tokens and the newest 128 stay unquantized.
+// KVTC codes the pages of the recipe kKvtcRecipe. The first 4 tokens and the newest 128 stay unquantized.
 inline constexpr const char* kKvtcRecipe = "k=bf16,v=bf16,sink=4,window=128,tail=bf16";
 
 // Makes a source whose steps end at page boundaries. As soon as a page is sealed, its tokens are coded and

@@ -22,11 +22,11 @@ import numpy as np
 SIZES = (1, 16, 64, 256, 1024)
 BITS = (0, 2, 4, 8)
 PARAMETER_BITS = 32
-# All costs are multiples of this number of bits.
+# All costs are multiples of UNIT bits.
 UNIT = 2
 # Groups begin at multiples of GRID components, plus one of BEHIND.
 GRID, BEHIND = 16, (0, 1, 2, 4, 8)
-# Errors are measured on this many tokens.
+# Errors are measured on JUDGED tokens.
 JUDGED = 512
 
 

@@ -20,7 +20,7 @@ def _fields(*groups):
     return [(name, kind) for kind, names in groups for name in names.split()]
 
 
-# ctypes accepts values of these types as they are.
+# ctypes accepts values of the types in _PLAIN as they are.
 _PLAIN = frozenset((int, float, bool, bytes, type(None)))
 
 

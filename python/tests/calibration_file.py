@@ -4,9 +4,9 @@ import struct
 
 import numpy as np
 
-# GGUF gives its values these types.
+# GGUF's numbers for the types of values follow.
 TEXT, ARRAY, I32, I64 = 8, 9, 5, 11
-# GGUF gives its tensors this type.
+# F32 is GGUF's number for tensors of F32.
 F32 = 0
 ALIGNMENT = 32
 VERSION, ALGORITHM = 2, 8

@@ -60,7 +60,7 @@ class Request:
                 if constants is not None and constants.codebooks is not None:
                     book = (constants.codebooks.keys, constants.codebooks.values)[side][of_model, kv_head].float().numpy().reshape(-1, 2)
                 x = x / roots
-                # The tail stores keys in this form.
+                # The tail stores keys in BF16, rotated if the recipe rotates them.
                 x = cpu_library.from_bf16(cpu_library.to_bf16(x @ h if is_rotated else x))
                 coded = x.copy()
                 for page in range(n // PAGE):

@@ -14,7 +14,7 @@ try:
 except ImportError:
     np = None
 
-# A page of 128 channels has this many bytes: 4 bits per value, and 32 bits per 128 values.
+# A page of 128 channels has 8704 bytes: 4 bits per value, and 32 bits per 128 values.
 CH4, TOK4 = 8704, 8704
 
 

@@ -31,10 +31,10 @@ from kvant.paged.recipes import parse_recipe
 N_LAYERS, N_HEADS, N_KV_HEADS, D, SINK = 2, 4, 2, 64, 4
 LADDER = [f"tcq{bits}" for bits in range(1, 7)]
 SENSITIVITY, METRIC = "hadamard:sensitivity/" + "+".join(LADDER), "hadamard:page-metric"
-# kvant-4bit has this budget.
+# BUDGET is the budget of kvant-4bit.
 BUDGET = 4.49
 PLACES = list(itertools.product(range(N_LAYERS), range(N_KV_HEADS), range(2)))
-# Each pair of channels rotates by this share of a whole turn per token.
+# Each pair of channels rotates by its share of a whole turn per token.
 SHARES = 10.0 ** -np.arange(1, D // 2 + 1, dtype=np.float64) / 7
 
 

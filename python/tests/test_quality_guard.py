@@ -80,7 +80,7 @@ class Guard(unittest.TestCase):
                 # Only the first request is new.
                 server.step([(requests[0], n), (requests[1], 29)])
                 server.step([(requests[2], n)])
-                # The guard reports in this step.
+                # The guard reports in the step with the new request.
                 server.step([(Request(3, rng), 3)])
                 report = self.reports[-1]
                 self.assertEqual((sorted(report.errors), report.checks), ([0, 1], 1))

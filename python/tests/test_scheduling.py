@@ -19,7 +19,7 @@ import numpy as np
 
 from kvant import PAGE
 
-# All requests for one document begin with this many equal tokens.
+# All requests for one document begin with SHARED equal tokens.
 SHARED = 300
 
 
@@ -37,7 +37,7 @@ class Scheduler:
         for name in "qkv":
             getattr(request, name)[:, :SHARED] = getattr(document, name)[:, :SHARED]
         request.document, request.number, request.known, request.length = id(document), number, n_prompt, n_tokens
-        # From this token on, the request computes tokens itself.
+        # From token `begin` on, the request computes tokens itself.
         request.begin = n_tokens
         self.waiting.append(request)
         return request

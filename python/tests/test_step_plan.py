@@ -156,7 +156,7 @@ class Plans(unittest.TestCase):
         requests, slots = [harness.Request(300, self.rng) for _ in range(n + 1)], list(range(n))
         for step in range(n_steps):
             if step == 165:
-                # Another request takes the place and the tail of this one.
+                # Another request takes the place and the tail of the request in slot 1.
                 slots[1] = n
                 steps.lens[1] = 0
             if step in (100, 135, 270):

@@ -32,7 +32,7 @@ IS_026 = MINOR == "0.26"
 BLOCK = 128
 MEMORY = 100 << 30
 LAYERS, KV_HEADS, D = 32, 8, 128
-# A page of 128 channels has this many bytes in ch4g128 or tok4g128 (4 bits), and in ch2g128 or tok2g128 (2 bits).
+# A page of 128 channels has 8704 bytes in ch4g128 or tok4g128 (4 bits), and 4608 bytes in ch2g128 or tok2g128 (2 bits).
 PAGE_BYTES = {4: 8704, 2: 4608}
 
 release = importlib.import_module(f"kvant.vllm.{kvant.vllm.RELEASES[MINOR]}")
@@ -209,7 +209,7 @@ class Managers(unittest.TestCase):
             self.start(drafts=3)
             a = Request("a", tokens)
             self.step(a, 126)
-            # Only this token is known until the first result arrives.
+            # Only the first 127 tokens are known until the first result arrives.
             a.num_tokens = 127
             # Tokens 126 to 129 run.
             self.verify(a, 3, 3, late=True)
@@ -217,7 +217,7 @@ class Managers(unittest.TestCase):
             self.verify(a, 3, 3, late=True)
             self.assertEqual(self.hit(tokens), 0)
             a.num_computed_tokens -= n_rejected
-            # vLLM's scheduler makes this call with a result.
+            # vLLM's scheduler calls cache_blocks() when a result arrives.
             self.manager.cache_blocks(a, a.num_computed_tokens - 4)
             self.assertEqual(self.hit(tokens), n_shared)
 

@@ -17,7 +17,7 @@ from kvant.vllm import attach, backend
 
 
 def simple(**members):
-    """Returns an object with these members; dictionaries become such objects too."""
+    """Returns an object whose members are `members`; dictionaries become objects too."""
     return types.SimpleNamespace(**{name: simple(**x) if type(x) is dict and name != "static_forward_context" else x
                                     for name, x in members.items()})
 
@@ -100,7 +100,7 @@ def select_backend(vllm_config):
 
 
 def use(test, vllm_config, library):
-    """Makes layers use this configuration and library until the end of a test."""
+    """Makes layers use the configuration and the library until the test ends."""
     for where, name, value in (
             (attention, "get_current_vllm_config", lambda: vllm_config), (attach, "get_current_vllm_config", lambda: vllm_config),
             (attention, "get_attn_backend", select_backend(vllm_config)), (attention, "_init_kv_cache_quant", mock.Mock()),

@@ -35,7 +35,7 @@ from paged_server import D, N_KV_HEADS, N_LAYERS, SINK, Request, Server
 
 release = importlib.import_module(f"kvant.vllm.{kvant.vllm.RELEASES[os.environ[vllm_stub.VERSION].rpartition('.')[0]]}")
 release.add_specs()
-# Requests for one document begin with this many equal tokens.
+# Requests for one document begin with SHARED equal tokens.
 SHARED = 300
 
 

@@ -73,8 +73,8 @@ def folder(version):
 
 
 def install(version, with_torch=False):
-    """Makes `import vllm` load these files from here on. A process that calls this should do nothing else. With
-    with_torch, PyTorch and NumPy are not mocked."""
+    """Makes `import vllm` load the files of the stub from here on. A process that calls this function should do nothing
+    else. With with_torch, PyTorch and NumPy are not mocked."""
     sys.meta_path.insert(0, Finder(folder(version), MOCKED - {"torch", "numpy"} if with_torch else MOCKED))
     if not with_torch:
         _mock_torch()

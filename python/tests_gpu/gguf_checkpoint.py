@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
-# GGUF marks control tokens with this type.
+# CONTROL is GGUF's type for control tokens.
 CONTROL = 3
 NAMES = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 LAYER_NAMES = {"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm", "attn_q": "self_attn.q_proj",

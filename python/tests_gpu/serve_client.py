@@ -25,7 +25,7 @@ METRICS = ("vllm:prefix_cache_queries_total", "vllm:prefix_cache_hits_total", "v
            "vllm:generation_tokens_total", "vllm:request_success_total", "vllm:num_preemptions_total",
            "kvant_guard_attention_error", "kvant_guard_worst_layer_error", "kvant_guard_estimated_divergence_nats",
            "kvant_guard_checks")
-# The guard reports within this time.
+# The guard reports within GUARD_SECONDS.
 GUARD_SECONDS = 17
 QUESTION = "Write a numbered list of ten facts about canals, a sentence each."
 

@@ -37,7 +37,7 @@ from kvant.paged.recipes import OTHER_NAMES, Recipe, parse_recipe
 
 N_TOKENS = (300, 430)
 DRAFTS = 3
-# A sequence can have fewer queries than this number of rows.
+# MANY_DRAFTS rows are more queries than a sequence can have.
 MANY_DRAFTS = 12
 # All ranks together have RANK_HEADS query heads and RANK_KV_HEADS KV heads.
 RANK_HEADS, RANK_KV_HEADS = 32, 8
@@ -49,7 +49,7 @@ TOLERANCE = 0.01
 OF_INTEGERS = 0.002, 0.05
 # "scores" takes the place of a recipe's name on the command line.
 OTHER_SCORES = "scores"
-# The first token's keys are this many times larger, which makes a sink useful.
+# The first token's keys are LOUD times larger than other keys, which makes a sink useful.
 LOUD = 6
 
 

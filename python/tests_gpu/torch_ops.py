@@ -14,7 +14,7 @@ from kvant.torch import BF16, Layer, Lengths, Shape, ops, page_pool
 
 PAIRS = (("ch4g128", "tok4g128"), ("tcq4", "tcq4"), ("tcq2", "tcq2"), ("fp8", "fp8"))
 N_SEQS, N_KV_HEADS, N_HEADS, N_PAGES = 3, 2, 8, 2
-# The sequences have these numbers of sealed pages, and of tokens after them.
+# COUNTS are the sequences' numbers of sealed pages; N_TAIL are their numbers of tokens after the pages.
 COUNTS, N_TAIL = (2, 1, 0), (5, 1, 120)
 N_STEPS = 6
 # The tolerance is relative to the outputs' root mean square. BF16 outputs differ by this much.

@@ -23,9 +23,9 @@ import engine
 import numpy as np
 import torch
 
-# A completion has this many tokens, so each crosses a page border.
+# A completion has ANSWER tokens, so each completion crosses a page border.
 ANSWER = 150
-# The questions have these numbers of tokens.
+# QUESTIONS holds the questions' numbers of tokens.
 QUESTIONS = [5, 100, 127, 128, 129, 255, 256, 257, 700, 1000]
 
 

@@ -22,7 +22,7 @@ import time
 import engine
 import numpy as np
 
-# The cache is full after this many steps without a first token while requests wait.
+# The cache counts as full after FULL_STEPS steps without a first token while requests wait.
 FULL_STEPS = 30
 N_WAITING = 8
 

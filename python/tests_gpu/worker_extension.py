@@ -5,10 +5,10 @@ results."""
 import torch
 from torch.autograd import DeviceType
 
-# Logits are computed for this many rows at a time.
+# Logits are computed for ROWS rows at a time.
 ROWS = 1024
 NAME_LENGTH = 70
-# Kernels below this share of the GPU's time are summed up.
+# Kernels below the share OTHERS_BELOW of the GPU's time are summed up.
 OTHERS_BELOW = 0.01
 
 

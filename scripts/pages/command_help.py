@@ -6,7 +6,7 @@ from pages import markdown
 
 # Matches "=2", or "[2]" in newer versions of CLI11.
 DEFAULT = re.compile(r"=(\[[^\]]*\]|[^\s{]\S*)|(?<= )\[([^ \]]+)\](?= |$)")
-# kvant sets meanings at this column.
+# kvant's help begins the meanings of options at column COLUMN.
 COLUMN = 36
 
 

@@ -12,7 +12,7 @@ README = ("q8_0", "kvant-4bit", "kvant-3bit", "kvant-2bit", "uniform-4bit", "uni
 CHOICES = ("q8_0", "kvant-4bit", "kvant-3bit", "kvant-2bit", "uniform-4bit", "uniform-2bit", "q4_0-h", "turbo3",
            "kivi-4bit", "kivi-2bit")
 SHOWN_ON_GPU = (("uniform-4bit", "uniform-2bit", "kivi-4bit", "kivi-2bit"), "8, 128k")
-# Rows with random weights show the quality that this model has with the cache.
+# Rows with random weights show the quality of QUALITY_MODEL with the cache.
 QUALITY_MODEL = "qwen2.5-coder-1.5b"
 SPEED_HEADER = ("what was timed", "cache", "speed", "bits per value", "mean KLD of this cache", "KLD measured on",
                 "date")

@@ -17,7 +17,7 @@ def shown(row):
     return f"{formats}: {row['recipe']}" if row.get("recipe") else formats
 
 
-# The pages show these rows of the decode tables; docs/results/gpu-decode.csv has all formats and shapes.
+# The pages show the rows DECISIVE of the decode tables; docs/results/gpu-decode.csv has all formats and shapes.
 DECISIVE = ("bf16+bf16", "fp8+fp8", "ch4g128+tok4g128", "ch2g128+tok2g128", "tcq4+tcq4", "tcq3+tcq3", "tcq2+tcq2")
 DECISIVE_RECIPES = ("uniform-4bit", "uniform-2bit", "kivi-4bit", "kivi-2bit", "turbo4", "turbo2")
 DECISIVE_SHAPES = ("1, 32k", "1, 128k", "8, 128k", "64, 4k", "64, 32k")

@@ -19,7 +19,7 @@ MODELS = {
     "smollm2-135m":
     Model("SmolLM2-135M", "smollm2-135m-instruct.gguf", "30 layers, 9 query and 3 KV heads of 64", "8,192"),
 }
-# Results that name no model belong to this one.
+# Results that name no model belong to FIRST.
 FIRST = "smollm2-135m"
 
 

@@ -26,9 +26,9 @@ BACKENDS = ("cuda", "reference", "host", "cpu")
 ATTENDED = {"cuda": "", "reference": "the reference backend attends", "host": "the CPU attends", "cpu": "the CPU attends"}
 WHO = {"cuda": "GPU", "reference": "reference", "host": "CPU", "cpu": "CPU"}
 CSV_FIELDS = ("bits_all", "bits_sealed", "constant_bytes", "kld_mean", "kld_lo", "kld_hi", "kld_p999", "top1", "ppl")
-# An interval needs at least this many contexts.
+# An interval needs at least FEWEST contexts.
 FEWEST = 8
-# The tables of several models show these groups: a title, and recipes with remarks.
+# The tables of several models show the groups of MAIN: a title, and recipes with remarks.
 MAIN = (
     ("kvant, calibrated", {"kvant-4bit": "", "kvant-3bit": "", "kvant-2bit": "", "kvant-1.5bit": ""}),
     ("kvant, without calibration", {"uniform-4bit": "", "uniform-3bit": "", "uniform-2bit": ""}),

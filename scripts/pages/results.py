@@ -10,7 +10,7 @@ QUALITY_FIELDS = ("recipe", "label", "bits_sealed", "bits_all", "constant_bytes"
 
 
 def load(folder, name):
-    """Returns the documents of FOLDER/NAME.json, or an empty list without this file."""
+    """Returns the documents of FOLDER/NAME.json, or an empty list if the file does not exist."""
     path = folder / f"{name}.json"
     if not path.exists():
         return []

@@ -8,7 +8,7 @@ import re
 from mkdocs.structure.files import File
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-# GitHub expects these pages in the root folder.
+# GitHub expects the pages OUTSIDE in the root folder.
 OUTSIDE = ("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
 LINK = re.compile(r"\]\(([^)\s#]+)(#[^)\s]*)?\)")
 CODE = re.compile(r"(^```.*?^```|`[^`\n]*`)", re.DOTALL | re.MULTILINE)

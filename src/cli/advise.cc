@@ -102,7 +102,7 @@ class Adviser {
       const Plan& plan = *preview->plan;
       const bool is_listed = std::ranges::any_of(
           candidates_, [&](const Candidate& other) { return other.row.recipe == plan.name; });
-      // The uncalibrated recipe that replaces this one is listed already.
+      // The list already has the uncalibrated recipe that replaces `recipe`.
       if (is_listed) continue;
       AdviceRow row{.recipe = plan.name,
                     .bytes = largest_batch_bytes(preview->plan, context_, {options_.batch, kUsualStep})};

@@ -117,7 +117,8 @@ AttentionEntry ggml_entry(const GgmlCache& cache, const AttentionOptions& option
           }};
 }
 
-// Returns the caches that ggml can store at this head size, and prints the caches that ggml cannot store.
+// Returns the caches that ggml can store at the shape's head size, and prints the caches that ggml cannot
+// store.
 std::vector<GgmlCache> rivals_at(const AttentionHeads& shape) {
   std::vector<GgmlCache> rivals;
   for (const GgmlCache& cache : kGgmlCaches) {
@@ -194,7 +195,7 @@ Status bench_attention(AttentionOptions options) {
 Command add_bench_attention_command(CLI::App& bench) {
   auto options = std::make_shared<AttentionOptions>();
   CLI::App* command = bench.add_subcommand("attention", "measure attention alone, beside ggml's; no model");
-  // The parent command `bench` requires a model, but this subcommand does not.
+  // The parent command `bench` requires a model, but `bench attention` does not.
   command->preparse_callback([model = bench.get_option("--model")](std::size_t) { model->required(false); });
   AttentionHeads& shape = options->shape;
   command->add_option("--heads", shape.n_heads, "query heads")

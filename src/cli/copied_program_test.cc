@@ -63,7 +63,7 @@ TEST_F(CopiedProgram, LooksBesideItsDataThenInEnvironmentsAboveThenHere) {
     fs::copy_file(path("model.gguf"), path(folder + "/" + kDefaultModel));
   };
   for (const char* place :
-       // The search order prefers each of these places to the previous one.
+       // The search order prefers each of the three places to the previous place.
        {".venv", "a/.venv", "a/build/share/kvant"}) {
     put(place);
     const Outcome found = run("info -c 100", copy.string());

@@ -63,7 +63,7 @@ TEST_F(DeviceOption, LayersOfAGpuNeedOne) {
 TEST_F(DeviceOption, CachesOutOfAGpusMemoryNeedOne) {
   for (const char* option : {"--no-kv-offload", "-nkvo"}) {
     expect_one_sentence(run(std::string("run -m model.gguf -p abc ") + option), "--no-kv-offload");
-    // With these options the CPU attends, so a CPU backend is allowed and the unknown device is refused
+    // With --no-kv-offload the CPU attends, so a CPU backend is allowed and the unknown device is refused
     // instead.
     expect_one_sentence(
         run(std::string("run -m model.gguf -p abc --device tpu --backend cpu/portable ") + option),

@@ -7,7 +7,7 @@
 namespace kvant {
 namespace {
 
-// The draft model reads this many tokens of a prompt in one step.
+// The draft model reads kDraftStep tokens of a prompt in one step.
 constexpr int kDraftStep = 512;
 
 Result<LoadedDraftModel> load(const std::string& path, const Session& target, int context) {

@@ -49,7 +49,7 @@ TEST_F(Cli, EvalComparesWithAnyReference) {
   // The reference does not run a second time as a candidate.
   ASSERT_EQ(json["results"].size(), 3U);
   EXPECT_EQ(json["results"][0]["recipe"], "tok4g32s");
-  // The threshold of this row is too small to skip anything.
+  // The threshold of the second row is too small to skip anything.
   EXPECT_LT(json["results"][1]["kld_mean"], 1e-7);
   EXPECT_GT(json["results"][2]["kld_mean"], 1e-5);
 }

@@ -30,9 +30,10 @@ int close_output() {
               (errno != 0 ? std::strerror(errno) : "a part of it is lost") + "; make room for it");
 }
 
-// Users of llama.cpp write these options with one dash, but CLI11 would read "-ctk" as "-c tk".
+// Users of llama.cpp write the options of kOneDash with one dash, but CLI11 would read "-ctk" as "-c tk".
 constexpr std::string_view kOneDash[] = {"-ctk", "-ctv", "-cnv", "-ngl", "-nkvo", "-np"};
-// kvant does not have these options of llama.cpp. CLI11 would misread them, for example "-fa on" as "-f a".
+// kvant does not have the options kUnknown of llama.cpp. CLI11 would misread them, for example "-fa on" as
+// "-f a".
 constexpr std::string_view kUnknown[] = {"-cb", "-fa", "-hf", "-md", "-mg", "-sm", "-tb", "-ts"};
 
 std::vector<std::string> with_two_dashes(int argc, char** argv) {

@@ -50,8 +50,7 @@ struct RunOptions {
   DraftOptions draft;
 };
 
-// Ctrl-C sets this flag. A signal handler can reach nothing but globals, and this flag is the only one that
-// it touches.
+// Ctrl-C sets `interrupted`. The flag is global, because a signal handler can reach nothing but globals.
 std::atomic<bool> interrupted{false};
 static_assert(std::atomic<bool>::is_always_lock_free);
 
@@ -257,7 +256,7 @@ Status Run::read_and_generate(const Prompt& prompt) {
   return {};
 }
 
-// The user needs this warning only once.
+// A user needs the warning of divergence only once.
 void Run::warn_of_divergence() {
   if (!guard_ || warned_of_divergence_) return;
   const auto warning = guard_warning(guard_->report(), plan_->name);

@@ -122,7 +122,8 @@ TEST_F(Cli, SaysThatAModelHasNoChatTemplate) {
   expect_user_error(with({"--system", "be brief"}), "--system has no place");
 }
 
-// The program must really run the template, because no engine could recognize this one by its text.
+// The program must really run the template, because no engine could recognize the test's template by its
+// text.
 TEST_F(Cli, RunsTheChatTemplateThatItIsGiven) {
   write("said.jinja",
         "{% set all = namespace(said='') %}{% for m in messages %}{% set all.said = all.said ~ m.content %}"

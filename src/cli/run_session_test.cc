@@ -59,7 +59,7 @@ TEST_F(RunSession, CompactFilesAreSmallerAndGoOnTheSame) {
   EXPECT_EQ(run("run -m model.gguf -p a --session-coding compact").code, 2);
 }
 
-// At this temperature, all tokens of the small vocabulary are almost equally likely.
+// At the test's temperature, all tokens of the small vocabulary are almost equally likely.
 TEST_F(RunSession, ControlTokensAreKeptAndNotShown) {
   int n_kept = 0;
   for (const char* seed : {"1", "2", "3", "4", "5", "6"}) {

@@ -37,26 +37,26 @@
 namespace kvant {
 namespace {
 
-// The server accepts this many requests beyond those that run or wait. Requests that only read a status need
-// them, and so do requests that are told to come back later.
+// The server accepts kSpareRequests requests beyond those that run or wait. Requests that only read a status
+// need them, and so do requests that are told to come back later.
 constexpr int kSpareRequests = 64;
-// The server opens at most this many connections, if the system allows so many files. kOtherFiles of the
-// files are left for other uses.
+// The server opens at most kMostConnections connections, if the system allows as many files. kOtherFiles of
+// the files are left for other uses.
 constexpr rlim_t kMostConnections = 65536;
 constexpr rlim_t kOtherFiles = 256;
-// A request's body may have this many bytes for each token of the context, which exceeds what texts and their
-// JSON need.
+// A request's body may have kBodyBytesPerToken bytes for each token of the context, which exceeds what texts
+// and their JSON need.
 constexpr std::size_t kBodyBytesPerToken = 256;
 constexpr std::size_t kSmallestBodyLimit = 1 << 20;
-// By default the cache may take this share of the memory that is free when the server starts. The share is
+// By default the cache may take kMemoryShare of the memory that is free when the server starts. The share is
 // larger on a device, because other programs need less of its memory.
 constexpr double kMemoryShare = 0.5, kDeviceMemoryShare = 0.8;
-// By default the server reads this many tokens of prompts between two tokens of completions. On a device, the
-// number is adjusted to fit into kAnswerPause.
+// By default the server reads kPromptStep tokens of prompts between two tokens of completions. On a device,
+// the number is adjusted to fit into kAnswerPause.
 constexpr int kPromptStep = 64, kFirstDevicePromptStep = 512;
 constexpr double kAnswerPause = 0.1;  // seconds
-// A step has this many tokens of prompts while nobody waits for tokens. Large steps are faster, above all on
-// a device.
+// A step has kLonePromptStep tokens of prompts while nobody waits for tokens. Large steps are faster, above
+// all on a device.
 constexpr int kLonePromptStep = 512, kDeviceLonePromptStep = 1024;
 
 struct ServeOptions {
@@ -88,12 +88,11 @@ struct ServeOptions {
 };
 
 // Holds when Ctrl-C, SIGTERM or SIGHUP first asked the server to end, in milliseconds of the system's uptime;
-// 0 means never. A signal handler can reach nothing but globals, and this one is the only one that it
-// touches.
+// 0 means never. The time is global, because a signal handler can reach nothing but globals.
 std::atomic<std::int64_t> end_wanted{0};
 static_assert(std::atomic<std::int64_t>::is_always_lock_free);
 
-// Signals within this time count as one request to end. A supervisor or a shell may send SIGTERM to a program
+// Signals within kSameWish count as one request to end. A supervisor or a shell may send SIGTERM to a program
 // and to its group, or SIGHUP after SIGTERM.
 constexpr std::int64_t kSameWish = 500;  // milliseconds
 
@@ -330,7 +329,7 @@ Result<std::shared_ptr<const ChatTemplate>> open_chat_template(const std::string
   return std::shared_ptr<const ChatTemplate>();
 }
 
-// After this many idle polls, the server returns free heap memory to the system.
+// After kLooksBeforeTrim idle polls, the server returns free heap memory to the system.
 constexpr int kLooksBeforeTrim = 20;
 
 // Waits until a signal asks the server to end. From then on, new requests are refused and accepted requests

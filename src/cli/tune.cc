@@ -21,7 +21,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// A budget in bits must hold at this context.
+// A budget in bits must hold at a context of kUsualContext tokens.
 constexpr int kUsualContext = 8192;
 
 struct TuneOptions {
@@ -30,7 +30,7 @@ struct TuneOptions {
   std::string weights = kUsualWeights;
   std::string budget, output, text_file;
   int length = 1024;  // tokens of a measured context
-  // The search uses this many contexts, and as many others judge the result.
+  // The search uses `contexts` contexts, and as many others judge the result.
   int contexts = 2;
   int trials = 16;
 };

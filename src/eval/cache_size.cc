@@ -167,8 +167,7 @@ std::int64_t largest_cache_bytes(const PlacedPlan& placed, int n_tokens, int ste
   return largest_batch_bytes(placed, n_tokens, {.n_seqs = 1, .step_tokens = step_tokens});
 }
 
-// The loop covers only the last page of the growth, because no shorter sequence needs more memory than these
-// lengths.
+// The loop covers only the last page of the growth, because no shorter sequence needs more memory.
 std::int64_t largest_batch_bytes(const PlacedPlan& placed, int n_tokens, const Batch& batch) {
   const Plan& plan = *placed;
   const std::int64_t states = batch.n_seqs * kRecurrentStates * plan.geometry.recurrent_bytes();

@@ -49,7 +49,7 @@ CacheBits mean_bits(const Plan& plan, int context);
 // Returns the mean bits of a sequence that was measured at `context`. The number of tokens that the text
 // selected is taken from `measured` and used for all lengths.
 CacheBits mean_bits(const Plan& plan, int context, const CacheBytes& measured);
-// A prefill step has this many tokens unless an option says otherwise.
+// A prefill step has kUsualStep tokens unless an option says otherwise.
 inline constexpr int kUsualStep = 512;
 // Returns the largest number of bytes that a sequence takes while it grows to n_tokens, including recurrent
 // states. No step may add more than step_tokens. The memory that holds the plan's pages must have room for

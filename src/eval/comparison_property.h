@@ -1,5 +1,5 @@
 // States what must hold for any file that `kvant compare` or the parser of prompts reads. The fuzz target and
-// the test of its seeds both call this check.
+// the test of its seeds call the check.
 #pragma once
 
 #include <string>

@@ -117,7 +117,7 @@ void put(llama_batch& batch, std::int32_t token, int position, int sequence, boo
   batch.logits[i] = wants_logits ? 1 : 0;
 }
 
-// Returns whether the device can run llama.cpp's flash attention with these types.
+// Returns whether the device can run llama.cpp's flash attention with the cache types.
 bool has_flash_attention(ggml_backend_dev_t device, const Geometry& geometry, const LlamaCacheTypes& types) {
   constexpr int kTokens = 256;
   const int d = geometry.head_dim, n_heads = geometry.n_heads, n_kv_heads = geometry.n_kv_heads;

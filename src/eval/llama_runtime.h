@@ -38,7 +38,7 @@ using LlamaContextPointer = std::unique_ptr<llama_context, LlamaFree>;
 // llama.cpp refuses the file.
 Result<LlamaModelPointer> load_llama_model(const std::string& path, ggml_backend_dev_t device = nullptr);
 // Returns an error if the row called `name` needs llama.cpp's flash attention but the device cannot run it
-// with these types.
+// with the cache types.
 Status check_flash_attention(const std::string& name, ggml_backend_dev_t device, const Geometry& geometry,
                              const LlamaCacheTypes& types);
 

@@ -17,10 +17,10 @@ namespace {
 // Separate partial sums and maxima let the compiler vectorize the loops.
 constexpr int kLanes = 16;
 constexpr int kBlock = 256;
-// The exponential of a smaller number is not a normal F32.
+// Below kSmallestExponent, the exponential is not a normal F32.
 constexpr float kSmallestExponent = -86.0F;
 constexpr int kBootstrapSamples = 10000;
-// With one chunk, the bootstrap resamples blocks of this many positions.
+// With one chunk, the bootstrap resamples blocks of kPositionsPerBlock positions.
 constexpr int kPositionsPerBlock = 64;
 
 // Returns exp(x) for x <= 0, and zero below kSmallestExponent. The result is 2^n e^r with |r| <= log(2) / 2

@@ -17,7 +17,7 @@ struct LogitComparison {
   double kld = 0;      // sum over tokens of p log(p / p'), nats
   double nll = 0;      // -log p'(true token), nats
   double delta_p = 0;  // p'(true token) - p(true token)
-  // The flag is true if both have the same most likely token.
+  // The flag is true if the reference and the cache have the same most likely token.
   bool same_top = false;
 };
 
@@ -33,7 +33,7 @@ struct MetricsSummary {
   // Hold the mean and its bootstrap 95 % interval.
   double kld_mean = 0, kld_lo = 0, kld_hi = 0;
   double kld_median = 0, kld_p99 = 0, kld_p999 = 0, kld_max = 0;
-  // Gives the share of positions at which both have the same most likely token, 0 .. 1.
+  // Gives the share of positions with same_top, 0 .. 1.
   double top1 = 0;
   // Gives the root mean square of delta_p, 0 .. 1.
   double rms_dp = 0;
@@ -42,7 +42,7 @@ struct MetricsSummary {
 // Holds one score per position, chunk after chunk.
 struct PositionScores {
   std::vector<double> kld;
-  // The value is 1 if both have the same most likely token, otherwise 0.
+  // The value is 1 if the reference and the cache have the same most likely token, otherwise 0.
   std::vector<std::uint8_t> same_top;
 };
 

@@ -13,9 +13,9 @@
 namespace kvant {
 namespace {
 
-// RecentRows keeps at least this many tokens whose pages are already sealed.
+// RecentRows keeps at least kSealedTokens tokens whose pages are already sealed.
 constexpr int kSealedTokens = 2 * kPageTokens;
-// After this many checks of a head, the guard watches the layer's next KV head.
+// After kChecksOfAHead checks of a head, the guard watches the layer's next KV head.
 constexpr int kChecksOfAHead = 32;
 
 // Returns how many tokens RecentRows must hold: the newest tokens, which a layer may hold unsealed, and

@@ -31,13 +31,13 @@ namespace kvant {
 inline constexpr double kDivergenceOfSquaredError = 2.2;
 
 struct GuardSettings {
-  // The guard checks each layer in one of this many steps.
+  // The guard checks each layer in one of `every` steps.
   int every = 64;
   std::uint64_t seed = 0;
 };
 
 struct GuardedLayer {
-  // The guard watches this KV head now.
+  // Gives the KV head that the guard watches now.
   int kv_head = 0;
   int checks = 0;
   // Covers all checks of the layer.
@@ -91,7 +91,7 @@ class QualityGuard final : public BackendDecorator, private RowObserver {
     std::shared_ptr<const Plan> plan;
     // Tells whether the step sealed pages.
     bool sealed = false;
-    // Holds the tail before sealing; empty if nothing was sealed, because `cached` then has these pages.
+    // Holds the tail before sealing; empty if nothing was sealed, because `cached` then has the tail's pages.
     DeviceHeadPages tail;
     // Holds all pages that a check may compare.
     DeviceHeadPages cached;

@@ -60,7 +60,7 @@ TEST_P(EverySuite, SaysWhatItIs) {
   for (const int context : GetParam().contexts) EXPECT_EQ(context % 2, 0);
   const auto found = find_suite(GetParam().name);
   ASSERT_TRUE(found.ok());
-  // The comparison of titles fails if another suite has this name.
+  // The comparison of titles fails if another suite has the same name.
   EXPECT_EQ(found->title, GetParam().title);
 }
 

@@ -32,8 +32,9 @@ enum class NeedKind : std::uint8_t {
   sensitivity,
 };
 
-// Returns whether a recipe also works without this constant, though less well. Without sensitivities, the
-// budget buys one format everywhere (bit_allocation.h). Without a metric, all errors of K count alike.
+// Returns whether a recipe also works without a constant of this kind, though less well. Without
+// sensitivities, the budget buys one format everywhere (bit_allocation.h). Without a metric, all errors of K
+// count alike.
 constexpr bool is_optional(NeedKind kind) {
   return kind == NeedKind::sensitivity || kind == NeedKind::metric;
 }
@@ -44,14 +45,14 @@ struct ConstantNeed {
   // Names the array in Constants.
   std::string name;
   std::size_t size = 0;  // F32 numbers
-  // Calibration measures K or V after these transform steps.
+  // Calibration measures K or V after the transform steps in `after`.
   std::vector<std::string> after;
   const TransformKind* step = nullptr;
   const Format* format = nullptr;
   bool operator==(const ConstantNeed&) const = default;
 };
 
-// The maps phi(x) = [softmax(x W1), softmax(x W2)] of KVLinC's correction have this many features, D.
+// The maps phi(x) = [softmax(x W1), softmax(x W2)] of KVLinC's correction have kAdapterFeatures features, D.
 // "adapter/q" holds W1 and W2 of every query head of the group, [G][2][d][D / 2]. "adapter/k" holds W1 and W2
 // of the KV head, [2][d][D / 2].
 inline constexpr int kAdapterFeatures = 256;

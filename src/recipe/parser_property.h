@@ -1,5 +1,5 @@
-// States what must hold for any input of the recipe parsers. The fuzz target and the test of its seeds both
-// call this check.
+// States what must hold for any input of the recipe parsers. The fuzz target and the test of its seeds call
+// the check.
 #pragma once
 
 #include <string>

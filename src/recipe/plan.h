@@ -28,7 +28,7 @@ struct SidePlan {
 
 struct HeadPlan {
   SidePlan k, v;
-  // The flag is true if KVLinC's correction covers this layer and calibration left the correction on for the
+  // The flag is true if KVLinC's correction covers the layer and calibration left the correction on for the
   // head.
   bool corrected = false;
   const SidePlan& side(Side s) const { return s == Side::key ? k : v; }
@@ -90,7 +90,7 @@ struct Plan {
 // side's default.
 const SideRecipe& side_of(const Recipe& recipe, Side side, int layer, int kv_head);
 
-// Returns an error if resolve() would refuse the recipe on this model whatever constants calibration finds.
+// Returns an error if resolve() would refuse the recipe on the model whatever constants calibration finds.
 Status check_recipe(const Recipe& recipe, const Geometry& geometry);
 
 // Returns the format of unsealed tokens if the recipe of a resolved plan names none. A cache that stores

@@ -97,7 +97,7 @@ struct Recipe {
   int sink = 0;
   // The newest tokens stay unquantized: a multiple of kPageTokens tokens.
   int window = 0;
-  // A prompt block has this many tokens: a multiple of kPageTokens, or kPrefillAll.
+  // Gives the tokens of a prompt block: a multiple of kPageTokens, or kPrefillAll.
   int prefill = kPageTokens;
   PromptAttention prompt = PromptAttention::exact;
   // Sets the share of tokens that VQuant's protection keeps unquantized (rho): 0 .. 0.5.
@@ -114,7 +114,7 @@ struct Recipe {
   Softmax softmax = Softmax::exact;
   // `integer` takes only formats of integers and rounds q and P to INT8.
   Products products = Products::real;
-  // V of a tile is not read if all its softmax weights are smaller than this threshold (Sparse V's tau).
+  // V of a tile is not read if all its softmax weights are smaller than `skip` (Sparse V's tau).
   double skip = 0;
   Correction correction = Correction::none;
   // Selects the layers with the correction (KVLinC, Table 6).

@@ -16,7 +16,7 @@
 namespace kvant {
 namespace {
 
-// A window may have this many tokens. The limit keeps sums of token indices far from overflow.
+// A window may have kLargestWindow tokens. The limit keeps sums of token indices far from overflow.
 constexpr int kLargestWindow = 1 << 24;
 
 // Sets a side for all layers and heads. Earlier overrides of the side are discarded.

@@ -25,8 +25,8 @@ std::string to_string(const LayerRange& layers);
 
 // Returns whether `key` starts like an override, k@... or v@...
 bool is_override_key(const std::string& key);
-// Parses `key`, which is k@LAYER, k@FIRST-LAST, k@LAYER.HEAD or k@FIRST-LAST.HEAD, or one of these with v.
-// `side` is the text after '='.
+// Parses `key`, which is k@LAYER, k@FIRST-LAST, k@LAYER.HEAD or k@FIRST-LAST.HEAD, or one of the four forms
+// with v instead of k. `side` is the text after '='.
 Result<SideOverride> parse_override(const std::string& key, const std::string& side);
 // Returns the text before '='.
 std::string override_key(const SideOverride& override);

@@ -10,8 +10,8 @@
 
 namespace kvant {
 
-// Returns everything that `recipe` needs on a model of this geometry, in the right sizes and with harmless
-// values. Transforms are identities; codebooks and adapters are constant. Attention with these constants
+// Returns everything that `recipe` needs on a model with the geometry, in the right sizes and with harmless
+// values. Transforms are identities; codebooks and adapters are constant. Attention with stand-in constants
 // would be meaningless. Overrides must lie within the geometry.
 std::shared_ptr<const Constants> stand_in_constants(const Recipe& recipe, const Geometry& geometry);
 

@@ -7,7 +7,7 @@ namespace kvant {
 namespace {
 
 // Turns a built-in name with items, such as "kvant-4bit,sink=8", into the uncalibrated recipe's name with
-// these items: "uniform-4bit,sink=8". Returns "" if there are no items, or if the name is not a built-in
+// equal items: "uniform-4bit,sink=8". Returns "" if there are no items, or if the name is not a built-in
 // recipe's.
 std::string name_with_items(const std::string& asked, const Geometry& geometry) {
   const std::size_t comma = asked.find(',');

@@ -15,7 +15,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// A step has at most this many tokens. The limit bounds the memory for activations.
+// A step has at most kPromptChunk tokens. The limit bounds the memory for activations.
 constexpr int kPromptChunk = 512;
 
 double seconds_since(Clock::time_point start) {

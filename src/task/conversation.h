@@ -66,8 +66,8 @@ class Conversation {
   Result<AnswerEnd> generate(GenerationOptions options, const std::atomic<bool>& interrupted,
                              const std::function<void(const std::string&)>& print);
   // Uses LongRoPE's factors for long sequences from the first token on. A sequence that is kept in a file or
-  // watched by a guard needs this, because it cannot be read again. Other sequences begin with the factors
-  // for short ones, and are read again when they outgrow them.
+  // watched by a guard must use the long factors, because the sequence cannot be read again. Other sequences
+  // begin with the factors for short ones, and are read again when they outgrow them.
   void use_long_rope() { short_rope_ = begins_short_ = false; }
   // Forgets everything but the figures.
   void restart();
@@ -111,7 +111,7 @@ class Conversation {
   std::optional<AnswerEnd> end_;
   // The flag is true if sequences begin with LongRoPE's factors for short sequences.
   bool begins_short_;
-  // True while this sequence uses the factors for short sequences.
+  // The flag is true while the sequence uses LongRoPE's factors for short sequences.
   bool short_rope_;
   // Limits the completion's tokens; -1 means no limit.
   int max_tokens_ = -1;

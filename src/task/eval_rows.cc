@@ -8,7 +8,7 @@
 namespace kvant {
 namespace {
 
-// The control row runs this many tokens per step.
+// The control row runs kControlStep tokens per step.
 constexpr int kControlStep = 128;
 
 Result<EvalRow> parse_row(const SuiteRow& row, int step_tokens) {

@@ -56,7 +56,8 @@ struct Evaluation::Running {
 Result<Evaluation> Evaluation::make(const EvaluationOptions& options) {
   Evaluation evaluation;
   evaluation.options_ = options;
-  // Some of these files are needed only after other rows have run, so a missing file is reported now.
+  // A row's calibration text is needed only after the rows before it have run, so a missing file is reported
+  // now.
   for (const std::string& file : options.calibrate_on) {
     if (const auto text = read_text_file(file); !text.ok()) return text.error();
   }

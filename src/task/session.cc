@@ -25,7 +25,7 @@
 namespace kvant {
 namespace {
 
-// A model's steps take this many bytes on a device in addition to weights and caches. The reserve holds
+// A model's steps take kDeviceReserve bytes on a device in addition to weights and caches. The reserve holds
 // activations of batches, ggml's pool, tables and partial sums of attention, and the unused part of the slabs
 // by which caches grow.
 constexpr std::int64_t kDeviceReserve = std::int64_t{1} << 30;

@@ -80,7 +80,7 @@ class Session {
   Status check_cache_memory(const std::string& what, std::int64_t bytes, std::int64_t host_bytes = 0) const;
 
  private:
-  // Resolves a recipe with these constants and places the plan where the backend reads pages.
+  // Resolves a recipe with `constants` and places the plan where the backend reads pages.
   Result<PlacedPlan> resolve_for(const AttentionBackend& backend, const Recipe& recipe,
                                  std::shared_ptr<const Constants> constants) const;
   // Does what preview() does, for any backend and without -v and --strict.

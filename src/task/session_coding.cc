@@ -18,7 +18,7 @@
 namespace kvant {
 namespace {
 
-// The predictor learns from this many pieces, spread over the text.
+// The predictor learns from kPieces pieces of kPieceTokens tokens, spread over the text.
 constexpr int kPieces = 8, kPieceTokens = 2048;
 
 bool is_predicted_anywhere(const Plan& plan) {
@@ -121,7 +121,7 @@ Result<std::shared_ptr<const SequenceCoder>> learned_sequence_coder(const Sessio
   if (!predictor.ok()) return predictor.error();
   const std::vector<std::byte> bytes = write_predictor(*plan, *predictor);
   if (is_kept) KVANT_RETURN_IF_ERROR(write_whole_file(path, {std::span(bytes)}));
-  // Later runs read these bytes, so this run uses what they give.
+  // Later runs read the stored bytes, so this run uses the predictor that the bytes give.
   auto read = read_predictor(*plan, bytes);
   if (!read.ok())
     return error("the predictor of {} can't be read back: {}", label(plan->recipe), read.error().message);

@@ -18,8 +18,8 @@ inline constexpr const char* kCompactCoding = "compact";
 // constants.
 std::string predictor_path(const SessionIdentity& identity);
 
-// Returns the coder of the predictor in that file, or null without a file. An unusable file also gives null,
-// and stderr says why.
+// Returns the coder of the predictor in the file that predictor_path() names, or null if the file does not
+// exist. An unusable file also gives null, and stderr says why.
 std::shared_ptr<const SequenceCoder> find_sequence_coder(const PlacedPlan& plan,
                                                          const SessionIdentity& identity);
 

@@ -8,7 +8,7 @@
 namespace kvant {
 namespace {
 
-// A step has at most this many tokens. The limit bounds the memory for logits.
+// A step has at most kScoredStep tokens. The limit bounds the memory for logits.
 constexpr int kScoredStep = 128;
 
 }  // namespace

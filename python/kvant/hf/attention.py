@@ -29,5 +29,5 @@ def register() -> None:
     from transformers.masking_utils import flash_attention_mask
 
     AttentionInterface.register("kvant", kvant_attention)
-    # With this mask function, the mask is None if there is no padding.
+    # With flash_attention_mask, the mask is None if there is no padding.
     AttentionMaskInterface.register("kvant", flash_attention_mask)

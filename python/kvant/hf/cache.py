@@ -27,8 +27,8 @@ from kvant.torch.library import current
 
 HEAD_SIZES = (64, 128, 256)
 MAX_GROUP, MAX_KV_HEADS = 16, 64
-# For these model types RoPE rotates neighbouring channels together. For other types it rotates channel i with channel i
-# + half.
+# In models of the types TURNS_NEIGHBOURS, RoPE rotates neighbouring channels together. For other types it rotates
+# channel i with channel i + half.
 TURNS_NEIGHBOURS = ("cohere", "cohere2", "ernie4_5", "glm", "glm4", "helium")
 # A cache grows by at least SPARE_PAGES pages per sequence, which is room for 1024 tokens, and by at least a share of
 # 1 / GROWTH.
@@ -101,7 +101,7 @@ class KvantCache(Cache):
 
     def _forget(self) -> None:
         self.n_sequences, self._n_pages = 0, 0
-        # All layers are on this device.
+        # All layers are on _device.
         self._device: torch.device | None = None
         # Counts the tokens per sequence after the step, including padding.
         self._n_padded = 0
@@ -112,7 +112,7 @@ class KvantCache(Cache):
         self._attention: PieceAttention | None = None
         # Holds the graphs that were captured for the current blocks.
         self._graphs_here: DecodeGraphs | None = None
-        # Holds the graphs if they run this step.
+        # Holds the graphs if they run the current step.
         self._graphs: DecodeGraphs | None = None
         # Holds the rows among the step's [batch * new] that are not padding, as int64. None means all rows.
         self._rows: torch.Tensor | None = None
@@ -331,7 +331,7 @@ class KvantLayer(CacheLayerMixin):
         if not self._cache.uses_kvant_attention:
             with self._cache.on(key_states.device):
                 return self._cache.rows_for_other_attention(self, key_states, value_states)
-        # transformers calls the attention function next, which finds the cache through this attribute.
+        # transformers calls the attention function next, which finds the cache through `kvant_layer`.
         key_states.kvant_layer = self
         return key_states, value_states
 

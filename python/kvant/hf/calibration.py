@@ -82,7 +82,7 @@ def _check_writable(path: pathlib.Path) -> None:
 
 
 def _tokens_of(tokenizer: Any, text: str, n_vocab: int) -> tuple[npt.NDArray[np.int32], int]:
-    """Returns the tokens of the text, and the token that begins texts for this model, or -1."""
+    """Returns the tokens of the text, and the token that begins the model's texts, or -1."""
     if not callable(tokenizer):
         tokens = np.asarray(tokenizer)
         if tokens.ndim != 1 or tokens.dtype.kind not in "iu":

@@ -8,7 +8,7 @@ import torch
 Turns = list[tuple[int, int, float]]
 
 PROBED_SHIFT = 3  # tokens
-# A rotation fits a layer if the queries' relative error is at most this number. BF16's rounding through all layers
+# A rotation fits a layer if the queries' relative error is at most MOST_RESIDUAL. BF16's rounding through all layers
 # causes about 0.01.
 MOST_RESIDUAL = 0.1
 

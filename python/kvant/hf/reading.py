@@ -47,7 +47,7 @@ class _ReadingLayer(CacheLayerMixin):
 
     def update(self, key_states, value_states, *args, **kwargs):
         self._n_tokens += key_states.shape[-2]
-        # transformers calls the attention function next, which finds the cache through this attribute.
+        # transformers calls the attention function next, which finds the cache through `kvant_layer`.
         key_states.kvant_layer = self
         return key_states, value_states
 

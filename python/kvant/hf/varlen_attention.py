@@ -45,7 +45,7 @@ def flash(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, row_bounds:
     return out, lse
 
 
-# The scores of this many rows are in memory at one time.
+# The scores of ROWS_TOGETHER rows are in memory at one time.
 ROWS_TOGETHER = 256
 
 

@@ -19,7 +19,7 @@ from kvant.paged.sink_layout import SinkLayout
 
 SIDES = 2
 BF16_BYTES = 2
-# Tail pages are found and copied in units of this many bytes or more.
+# Tail pages are found and copied in units of at least ALIGNMENT bytes.
 ALIGNMENT = 512
 
 

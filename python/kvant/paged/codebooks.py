@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-# Each head's codebook begins at a multiple of this many numbers.
+# Each head's codebook begins at a multiple of ALIGNMENT numbers.
 ALIGNMENT = 128
 # Half precision has no larger number.
 LARGEST = 65504.0

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-# No scale is below this share of the head's largest scale, because a dead channel would otherwise be blown up. The
+# No scale is below SMALLEST_SHARE of the head's largest scale, because a dead channel would otherwise be blown up. The
 # engine has the same rule.
 SMALLEST_SHARE = 1e-3
 

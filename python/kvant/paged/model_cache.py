@@ -16,7 +16,7 @@ from kvant.paged.sequence_layout import SequenceLayout
 from kvant.paged.sink_layout import UNIT_BYTES
 
 MAX_TABLE_ENTRY = 2**31 - 1
-# A sequence has at most this many queries in one call.
+# A sequence has at most MAX_QUERIES queries in one call.
 MAX_QUERIES = 8
 
 

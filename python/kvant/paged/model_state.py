@@ -35,11 +35,11 @@ class Step:
     # The flag is true if decoded requests may have several rows.
     has_drafts: bool = False
     prefill: prefill.PrefillStep | None = None
-    # The quality guard makes this check in the step.
+    # `check` is the check that the quality guard makes in the step.
     check: Check | None = None
     # Holds the address of the blocks of the layer to check.
     checked: int = 0
-    # The first layer makes this object, so a captured step makes it again in each replay.
+    # The first layer makes `_decode`, so each replay of a captured step makes the object again.
     _decode: decode.DecodeStep | None = field(default=None, repr=False)
 
     @property

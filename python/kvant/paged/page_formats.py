@@ -24,7 +24,7 @@ class PageFormats:
         self.block_bytes = sum(sizes)  # bytes of 128 tokens of all heads
         # If all heads have equal formats, the distances between pages of heads and sides are constant.
         self.offsets = {} if self._are_mixed else dict(head_offset=sum(sizes[:SIDES]), side_offset=sizes[0])
-        # Structures of the library point to these arrays, so the arrays must live as long as this object.
+        # Structures of the library point to _begins and _names, so the arrays must live as long as this object.
         self._begins = (ctypes.c_int64 * len(sizes))(*(sum(sizes[:i]) for i in range(len(sizes))))
         self._names = [(ctypes.c_char_p * len(heads))(*(pair[side].encode() for pair in heads)) for side in range(SIDES)]
 

@@ -18,10 +18,10 @@ from kvant.paged.device_arrays import DeviceArrays
 from kvant.paged.model_cache import ModelCache
 from kvant.paged.scratch_pages import ModelRows, PrefillStep, ScratchPages
 
-# A call reads at most this many pages of earlier steps. The library unpacks these pages into tiles as large as BF16
+# A call reads at most MOST_PAGES pages of earlier steps. The library unpacks the pages into tiles as large as BF16
 # rows, or half as large for integers.
 MOST_PAGES = 512
-# The workspace needs this many bytes in addition to tiles.
+# The workspace needs WORKSPACE_BYTES in addition to tiles.
 WORKSPACE_BYTES = 32 << 20
 
 
@@ -29,7 +29,7 @@ WORKSPACE_BYTES = 32 << 20
 class Call:
     """Holds what all layers share in one call. Arrays are int32 and on the device."""
 
-    # Selects the rows of this call among the step's prefilled rows.
+    # `rows` selects the call's rows among the step's prefilled rows.
     rows: slice
     shape: PromptShape
     table: torch.Tensor  # [n_seqs, pages], blocks of the sealed pages

@@ -27,7 +27,7 @@ WATCHED_PAGES = 2
 FIRST_CHECKS = 4
 RARELY = 16
 REPORT_SECONDS = 15.0
-# The engine's guard warns at these values too (docs/guide/tune.md).
+# The engine's guard warns at equal values (docs/guide/tune.md).
 BROKEN_ERROR, BROKEN_RATIO = 0.7, 4.0
 NATS_PER_SQUARED_ERROR, MANY_NATS = 2.2, 1.0
 CHECKS_TO_WARN = 3  # checks of each layer

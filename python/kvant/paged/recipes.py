@@ -16,9 +16,9 @@ from dataclasses import dataclass, field, replace
 from kvant.paged.sink_layout import MAX_SINK
 
 EXACT, FLASHQ = "exact", "flashq"
-# Formats with codebooks begin with these letters.
+# Names of formats with codebooks begin with "vq", "pq" or "nvq".
 CODEBOOK_FORMATS = ("vq", "pq", "nvq")
-# Recipes with these keys have formats that differ by layer or head.
+# Recipes with a key that matches BY_LAYER have formats that differ by layer or head.
 BY_LAYER = re.compile(r"(?:budget|ladder|mix|mix_[kv]|mix_metric|[kv]@.*)")
 _SIDE = re.compile(r"(?:([a-z0-9+]+):)?([a-z][a-z0-9_-]*)")
 _STEPS = {"k": ([], ["hadamard"], ["smooth"], ["smooth", "hadamard"]), "v": ([], ["hadamard"])}

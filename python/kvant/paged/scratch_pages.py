@@ -44,7 +44,7 @@ class PrefillStep:
     leaving_units: torch.Tensor
     # The value is None if a request starts within a page, or if rows must be changed or read several times.
     in_place: InPlace | None
-    # The first layer's attention stores this object for the other layers.
+    # The first layer's attention stores `attention` for the other layers.
     attention: Any = field(default=None, repr=False)
 
 

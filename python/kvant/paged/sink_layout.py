@@ -19,7 +19,7 @@ PIECE_BYTES = 512
 KEY_BYTES = 64  # bytes of a token in a piece
 VALUE_BYTES = 16  # bytes of two tokens in each VALUE_PERIOD
 VALUE_PERIOD = 64
-# Pages begin at multiples of this many bytes.
+# Pages begin at multiples of UNIT_BYTES.
 UNIT_BYTES = 16
 
 

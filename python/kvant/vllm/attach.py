@@ -118,7 +118,7 @@ def windowed_spec(original_spec: Callable[..., Any], vllm_config):
     try:
         spec = original_spec(vllm_config)
         page_bytes = spec.page_size_bytes if spec is not None else block_bytes
-    # vLLM raises this error if pages do not fit into blocks.
+    # vLLM raises AssertionError if pages do not fit into blocks.
     except AssertionError:
         page_bytes = None
     if page_bytes != block_bytes:

@@ -21,7 +21,7 @@ HEAD_SIZES = (64, 128, 256)
 ACTIVATIONS = (torch.bfloat16, torch.float16)
 MAX_GROUP = 16
 MAX_KV_HEADS = 64
-# Clearer reasons replace these reasons of the base class.
+# KvantBackend gives clearer reasons in place of the base class's REPLACED_REASONS.
 REPLACED_REASONS = ("head_size not supported", "dtype not supported", "kv_cache_dtype not supported",
                     "block_size not supported", "compute capability not supported", "sliding window not supported")
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from kvant.paged.quality_guard import GuardReport
 
-# The first process of a server sets this environment variable.
+# The first process of a server sets the environment variable KVANT_GUARD_FOLDER.
 FOLDER = "KVANT_GUARD_FOLDER"
 METRICS = {
     "kvant_guard_attention_error": "Relative error of attention outputs by quantization, root mean square over layers",

@@ -51,7 +51,8 @@ class KvantSealedSpec(FullAttentionSpec):
 
     @classmethod
     def merge(cls, specs):
-        # vLLM calls merge() to find out whether specifications can be merged, and expects this exception if not.
+        # vLLM calls merge() to find out whether specifications can be merged, and expects an AssertionError if they
+        # cannot.
         if any(spec != specs[0] for spec in specs):
             raise AssertionError("kvant: all layers must have the same KV heads, head size and recipe")
         return specs[0]

@@ -26,10 +26,10 @@ inline int head_group(int left) {
 using kvant::kMaxHeadDim;
 using kvant::kPageTokens;
 
-// Numbers of queries and weights are at most this large, which keeps both of their bytes within -128 .. 127.
+// Numbers of queries and weights are at most kMaxNumber, which keeps both of their bytes within -128 .. 127.
 inline constexpr int kMaxNumber = 32512;
-// If a sum covers more channels than this, its numbers are at most half as large, so the sum fits into 32
-// bits.
+// If a sum covers more than kNarrowHeadDim channels, its numbers are at most half of kMaxNumber, so the sum
+// fits into 32 bits.
 inline constexpr int kNarrowHeadDim = 256;
 constexpr int max_query_number(int channels) {
   return channels > kNarrowHeadDim ? kMaxNumber / 2 : kMaxNumber;

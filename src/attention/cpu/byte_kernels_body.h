@@ -157,7 +157,8 @@ void with_kind(const kvant::cpu::CodePage& page, const Run& run) {
       }
     case kvant::CodeMeaning::vector:
       if constexpr (Isa::kLargeTables) return with_vectors<Isa>(page, run);
-      // Codes of vectors are looked up before without large tables, so this branch is never taken.
+      // Without large tables, codes of vectors are looked up before the kernel runs, so the branch is never
+      // taken.
       [[fallthrough]];
     case kvant::CodeMeaning::wide_vector:
       if (page.group_channels == 1) return run(KindOf<LookedUp<Isa, 1>>{});

@@ -67,7 +67,7 @@ class PageProducts {
   const std::vector<float>* q_scale_ = nullptr;
   Products products_ = Products::real;
 
-  // The first kernel prefetches these bytes.
+  // The first kernel prefetches the bytes of next_.
   NextBytes next_;
   CodeScheme scheme_;  // scheme of the current page
   CodeParameters parameters_;

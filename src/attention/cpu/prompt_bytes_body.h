@@ -68,7 +68,7 @@ KVANT_INLINE typename F::Lanes power_polynomial(typename F::Lanes f) {
   return F::multiply_add(p, f, F::fill(0.99992807F));
 }
 
-// Tokens with a logarithm below this are not seen.
+// A query does not see tokens with a logarithm below kNothing.
 constexpr float kNothing = -1e30F;
 
 template <class Isa>

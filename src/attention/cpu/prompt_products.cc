@@ -18,11 +18,11 @@ namespace {
 // the first-level cache.
 constexpr int kRowsAtOnce = 48;
 
-// Adding this constant to a number of at most 2^22 rounds the number, and leaves the result in the lowest
-// bits of the sum.
+// Adding kRounding to a number of at most 2^22 rounds the number, and leaves the result in the lowest bits of
+// the sum.
 constexpr float kRounding = 0x1.8p23F;
 
-// The scale of a token's V is at least this share of the page's largest scale, which keeps its inverse
+// The scale of a token's V is at least kLeastShare of the page's largest scale, which keeps its inverse
 // finite.
 constexpr float kLeastShare = 0x1p-40F;
 
@@ -53,7 +53,7 @@ KVANT_SIMD_CLONES void pack_rows(const float* x, std::ptrdiff_t stride, const fl
   }
 }
 
-// Transposes [rows, columns] to [columns, rows]; both are multiples of 4.
+// Transposes [rows, columns] to [columns, rows]; rows and columns are multiples of 4.
 void transpose(const std::uint32_t* from, int rows, int columns, std::uint32_t* to) {
   for (int row = 0; row < rows; row += 4) {
     for (int column = 0; column < columns; ++column) {

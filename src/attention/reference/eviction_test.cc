@@ -174,7 +174,7 @@ TEST(Eviction, OfAllButTheProtectedKeepsTheHeavyHitters) {
   EXPECT_EQ(evicted_by_cache(all.head(0, 0, 0)), gone);
 }
 
-// In these values, no query attends to the tokens of page 1.
+// Returns values with which no query attends to the tokens of page 1.
 std::vector<float> values_with_a_dull_page(int layer, int head, int kind, int token) {
   auto row = values_of(layer, head, kind, token);
   if (kind == kKeyRows && token / kPageTokens == 1) std::fill(row.begin(), row.end(), -1.0F);

@@ -18,9 +18,9 @@ inline constexpr int kTokens = 900;
 // Channels 0 .. 9 of K hold the bits of a token's level, which BF16 represents exactly.
 inline constexpr int kBits = 10;
 inline constexpr double kStep = 0.012;
-// With this seed, no two scores are close to each other at a choice.
+// With kSeed, no two scores are close to each other at a choice.
 inline constexpr unsigned kSeed = 3;
-// Queries ignore this channel.
+// Queries ignore channel kOutlier.
 inline constexpr int kOutlier = 12;
 
 // Returns a token's level among kTokens levels. No two tokens of a head share a level.

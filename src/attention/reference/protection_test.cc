@@ -40,7 +40,7 @@ std::set<int> protected_by_definition(int kv_head, int n, const Rules& rules) {
   int beyond_sink = 0;
   for (int end = kPageTokens; end <= n; end += kPageTokens) {
     scores.end_page(end);
-    // The page that is sealed at this length.
+    // `page` is the page that is sealed at length `end`.
     const int page = (end - rules.window) / kPageTokens - 1;
     if (page < 0) continue;
     const int page_end = (page + 1) * kPageTokens;

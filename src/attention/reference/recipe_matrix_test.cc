@@ -100,7 +100,8 @@ std::vector<double> stored_attention(const Geometry& g, const Cache& cache, Sequ
   return out;
 }
 
-// The outputs of recipes with fewer than 2 bits must have at least this cosine. Outputs of zeros have none.
+// The outputs of recipes with fewer than 2 bits must have at least the cosine kLeastCosine. Outputs of zeros
+// have none.
 constexpr double kLeastCosine = 0.5;
 
 double cosine(const std::vector<double>& a, const std::vector<double>& b) {
@@ -305,7 +306,7 @@ const char* const kFeatures[] = {
     "prompt=sage",
 };
 
-// Returns whether a plan refuses this pair of features; plan_test.cc tests the refusals.
+// Returns whether a plan refuses the features a and b together; plan_test.cc tests the refusals.
 bool is_refused(std::string_view a, std::string_view b) {
   return (a.starts_with("correction") && b.starts_with("evict")) ||
          (a.ends_with("products=integer") && b.starts_with("prompt"));

@@ -19,7 +19,7 @@ struct RecordQuestion {
 };
 
 struct LimitDocument {
-  // The document, its longest question and that question's answer fill this many tokens.
+  // The document, its longest question and the answer to the longest question fill `context` tokens.
   int context = 0;
   Tokens tokens;
   std::vector<RetrievalQuestion> needles;
@@ -36,7 +36,7 @@ struct LimitOptions {
   std::uint64_t seed = 1;
 };
 
-// A record may have at most this many tokens.
+// A record may have at most kRecordTokens tokens.
 inline constexpr int kRecordTokens = 64;
 
 // Makes one document for each context with enough room for the facts and an answer. The documents use the

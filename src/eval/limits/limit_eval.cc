@@ -13,7 +13,7 @@
 namespace kvant {
 namespace {
 
-// A cache breaks if it loses more than this share of the reference's right answers.
+// A cache breaks if it loses more than kLostShare of the reference's right answers.
 constexpr double kLostShare = 0.1;
 
 // Holds the answers of one source about one document.

@@ -23,7 +23,7 @@ struct RetrievalQuestion {
 Result<RetrievalQuestion> encode_question(const ChatEncoder& encoder, const FactQuestion& asked);
 
 struct RetrievalDocument {
-  // The document, its longest question and that question's answer fill this many tokens.
+  // The document, its longest question and the answer to the longest question fill `context` tokens.
   int context = 0;
   // Numbers the documents of one context from 0.
   int number = 0;
@@ -33,7 +33,7 @@ struct RetrievalDocument {
 
 struct RetrievalOptions {
   std::vector<int> contexts = {2048, 4096, 8192};
-  // Each context has this many documents; their pass keys are hidden at evenly spaced depths.
+  // Each context has `documents` documents; their pass keys are hidden at evenly spaced depths.
   int documents = 3;
   std::uint64_t seed = 1;
 };

@@ -31,7 +31,7 @@ TEST_F(RetrievalDocuments, FillTheirContextAndNoMore) {
       longest = std::max(longest, question.prompt.size() + question.answer.size());
     const int taken = static_cast<int>(document.tokens.size() + longest);
     EXPECT_LE(taken, document.context);
-    // The longest sentence of this text has 7 tokens.
+    // The longest sentence of the text has 7 tokens.
     EXPECT_GT(taken, document.context - 10);
   }
 }

@@ -8,8 +8,8 @@
 namespace kvant {
 namespace {
 
-// Sentences have at most this many tokens. Facts are placed between sentences, so long sentences would make
-// their depths imprecise.
+// Sentences have at most kLongestSentence tokens. Facts are placed between sentences, so long sentences would
+// make their depths imprecise.
 constexpr std::size_t kLongestSentence = 64;
 
 bool is_space(char c) {

@@ -22,8 +22,7 @@ std::vector<RetrievalDocument> one_document() {
   return {document};
 }
 
-// The source "right" predicts the next number of a count; the source "wrong" predicts the number after that
-// one.
+// The source "right" predicts the next number of a count; the source "wrong" skips a number.
 TEST(RetrievalEval, ScoresWhatGreedyDecodingWouldSay) {
   std::vector<std::unique_ptr<LogitSource>> sources;
   sources.push_back(std::make_unique<ScriptedSource>("right", 1));
