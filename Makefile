@@ -36,6 +36,7 @@ format: ## format all sources in place
 	find src -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh' | xargs clang-format -i
 
 lint: ## check formatting, run clang-tidy, count what prose could do better
+	@scripts/setup.sh libraries
 	@scripts/lint.sh
 
 docs: ## build the site of the documentation into build/site; broken links and missing pages fail
