@@ -10,10 +10,10 @@ write a call (tool_choice auto) or must write one (required). The tool's true re
 result up. The conversation grows to about 16,000 tokens. After half of the turns the server gets SIGTERM and is started
 again on the same folder. All requests are greedy and carry the whole conversation, as agents' requests do.
 
-For both requests of each turn, the script prints the prompt's tokens, how many of them the cache had, and the time to
-the first token. For each depth it prints how many calls were valid and how many were exactly what was asked. A valid
-message has one call of an offered tool whose arguments fit the schema. A failed call counts against the cache, and the
-conversation continues with the right call.
+The script prints three figures for both requests of each turn: the prompt's tokens, how many tokens the cache had, and
+the time to the first token. For each depth it prints how many calls were valid and how many were exactly what was
+asked. A valid message has one call of an offered tool whose arguments fit the schema. A failed call counts against the
+cache, and the conversation continues with the right call.
 """
 import argparse
 import json

@@ -184,18 +184,20 @@ class Model:
                  calibration: str | os.PathLike[str] = "", device: str = "cpu", threads: int | None = None,
                  backend: str | None = None, strict: bool = False, chat_template: str | os.PathLike[str] = "",
                  draft_max: int = 15):
-        """kv: a recipe as `kvant run --kv` takes it: a name, a name with values ("kivi-2bit,window=0"), formats
+        """Opens the GGUF file at `path`. Raises `Error` if the file or the recipe cannot be used.
+
+        kv is a recipe as `kvant run --kv` takes it: a name, a name with values ("kivi-2bit,window=0"), formats
         ("k=hadamard:ch4g128,v=hadamard:tok4g128,sink=4") or a file.
-        context: the maximum number of tokens of a text; 0: the trained context, or more if a text needs it.
-        calibration: a file of `kvant calibrate -o`. If it is empty, the file in the user's cache folder is used; a
-        recipe that cannot work without calibration makes one now.
-        device: "cpu", "cuda", or "cuda:1" for the second GPU, which then holds the model and its caches
+        context is the maximum number of tokens of a text. 0 selects the trained context, or more if a text needs more.
+        calibration is a file of `kvant calibrate -o`. An empty text selects the file in the user's cache folder. If
+        that file is missing, a recipe that cannot work without calibration is calibrated now.
+        device is "cpu", "cuda", or "cuda:1" for the second GPU. The device holds the model and its caches
         (docs/guide/gpu.md).
-        backend: how the CPU attends; None: "cpu", the fastest code.
-        strict: makes a fall-back to something slower an error.
-        chat_template: a file with a Jinja template, instead of the model's own.
-        draft_max: the most tokens of a draft that a step verifies (docs/guide/speculative-decoding.md); 0: no
-        speculative decoding."""
+        backend names the code with which the CPU attends; None selects "cpu", the fastest code.
+        strict makes a fall-back to something slower an error.
+        chat_template is a file with a Jinja template that replaces the model's own template.
+        draft_max is the largest number of drafted tokens that a step verifies (docs/guide/speculative-decoding.md). 0
+        disables speculative decoding."""
         self._opened = _engine.Model.open(os.fsdecode(path), _text("kv", kv), _checked("context", context, 0, _MAX_TOKENS),
                                           os.fsdecode(calibration), device, _backend(device, backend, "cpu"), _threads(threads),
                                           bool(strict), os.fsdecode(chat_template),
@@ -231,18 +233,19 @@ class Model:
                  temperature: float = 0.0, top_k: int = 40, top_p: float = 0.95, min_p: float = 0.05, seed: int = 0,
                  presence_penalty: float = 0.0, frequency_penalty: float = 0.0, repeat_penalty: float = 1.0,
                  logprobs: bool = False) -> Answer:
-        """Continues a text, or tokens [n]. generate() reads the prompt; iterating over the result, or reading one of its
-        properties, generates the completion.
+        """Continues a text, or tokens [n]. generate() reads the prompt. Iterating over the result, or reading one of
+        its properties, generates the completion.
 
-        max_tokens: -1: until the model ends.
-        stop: texts that end the completion and do not belong to it.
-        temperature: 0: always the likeliest token. Otherwise a token is drawn from the top_k likeliest (0: all), from
-        the smallest set with the probability top_p, and from those at least min_p times as likely as the likeliest. The
-        same seed draws the same tokens.
-        presence_penalty, frequency_penalty: subtracted from the logit of a token in the completion, once and for each
-        occurrence.
-        repeat_penalty: divides the positive logits of the last 64 tokens of prompt and completion, and multiplies
-        negative ones."""
+        max_tokens limits the completion; with -1 the model decides when to end.
+        stop is a text, or several, that end the completion and do not belong to the completion.
+        temperature 0 always takes the likeliest token. Otherwise a token is drawn from the tokens that three limits
+        leave: top_k keeps the top_k likeliest tokens (0 keeps all), top_p the smallest set with the probability top_p,
+        and min_p the tokens at least min_p times as likely as the likeliest. Equal seeds draw equal tokens.
+        presence_penalty is subtracted once from the logit of a token that the completion contains; frequency_penalty is
+        subtracted for each occurrence.
+        repeat_penalty divides the positive logits of the last 64 tokens of prompt and completion, and multiplies their
+        negative logits.
+        logprobs=True keeps the log-probabilities of the completion's tokens."""
         tokens = self.tokenizer.encode(prompt) if isinstance(prompt, str) else _token_array(prompt)
         stops = [] if stop is None or stop == "" else [_text("a stop text", x) for x in _several(stop)]
         if "" in stops:
@@ -256,10 +259,11 @@ class Model:
                                      _checked("seed", seed, 0, 2**32 - 1)), bool(logprobs), self._process)
 
     def chat(self, messages: str | Sequence[Mapping[str, str]], **options: Any) -> Answer:
-        """Generates the model's next turn in a conversation. The model's chat template turns `messages` into the prompt.
+        """Generates the model's next turn in a conversation. The model's chat template turns `messages` into the
+        prompt.
 
-        messages: the user's message, or a list of {"role": "system" | "user" | "assistant", "content": TEXT}.
-        options: the options of `generate`."""
+        messages is the user's message, or a list of {"role": "system" | "user" | "assistant", "content": TEXT}. options
+        are the options of `generate`."""
         if isinstance(messages, str):
             messages = [{"role": "user", "content": messages}]
         if not isinstance(messages, Sequence):
@@ -275,8 +279,8 @@ class Model:
         return self.generate(self._model.chat_prompt(turns), **options)
 
     def score(self, text: str | npt.ArrayLike) -> npt.NDArray[np.float64]:
-        """Scores a text, or tokens [n]: the natural logarithm of each token's probability given those before it,
-        float64 [n - 1]. The cache is filled as in decoding."""
+        """Scores a text, or tokens [n]. Returns the natural logarithm of each token's probability given the tokens
+        before that token, float64 [n - 1]. The cache is filled as in decoding."""
         return self._model.score(self.tokenizer.encode(text) if isinstance(text, str) else _token_array(text))
 
     def plan(self, context: int = 0, batch: int = 1) -> dict[str, Any]:
@@ -291,8 +295,8 @@ class Model:
 def plan(path: str | os.PathLike[str], kv: str = "kvant-4bit", *, context: int = 0, batch: int = 1,
          calibration: str | os.PathLike[str] = "", device: str = "cpu", backend: str | None = None) -> dict[str, Any]:
     """Returns the size of a model's cache and what fits into memory, as `kvant info --json` writes it
-    (docs/reference/json.md). The figures are for `batch` sequences of `context` tokens (0: the trained context) on
-    `device`."""
+    (docs/reference/json.md). The figures are for `batch` sequences of `context` tokens on `device`. A context of 0
+    selects the trained context."""
     return json.loads(_engine.plan(os.fsdecode(path), _text("kv", kv), _checked("context", context, 0, _MAX_TOKENS),
                                    _checked("batch", batch, 1, 1 << 20), os.fsdecode(calibration), device,
                                    _backend(device, backend, "cpu"), _threads(None)))
@@ -309,8 +313,9 @@ def evaluate(path: str | os.PathLike[str], text: str, kv: str | Sequence[str] | 
     dictionary, or a list with one per context if several are given. The options are the program's
     (docs/reference/commands.md).
 
-    text: the text itself, not a file's name.
-    kv: recipes, or "llama.cpp:TYPE", in a list or separated by commas; None: kvant-4bit, or only the suite's.
+    text is the text itself, not a file's name.
+    kv holds recipes, or "llama.cpp:TYPE", in a list or separated by commas. None selects kvant-4bit, or only the recipes
+    of the suite if `suite` is given.
 
     Without `layers`, `retrieval` and `greedy`, each of "results" (the reference first) also has arrays for all scored
     positions: "kld_positions", float64 [positions], in nats; "same_top", bool [positions]; and "kld_blocks", float64,

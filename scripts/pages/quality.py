@@ -39,8 +39,8 @@ MAIN = (
     ("KIVI", {"kivi-4bit": "", "kivi-2bit": ""}),
     ("TurboQuant", {"turbo4": "", "turbo3": "", "turbo2": ""}),
 )
-# Each entry lists a cache without a tail beyond its own 4 bits, with a mean tail of 64 tokens, and with a mean tail of
-# 192.
+# Each entry has a title and a cache for each of three tails. The first tail is quantized to 4 bits; the other tails
+# hold 64 and 192 unquantized tokens on average.
 TAILS = (
     ("`llama.cpp:q4_0`", "llama.cpp:q4_0", None, None),
     ("`q4_0-h`", "q4_0-h,tail=tok4g32s", "q4_0-h", "q4_0-h,window=128"),

@@ -20,7 +20,7 @@ std::string name_with_items(const std::string& asked, const Geometry& geometry) 
   return "";
 }
 
-// Names the recipe by the first form that applies: the name of a built-in recipe, such a name with the
+// Names the recipe by the first form that applies: a built-in recipe's name, a built-in name with the
 // differing items, or the string form.
 void name_by_registry(Recipe& recipe, const Geometry& geometry) {
   const std::string text = to_string(recipe);

@@ -46,15 +46,15 @@ class KvantCache(Cache):
 
     def __init__(self, config, kv: str = "uniform-4bit", *, constants: str | os.PathLike[str] | None = None, max_tokens: int = 0,
                  library: TorchLibrary | None = None):
-        """Makes an empty cache.
+        """Makes an empty cache for the model with the configuration `config`.
 
-        config: the model's configuration.
-        kv: uniform-4bit, uniform-3bit, uniform-2bit, or another recipe from docs/guide/vllm.md; prompt=flashq in the
+        kv is uniform-4bit, uniform-3bit, uniform-2bit, or another recipe from docs/guide/vllm.md. prompt=flashq in the
         recipe lets prompts attend in INT8. `recipe.name` is the recipe that serves.
-        constants: the file that `kvant.hf.calibrate` made for this model; recipes with codebooks or smoothed keys need
+        constants is the file that `kvant.hf.calibrate` made for the model; recipes with codebooks or smoothed keys need
         the file. A file of `kvant calibrate` for the model's GGUF file lets kvant-4bit and its relatives allocate bits
         by layer, KV head and side.
-        max_tokens: tokens per sequence for which memory is allocated at once; 0 allocates memory when it is needed."""
+        max_tokens is the number of tokens per sequence for which memory is allocated at once. With 0, the cache
+        allocates memory when it needs memory."""
         if not hasattr(config, "get_text_config"):
             raise TypeError(f"KvantCache takes a model's configuration, model.config, not a {type(config).__name__}")
         if not isinstance(max_tokens, int) or max_tokens < 0:

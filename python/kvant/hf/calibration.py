@@ -28,12 +28,12 @@ def calibrate(model: torch.nn.Module, tokenizer: Any, kv: str = "uniform-4bit", 
     """Learns what a recipe should know about a model. Returns the path of a file for KvantCache(constants=...) and the
     vLLM plug-in. An existing file is returned at once.
 
-    model: a causal language model of transformers, on any device. Trellis formats need a model for which PyTorch can
+    model is a causal language model of transformers, on any device. Trellis formats need a model for which PyTorch can
     compute gradients.
-    kv: a recipe as KvantCache takes it. One file serves all recipes with equal constants.
-    tokenizer: the model's tokenizer, or the tokens of a text, whole numbers [n].
-    text: the text to learn from; an empty text selects the text that ships with kvant.
-    path: the file; None selects a file in the user's cache folder, named by the checkpoint's fingerprint.
+    kv is a recipe as KvantCache takes it. One file serves all recipes with equal constants.
+    tokenizer is the model's tokenizer, or the tokens of a text, whole numbers [n].
+    text is the text to learn from; an empty text selects the text that ships with kvant.
+    path is the file to write. None selects a file in the user's cache folder, named by the checkpoint's fingerprint.
 
     In addition to the model, calibration takes the memory of a forward and backward pass over 1024 tokens. Raises
     ValueError if the path holds the file of another checkpoint."""

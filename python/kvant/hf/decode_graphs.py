@@ -35,7 +35,7 @@ class DecodeGraphs:
         self._shared.replay()
 
     def attend(self, blocks: torch.Tensor, q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-        """Attends for one layer. blocks: the layer's blocks. q: [n_seqs, n_heads, head_dim], of one type in all steps.
+        """Attends for the layer with the given blocks. q: [n_seqs, n_heads, head_dim], of one type in all steps.
         keys, values: [n_seqs, n_kv_heads, head_dim]. Returns [n_seqs, n_heads, head_dim] of q's type, which the next
         layer overwrites."""
         if self._out is None:

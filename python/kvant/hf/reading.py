@@ -22,8 +22,8 @@ Visitor = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor, float], None]
 # The backward pass calls a QueryVisitor, which takes a layer, the layer's queries, and F32 [n_heads, n], how much each
 # query counts.
 QueryVisitor = Callable[[int, torch.Tensor, torch.Tensor], None]
-# The backward pass calls a GradientVisitor, which takes a layer, queries, keys, values, and the derivative of the loss
-# by the attention's output, [n_heads, n, head_dim].
+# The backward pass calls a GradientVisitor, which takes a layer, queries, keys and values. The last argument is the
+# derivative of the loss by the attention's output, [n_heads, n, head_dim].
 GradientVisitor = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], None]
 
 

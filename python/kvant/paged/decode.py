@@ -53,7 +53,7 @@ def prepare(cache: ModelCache, seq_lens: torch.Tensor, block_table: torch.Tensor
 def append(cache: ModelCache, step: DecodeStep, blocks: torch.Tensor, keys: torch.Tensor, values: torch.Tensor,
            q: torch.Tensor | None = None) -> None:
     """Writes new tokens into the tails of their sequences. keys, values: BF16 or F16 [n_rows, n_kv_heads, head_dim]. q:
-    the queries of these tokens, BF16 or F16 [n_rows, n_heads, head_dim], which are transformed in place to match stored
+    BF16 or F16 [n_rows, n_heads, head_dim], the new tokens' queries, which are transformed in place to match stored
     keys."""
     n_rows = len(keys)
     cache.library.append(step.shape, Layer(tail=cache.tail_pages(step.tail_ids, blocks)), step.plan.row_seq[:n_rows],
@@ -65,7 +65,7 @@ def attend(cache: ModelCache, step: DecodeStep, blocks: torch.Tensor, q: torch.T
            values: torch.Tensor, out: torch.Tensor, sink_logits: torch.Tensor | None = None) -> None:
     """Appends a token of each sequence to its tail, and attends to the sealed pages, the sink and the tail.
 
-    blocks: the layer's blocks. q, out: BF16 or F16 [n_seqs, n_heads, head_dim]. keys, values: BF16 or F16 [n_seqs,
+    `blocks` belong to the layer. q, out: BF16 or F16 [n_seqs, n_heads, head_dim]. keys, values: BF16 or F16 [n_seqs,
     n_kv_heads, head_dim]. With rotated or smoothed keys, q is changed in place, which saves a launch.
     model_state.attend explains sink_logits."""
     append(cache, step, blocks, keys, values, q)

@@ -27,9 +27,9 @@ class ModelCache:
     def __init__(self, library: TorchLibrary, recipe: Recipe, layout: BlockLayout | SequenceLayout, n_heads: int, softmax_scale: float,
                  max_requests: int, device: torch.device, max_rows: int = 1, constants: ModelConstants | None = None,
                  softcap: float = 0.0):
-        """Makes the cache of a model. n_heads: query heads. max_requests: the largest number of requests that a step
-        decodes, each with at most max_rows new tokens. constants: what calibration has learned about the model.
-        softcap: the c in c * tanh(score / c), which replaces scores; 0 means no cap."""
+        """Makes the cache of a model with n_heads query heads. A step decodes at most max_requests requests, each with
+        at most max_rows new tokens. `constants` holds what calibration has learned about the model. softcap is the c in
+        c * tanh(score / c), which replaces scores; 0 means no cap."""
         self.library, self.recipe, self.layout, self.device = library, recipe, layout, device
         self.n_heads, self.softmax_scale, self.softcap = n_heads, softmax_scale, softcap
         constants = ModelConstants() if constants is None else constants.to(device)

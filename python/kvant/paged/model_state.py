@@ -63,9 +63,9 @@ class ModelState:
 
     def __init__(self, recipe: Recipe, layout: BlockLayout | SequenceLayout, n_heads: int, softmax_scale: float, max_drafts: int = 0,
                  constants: ModelConstants | None = None, softcap: float = 0.0):
-        """Makes the state before the model's layers exist. max_drafts: draft tokens after a request's newest token;
-        with drafts, tails need room for two pages. constants: those of all layers that the model will have. ModelCache
-        explains softcap."""
+        """Makes the state before the model's layers exist. max_drafts is the largest number of draft tokens after a
+        request's newest token; with drafts, tails need room for two pages. `constants` covers all layers that the model
+        will have. ModelCache explains softcap."""
         self.recipe, self.layout, self.n_heads, self.softmax_scale = recipe, layout, n_heads, softmax_scale
         self.max_drafts, self.constants, self.softcap = max_drafts, constants, softcap
         # Lists vLLM's attention layers, whose `kv_cache` are their blocks.
@@ -187,10 +187,10 @@ def attend(step: Step, blocks: torch.Tensor, q: torch.Tensor, keys: torch.Tensor
     """Runs a layer of a step.
 
     blocks: uint8 [n_blocks, block_bytes], the layer's blocks. q, out: BF16 or F16 [at least n_rows, n_heads, head_dim].
-    keys, values: BF16 or F16 [at least n_rows, n_kv_heads, head_dim]. attention: the attention of prompts, which must
-    be the same in all layers of a step; None selects the library's attention, which capped scores and sink logits need.
-    sink_logits: F32 [n_heads], the layer's attention sinks, which are logits that join the denominator of a query's
-    softmax; None means that there are none."""
+    keys, values: BF16 or F16 [at least n_rows, n_kv_heads, head_dim]. `attention` computes the attention of prompts and
+    must not change between the layers of a step. None selects the library's attention, which capped scores and sink
+    logits need. sink_logits: F32 [n_heads], the layer's attention sinks, which are logits that join the denominator of
+    a query's softmax; None means that the layer has no attention sinks."""
     n, end = step.n_decode_rows, step.n_rows
     # Prefill runs first, because the pages that it seals may be the prefix of a decoded request.
     if step.prefill is not None:

@@ -132,7 +132,7 @@ def attend(cache: ModelCache, step: PrefillStep, rows: ScratchPages | ModelRows,
 
 def _attend(cache: ModelCache, call: Call, rows: ScratchPages | ModelRows, blocks: torch.Tensor, q: torch.Tensor,
             out: torch.Tensor, lse: torch.Tensor | None = None, sink_logits: torch.Tensor | None = None) -> None:
-    """Runs one call. out: of q's type or F32 [rows of the call, n_heads, head_dim]. lse: F32 [rows, n_heads]."""
+    """Runs one call. out: [rows of the call, n_heads, head_dim] in q's type or F32. lse: F32 [rows, n_heads]."""
     q, sealed = q[call.rows], {}
     if call.shape.n_sealed_pages:
         sealed = dict(sealed_begins=call.sealed_begins, query_sealed_pages=call.query_pages)

@@ -88,8 +88,8 @@ class Check:
     end: int
 
     def measure(self, scratch: ScratchPages, blocks: torch.Tensor, q: torch.Tensor, sink_logits: torch.Tensor | None) -> None:
-        """Runs the check. blocks: the layer's blocks. q: BF16 or F16 [n_rows, n_heads, head_dim]. model_state.attend
-        explains sink_logits."""
+        """Runs the check. `blocks` belong to the checked layer. q: BF16 or F16 [n_rows, n_heads, head_dim].
+        model_state.attend explains sink_logits."""
         self.guard.measure(self, scratch, blocks, q, sink_logits)
 
 

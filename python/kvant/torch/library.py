@@ -66,7 +66,7 @@ class TorchLibrary(Library):
                queries: torch.Tensor | None = None, key_factors: torch.Tensor | None = None,
                query_factors: torch.Tensor | None = None) -> None:
         """Writes rows into the layer's tail pages. seq, tail_token: int32 [n_rows]; a row with a negative tail_token is
-        left out. keys, values: rows as new_rows() takes them. queries: rows [n_rows, n_heads, head_dim], which are
+        left out. new_rows() explains keys and values. queries: [n_rows, n_heads, head_dim], in the keys' type; they are
         transformed in place like stored keys. key_factors, query_factors: F32 [n_kv_heads, head_dim], factors of
         channels before rotation, or None."""
         if tail_token.shape[0] == 0:
@@ -87,10 +87,10 @@ class TorchLibrary(Library):
         """Encodes full tail pages. tail_page, sealed_page, n_pages: int32 [n_seqs], the first page of the tail
         (negative: none is due), its destination, and the number of pages (None: max_pages).
 
-        metrics: the costs of errors of keys, for trellis formats. layer_offsets: int64 [n_layers], if one call seals
-        the pages of several layers: their distances in bytes (multiples of 16) from the layer's memory. keep_sink:
-        copies the layer's sink from each first page into the layer's protected pages. rows: for formats that
-        can_seal_rows, the rows from which pages are made. first_rows: int32 [n_seqs], where the first page of each
+        `metrics` holds the costs of errors of keys, for trellis formats. layer_offsets: int64 [n_layers], if one call
+        seals the pages of several layers: their distances in bytes (multiples of 16) from the layer's memory. keep_sink
+        copies the layer's sink from each first page into the layer's protected pages. Formats for which can_seal_rows
+        is true can be sealed from `rows`. first_rows: int32 [n_seqs], where the first page of each
         sequence begins in `rows`; a negative number means that the pages are in the tail."""
         n_layers = 0 if layer_offsets is None else len(layer_offsets)
         self.call("seal_pages", shape, layer,

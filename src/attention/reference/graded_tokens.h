@@ -69,7 +69,8 @@ inline std::vector<double> weights_of(int kv_head, int head, int query, const st
 }
 
 // Computes a token's vertical score. The score sums the weights that the last 64 queries of each page gave to
-// the token, divided by the number of queries that could see it. The heads of a group are summed.
+// the token. The sum is divided by the number of queries that could see the token. The heads of a group are
+// summed.
 class VerticalScores {
  public:
   explicit VerticalScores(int kv_head) : kv_head_(kv_head), weights_(kTokens, 0.0), observers_(kTokens, 0) {}
