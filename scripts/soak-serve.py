@@ -100,7 +100,7 @@ class Server:
             raise Wrong(f"the server has ended with {code}: {''.join(self.messages)[-4000:]}")
 
 
-# --- what is asked, and what is expected ---
+# --- requests and expected responses ---
 
 def words(rng, least, most):
     n, first = rng.randint(least, most), rng.randrange(len(WORDS) - most)
@@ -364,7 +364,7 @@ class Client(threading.Thread):
         self.expect(found == expected[stream], f"{path} {body} stream {stream}: {found} instead of {expected[stream]}")
         self.counts[f"whole responses of {path}"] += 1
 
-    # --- its session ---
+    # --- sessions ---
 
     def tokens(self, name=None):
         """Returns the tokens of a session after the server has stopped working on it, or 0 without a session."""
@@ -437,7 +437,7 @@ class Client(threading.Thread):
         self.conversation = None
         self.turn = 0
 
-    # --- what is no request ---
+    # --- malformed requests and lost connections ---
 
     def misbehave(self):
         rng, chat = self.rng, "/v1/chat/completions"

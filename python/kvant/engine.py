@@ -78,8 +78,8 @@ def _token_array(tokens: npt.ArrayLike) -> npt.NDArray[np.int32]:
 
 
 class Answer(Iterator[str]):
-    """A completion that is being generated. Iterating over it yields the text as it is generated, in pieces of whole
-    characters.
+    """Generates a completion. Iterating over an Answer yields the text in pieces of whole characters, as soon as the
+    model generates them.
 
     `text`, `tokens`, `logprobs` and `end` describe the whole completion. Reading one of them therefore generates the
     rest."""

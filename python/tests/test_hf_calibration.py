@@ -88,7 +88,7 @@ class Reading(unittest.TestCase):
         (seen, lengths), = counted
         torch.testing.assert_close(seen, q)
         for token in (0, 100, PAGE, n - 1):
-            # The sums of errors also refer to q.k.
+            # `lengths` are norms of derivatives by q.k, which are `scale` times the derivatives by the scaled scores.
             sealed = scale * wanted[3][:, token, 4:token // PAGE * PAGE]
             torch.testing.assert_close(lengths[:, token], sealed.norm(dim=-1), rtol=1e-3, atol=1e-5)
 

@@ -10,7 +10,7 @@ import sys
 import types
 from unittest import mock
 
-# The environment variable that names the release.
+# KVANT_TEST_VLLM names the release of vLLM to stand in for.
 VERSION = "KVANT_TEST_VLLM"
 BUILD = pathlib.Path(__file__).resolve().parents[2] / "build"
 OWN = """vllm.v1.kv_cache_interface vllm.v1.kv_cache_layout vllm.v1.kv_cache_spec_registry vllm.v1.core.kv_cache_utils

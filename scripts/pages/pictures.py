@@ -24,7 +24,7 @@ THEMES = {
     },
 }
 MARKS = {"ours": "o-", "uniform": "o--", "llama": "s-", "fp8": "X-", "kivi": "D-", "turbo": "^-", "plain": "v-"}
-# Class, name, and recipes in the order of falling bits.
+# Each entry has the name of a colour, a label, and recipes in the order of falling bits.
 QUALITY = (
     ("ours", "kvant, calibrated", ("kvant-4bit", "kvant-3bit", "kvant-2bit", "kvant-1.5bit")),
     ("uniform", "kvant, not calibrated", ("uniform-4bit", "uniform-3bit", "uniform-2bit")),

@@ -13,7 +13,7 @@ namespace {
 
 using Tokens = std::vector<std::int32_t>;
 
-// The longest sequence, in tokens, that uses the factors for short sequences.
+// Sequences of up to kShort tokens use LongRoPE's factors for short sequences.
 constexpr int kShort = 256;
 
 using testing::random_tokens;

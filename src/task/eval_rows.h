@@ -16,7 +16,7 @@ struct EvalRow {
   // Holds the label of a suite's row, or the name of the text for calibration; else empty.
   std::string label;
   std::string name;
-  // Unused if names_llama(name).
+  // Rows of llama.cpp, for which names_llama(name) is true, do not use `recipe`.
   Recipe recipe;
   int step_tokens = 0;
   // Names the file to calibrate on; empty selects the usual calibration.

@@ -88,11 +88,11 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient):
-        """Computes gradients. With P the weights and O = P V: dV = P^T dO, dS = P (dO V^T - its mean under P), dQ = dS
-        K, dK = dS^T Q.
+        """Computes gradients. With P the weights, S = Q K^T and O = P V: dV = P^T dO, dS = scale P (dO V^T - its mean
+        under P), dQ = dS K, dK = dS^T Q.
 
-        The weight of a query is a norm: that of the derivative by the query's scores of tokens in quantized pages,
-        without tokens of the sink."""
+        The weight of a query is the norm of the query's row of dS over tokens in quantized pages, without tokens of the
+        sink."""
         q, keys, values = ctx.saved_tensors
         if ctx.visit_gradient is not None:
             ctx.visit_gradient(q, keys, values, gradient)

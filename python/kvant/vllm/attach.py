@@ -24,7 +24,7 @@ from kvant.vllm.recipes import CACHE_TYPES, CONSTANTS_EXAMPLE, constants_file, f
 from kvant.vllm.refusals import n_drafts, refuse_unsupported
 
 TAIL_SUFFIX = ".kvant_tail"
-# vLLM's name for layers with a sliding window.
+# vLLM calls layers with a sliding window "sliding_window".
 WINDOWED = "sliding_window"
 
 

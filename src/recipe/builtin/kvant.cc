@@ -1,11 +1,11 @@
-// kvant's own recipes; docs/lab has the measurements that led to them. A Hadamard matrix rotates K and V, and
-// a trellis codes their differences from the means of each page. Four sink tokens stay unquantized. The
-// queries that calibration saw shape the errors of K. Layers, heads and sides get bits by their calibrated
-// sensitivity.
+// Lists kvant's own calibrated recipes; docs/lab has the measurements that led to them. A Hadamard matrix
+// rotates K and V, and a trellis codes their differences from the means of each page. Four sink tokens stay
+// unquantized. The queries that calibration saw shape the errors of K. Layers, heads and sides get bits by
+// their calibrated sensitivity.
 //
-// Tail and sink are BF16. An 8-bit tail subtracts no page mean. On models with large constant channels of K
-// (Qwen2's biases), it more than doubled the divergence of kvant-4bit. Without calibration, all layers and
-// heads get `k` and `v`, the ladder's best format within the budget.
+// Tail and sink are BF16. An 8-bit tail would subtract no page mean. On models with large constant channels
+// of K (Qwen2's biases), an 8-bit tail more than doubled the divergence of kvant-4bit. Without calibration,
+// all layers and heads get `k` and `v`, the ladder's best format within the budget.
 #include "recipe/builtin.h"
 
 #define KVANT_REST "sink=4,encode=shaped,ladder=tcq1+tcq2+tcq3+tcq4+tcq5+tcq6"

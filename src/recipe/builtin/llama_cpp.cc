@@ -1,6 +1,6 @@
-// llama.cpp's cache types in kvant's formats. Each token's channels form groups of 32, with an f16 scale
-// (q8_0, q5_0, q4_0: symmetric) or an f16 scale and offset (q5_1, q4_1). The bits equal llama.cpp's, but the
-// rounding is kvant's own. The -h variants first rotate K and V, which spreads K's outlier channels.
+// Lists llama.cpp's cache types in kvant's formats. Each token's channels form groups of 32, with an f16
+// scale (q8_0, q5_0, q4_0: symmetric) or an f16 scale and offset (q5_1, q4_1). The bits equal llama.cpp's,
+// but the rounding is kvant's own. The -h variants first rotate K and V, which spreads K's outlier channels.
 #include "recipe/builtin.h"
 
 namespace kvant {

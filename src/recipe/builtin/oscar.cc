@@ -1,5 +1,5 @@
-// OSCAR (arXiv 2605.17757; github.com/FutureMLS-Lab/OSCAR at 473ff3f). K and V are rotated to the directions
-// that attention reads most, and mixed by a Hadamard matrix. The values are clipped at a quantile of each
+// OSCAR (arXiv 2605.17757; github.com/FutureMLS-Lab/OSCAR at 473ff3f) rotates K and V to the directions that
+// attention reads most, and mixes them by a Hadamard matrix. The values are clipped at a quantile of each
 // token's magnitudes, 0.96 for K and 0.92 for V, as the paper sets for Qwen3-8B. Then each token is quantized
 // to 2 bits in groups of 128. The first 64 and the newest 256 tokens stay unquantized.
 //

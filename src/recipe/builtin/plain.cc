@@ -1,5 +1,5 @@
-// The references: 16-bit caches and 8-bit floating-point caches. All other recipes are compared with bf16.
-// FP8 caches of serving engines have no scale per token; fp8-s1 and fp8-amax reproduce them.
+// Lists the reference recipes: 16-bit caches and 8-bit floating-point caches. All other recipes are compared
+// with bf16. FP8 caches of serving engines have no scale per token; fp8-s1 and fp8-amax reproduce them.
 #include "recipe/builtin.h"
 
 namespace kvant {

@@ -1,4 +1,4 @@
-// VecInfer: product quantization of K and V with one codebook for each (layer, KV head, side). Smoothing
+// VecInfer uses product quantization of K and V with one codebook for each (layer, KV head, side). Smoothing
 // divides K's outlier channels by lambda = sqrt(max |K|). A Hadamard rotation then spreads them, which makes
 // sub-vectors of all channels similar (sections 3.2, 3.3; Algorithm 1). V is quantized without a transform.
 // The newest 128 tokens stay unquantized, as in all experiments of the paper (section 4.1).
