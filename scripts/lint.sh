@@ -15,8 +15,8 @@ cmake --preset default -B build/lint -DKVANT_UNITY=OFF > /dev/null
 files=("$@")
 [ $# -gt 0 ] || mapfile -t files < <(find src -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh' | sort)
 clang-format --dry-run -Werror "${files[@]}"
-# clang-tidy checks headers through the sources that include them. clang does not know all of GCC's options, so these
-# are removed.
+# clang-tidy checks headers through the sources that include them. clang does not know all of GCC's options, so the
+# unknown options are removed.
 sed -i -e 's/ -fno-tree-[a-z]*//g' -e 's/ -include [^ ]*cmake_pch.hxx//; s/ -Winvalid-pch//; s/ -fpch-preprocess//; s/ --param=[^ ]*//' build/lint/compile_commands.json
 printf '%s\n' "${files[@]}" | grep '\.cc$' |
   xargs -P "$(nproc)" -n 1 clang-tidy --quiet -p build/lint --extra-arg=-Wno-unknown-warning-option 2> >(grep -v 'warnings generated' >&2)

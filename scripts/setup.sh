@@ -6,13 +6,13 @@
 # run continues where it stopped.
 #
 # KVANT_GGML=avx2 compiles llama.cpp and ggml for any x86-64 processor with AVX2, FMA, F16C and BMI2, instead of for
-# exactly this one. Wheels need this, and so do comparisons with what such a processor would run. The next run without
-# KVANT_GGML compiles both again.
+# exactly this one. Wheels need code for any processor, and so do comparisons with processors that have only these
+# instructions. The next run without KVANT_GGML compiles both again.
 #
 # ggml's CUDA backend, for `--device cuda`, is compiled too if there are nvcc 12 or newer and a GPU for which kvant has
 # kernels. KVANT_GPU=1 always compiles the backend, and KVANT_GPU=0 never does. KVANT_GPU=rival compiles the backend
-# with llama.cpp's own flash attention. kvant does not use this attention; `kvant bench --device cuda --against
-# llama.cpp` compares with it.
+# with llama.cpp's own flash attention. kvant does not use llama.cpp's attention; `kvant bench --device cuda --against
+# llama.cpp` compares with that attention.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/step.sh
@@ -259,8 +259,8 @@ install_python_tools() {
   rm -f build/default/build.ninja
 }
 
-# Installs a browser for the tests of the pages of `kvant report` and `kvant serve`. Without a browser these tests are
-# skipped, and `make test` says so.
+# Installs a browser for the tests of the pages of `kvant report` and `kvant serve`. Without a browser the tests of
+# pages are skipped, and `make test` says so.
 install_browser() {
   local name prefix
   for name in chromium-headless-shell chromium chromium-browser google-chrome; do has $name && return 0; done
@@ -269,7 +269,8 @@ install_browser() {
   fi
 }
 
-# Installs packages for the server's tests. Without them these tests are skipped, and `make test` says so.
+# Installs packages for the server's tests. Without the packages, tests of the server are skipped, and `make test` says
+# so.
 install_client() {
   local packages
   packages=$(cksum < scripts/client-packages.txt)
@@ -278,7 +279,7 @@ install_client() {
   mark_done client "$packages"
 }
 
-# Installs jinja2 for the test of chat templates. Without jinja2 this test is skipped, and `make test` says so.
+# Installs jinja2 for the test of chat templates. Without jinja2 the test is skipped, and `make test` says so.
 install_jinja2() {
   is_done jinja2 "$JINJA2" && return 0
   (step "install jinja2 for the test of chat templates" pip install --no-cache-dir "jinja2==$JINJA2") || return 0

@@ -6,8 +6,8 @@ may be wrong.
     scripts/soak-serve.py KVANT MODEL --minutes 2 --clients 16
 
 The script first learns the expected responses from a server with a single client. The script sends requests with random
-parameters to all endpoints, whole and as streams. It also runs conversations turn by turn, as many as --learn-minutes
-allow. Requests for features that this server lacks are left out and listed.
+parameters to all endpoints, whole and as streams. The script also runs conversations turn by turn, as many as
+--learn-minutes allow. Requests for features that the server lacks are left out and listed.
 
 Then the clients repeat these requests in random order against a server whose memory holds only a few of them. Some
 clients leave while they wait, while their prompt is read, or in the middle of a response. Some send malformed requests.

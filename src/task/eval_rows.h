@@ -28,8 +28,7 @@ struct EvalRow {
 Result<std::vector<EvalRow>> parse_eval_rows(const std::string& reference, const std::vector<SuiteRow>& rows,
                                              int step_tokens);
 
-// Returns a bf16 row that runs in smaller steps. The divergence of this row shows the effect of rounding
-// alone.
+// Returns a bf16 row that runs in smaller steps. The row's divergence shows the effect of rounding alone.
 EvalRow control_row();
 
 // Replaces each row whose recipe needs calibration by one row per file.

@@ -37,8 +37,8 @@ bool is_exact(const PageSide& side) {
 }
 
 // Half of the numbers' range is subtracted before multiplying, so the rounding errors of queries and weights
-// grow only with the distance from the middle. The offsets absorb the subtracted half. Returns this half, or
-// 0 if the offsets cannot absorb it.
+// grow only with the distance from the middle. The offsets absorb the subtracted half. Returns the subtracted
+// half, or 0 if the offsets cannot absorb the half.
 int center_numbers(const CodeScheme& scheme, CodeParameters& parameters) {
   const bool by_token = !parameters.token_scale.empty(), by_channel = !parameters.channel_scale.empty();
   if (by_token == by_channel) return 0;

@@ -1,5 +1,5 @@
-// Implements attention in clear code over Format::decode. Fast backends are compared with this one, and it
-// serves every feature of recipes.
+// Implements attention in clear code over Format::decode. Fast backends are compared with the reference,
+// which serves every feature of recipes.
 #include <vector>
 
 #include "attention/flashq.h"

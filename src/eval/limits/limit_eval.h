@@ -35,8 +35,8 @@ const char* limit_name(LimitKind kind);
 struct LimitCount {
   int asked = 0;
   int reference = 0;  // right answers of the reference
-  int own = 0;        // right answers of this cache
-  int kept = 0;       // questions that both answer right
+  int own = 0;        // right answers of the cache
+  int kept = 0;       // questions that reference and cache answer right
 };
 
 struct LimitCell {
