@@ -30,7 +30,7 @@ if(KVANT_KERNELS STREQUAL "here" AND EXISTS /proc/cpuinfo)
   endforeach()
   message(STATUS "Attention kernels for ${KVANT_INSTRUCTION_SETS} alone (KVANT_KERNELS=here)")
 endif()
-set(kernels ${CMAKE_SOURCE_DIR}/src/attention/cpu/byte_kernels)
+set(kernels ${CMAKE_SOURCE_DIR}/src/device/cpu/kernels/byte_kernels)
 set(any_order -fassociative-math -ffinite-math-only -fno-signed-zeros -fno-trapping-math -fno-math-errno)
 # Line information of kernels is of little use and takes long to write.
 set(kernel_options ${any_order} -g0)

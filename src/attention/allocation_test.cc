@@ -1,9 +1,9 @@
 // Decode steps take no memory for the attention of a layer, and where another step gets none it fails:
 // every allocation of this test program is counted, and can be refused.
 #include "attention/attention.h"
-#include "attention/cpu/byte_kernels.h"
 #include "attention/reference/attention_fixture.h"
 #include "base/testing/counted_new.h"
+#include "device/cpu/kernels/byte_kernels.h"
 
 namespace kvant {
 namespace {

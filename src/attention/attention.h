@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "attention/skip_count.h"
 #include "base/matrix_view.h"
 #include "base/team.h"
 #include "cache/cache.h"
+#include "device/cpu/kernels/skip_count.h"
 
 namespace kvant {
 

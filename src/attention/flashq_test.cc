@@ -1,6 +1,6 @@
 // Prompts in 8 bits (prompt=flashq): the reference against attention in double precision, every instruction
 // set against the reference, and the kernels against sums of whole numbers.
-#include "attention/flashq.h"
+#include "device/cpu/kernels/flashq.h"
 
 #include <gtest/gtest.h>
 
@@ -8,8 +8,8 @@
 #include <numbers>
 #include <random>
 
-#include "attention/cpu/byte_kernels.h"
 #include "attention/reference/attention_fixture.h"
+#include "device/cpu/kernels/byte_kernels.h"
 
 namespace kvant::flashq_test {
 namespace {

@@ -1,6 +1,6 @@
 // Integer products and SAS (TurboAttention, Algorithms 1 to 3): a hand-worked example, and whole sequences
 // against an oracle in double precision that quantizes as design section 5 says.
-#include "attention/integer_products.h"
+#include "device/cpu/kernels/integer_products.h"
 
 #include <gtest/gtest.h>
 

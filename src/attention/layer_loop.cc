@@ -10,31 +10,21 @@
 #include <span>
 #include <vector>
 
-#include "attention/integer_products.h"
 #include "attention/observation.h"
 #include "attention/prompt_attention.h"
-#include "attention/softmax.h"
+#include "attention/query_tile.h"
 #include "attention/step_memory.h"
-#include "attention/tile.h"
-#include "attention/tile_attention.h"
+#include "base/softmax.h"
 #include "cache/correction_state.h"
 #include "cache/page_counts.h"
 #include "cache/schedule.h"
+#include "device/cpu/kernels/integer_products.h"
+#include "device/cpu/kernels/run_attention.h"
+#include "device/cpu/kernels/tile.h"
+#include "device/cpu/kernels/tile_attention.h"
 
 namespace kvant {
 namespace {
-
-// Pages of a run: enough to outweigh the merge, few enough to share out. It depends on the number of pages
-// alone, so that results don't depend on the number of threads.
-constexpr int kMinRunPages = 4;
-constexpr int kMaxRuns = 16;
-
-// Algorithm 1 as printed rescales from page to page: its error would depend on the runs, so that there is
-// one.
-int run_pages(std::size_t n_pages, Softmax softmax) {
-  if (softmax == Softmax::sas_paper) return std::max(1, static_cast<int>(n_pages));
-  return std::max(kMinRunPages, (static_cast<int>(n_pages) + kMaxRuns - 1) / kMaxRuns);
-}
 
 // One (slice, KV head) and its current tile.
 struct HeadWork {
@@ -166,7 +156,7 @@ void LayerLoop::start_round(std::size_t round) {
 void LayerLoop::list_runs(const Plan& plan, int layer) {
   runs_.clear();
   for (HeadWork* work : active_) {
-    const int length = run_pages(work->pages.size(), plan.recipe.softmax);
+    const int length = cpu::run_pages(work->pages.size(), plan.recipe.softmax);
     work->pages_per_run = length;
     work->runs.resize((work->pages.size() + length - 1) / length);
     for (int run = 0; run < static_cast<int>(work->runs.size()); ++run) {

@@ -2,9 +2,10 @@
 
 #include <cmath>
 
-#include "attention/tile.h"
-#include "attention/tile_attention.h"
+#include "attention/query_tile.h"
 #include "cache/device_head_pages.h"
+#include "device/cpu/kernels/tile.h"
+#include "device/cpu/kernels/tile_attention.h"
 
 namespace kvant {
 UnquantizedTokens unquantized_tokens(const HeadState& head) {

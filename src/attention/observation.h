@@ -3,8 +3,8 @@
 
 #include <span>
 
-#include "attention/tile_attention.h"
 #include "cache/token_scores.h"
+#include "device/cpu/kernels/tile_attention.h"
 
 namespace kvant {
 

@@ -7,9 +7,9 @@
 #include <string>
 
 #include "attention/attention.h"
-#include "attention/skip_count.h"
-#include "attention/tile.h"
 #include "cache/head_state.h"
+#include "device/cpu/kernels/skip_count.h"
+#include "device/cpu/kernels/tile.h"
 
 namespace kvant {
 

@@ -9,8 +9,8 @@
 #include <deque>
 #include <vector>
 
-#include "attention/tile_attention.h"
 #include "cache/token_scores.h"
+#include "device/cpu/kernels/tile_attention.h"
 #include "recipe/recipe.h"
 
 namespace kvant {

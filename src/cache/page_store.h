@@ -11,33 +11,14 @@
 #include <vector>
 
 #include "base/matrix_view.h"
-#include "base/token_mask.h"
 #include "cache/entry_table.h"
 #include "cache/page_layout.h"
 #include "cache/page_ledger.h"
 #include "cache/page_pool.h"
+#include "format/page_view.h"
 #include "recipe/plan.h"
 
 namespace kvant {
-
-// One side of a page, as attention reads it.
-struct PageSide {
-  const Format* format = nullptr;
-  const std::byte* bytes = nullptr;
-  const PageContext* context = nullptr;
-};
-
-// A page of both sides: tokens [first_token, first_token + n_tokens) but those in `masked`. Protected rows
-// come as pages whose tokens are not consecutive: `is_protected` is set, and every one is visible to every
-// query.
-struct PageView {
-  int first_token = 0;
-  int n_tokens = 0;
-  bool is_protected = false;
-  const int* protected_tokens = nullptr;  // of protected rows: the absolute index of each
-  TokenMask masked;
-  PageSide k, v;
-};
 
 // Threads may work on different heads of the same entries at the same time, while nobody takes, holds, drops
 // or releases.

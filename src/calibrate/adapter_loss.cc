@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <cmath>
 
-#include "attention/softmax.h"
 #include "base/check.h"
 #include "base/gemm.h"
 #include "base/simd_clones.h"
+#include "base/softmax.h"
 
 namespace kvant {
 namespace {

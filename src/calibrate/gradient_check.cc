@@ -4,8 +4,8 @@
 #include <cmath>
 #include <vector>
 
-#include "attention/softmax.h"
 #include "base/page_size.h"
+#include "base/softmax.h"
 #include "calibrate/model_gradient.h"
 #include "recipe/plan.h"
 

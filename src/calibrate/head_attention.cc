@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "attention/softmax.h"
+#include "base/softmax.h"
 #include "calibrate/capture.h"
 #include "calibrate/row_sums.h"
 #include "model/hparams.h"

@@ -5,7 +5,7 @@
 #include <mutex>
 #include <vector>
 
-#include "attention/softmax.h"
+#include "base/softmax.h"
 #include "base/team.h"
 #include "cache/page_counts.h"
 #include "calibrate/needs.h"

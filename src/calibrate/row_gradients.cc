@@ -4,8 +4,8 @@
 #include <cmath>
 #include <vector>
 
-#include "attention/softmax.h"
 #include "base/simd_clones.h"
+#include "base/softmax.h"
 
 namespace kvant {
 namespace {

@@ -4,10 +4,10 @@
 #include <cmath>
 #include <limits>
 
-#include "attention/softmax.h"
 #include "base/mix_bits.h"
 #include "base/page_size.h"
 #include "base/simd_clones.h"
+#include "base/softmax.h"
 #include "base/team.h"
 #include "calibrate/f32_layer.h"
 #include "calibrate/row_gradients.h"

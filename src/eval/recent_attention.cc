@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "attention/softmax.h"
-#include "attention/tile.h"
 #include "base/simd_clones.h"
+#include "base/softmax.h"
+#include "device/cpu/kernels/tile.h"
 
 namespace kvant {
 namespace {

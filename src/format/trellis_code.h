@@ -1,7 +1,7 @@
 // Computes the levels of a trellis's states (trellis.h) by shifts and masks within a byte. Vector units
 // therefore decode as many values at a time as a register has bytes, without a table.
 //
-// This header uses no inline functions of the standard library; attention/cpu/byte_kernels.h says why.
+// This header uses no inline functions of the standard library; device/cpu/kernels/byte_kernels.h says why.
 #pragma once
 
 #include <cstdint>

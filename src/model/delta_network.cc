@@ -6,9 +6,9 @@
 #include <array>
 #include <cmath>
 
-#include "attention/softmax.h"
 #include "base/page_size.h"
 #include "base/simd_clones.h"
+#include "base/softmax.h"
 #include "model/gated_sigmoid.h"
 
 namespace kvant {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "attention/softmax.h"
+#include "base/softmax.h"
 
 namespace kvant {
 

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "base/arithmetic.h"
 #include "base/geometry.h"
 #include "base/result.h"
 
@@ -39,16 +40,6 @@ struct SideOverride {
   bool operator==(const SideOverride&) const = default;
 };
 
-// Chooses the exponential of the softmax (design section 5, TurboAttention).
-enum class Softmax : std::uint8_t {
-  exact,
-  // Uses a table and a cubic polynomial; rescaling uses the exact exponential.
-  sas,
-  // Uses SAS also for rescaling, as Algorithm 1 prints it.
-  sas_paper,
-};
-// Chooses the arithmetic of q.K and P.V.
-enum class Products : std::uint8_t { real, integer };
 // Chooses the scale c of KVLinC's correction: `absolute` is e^-m (equation 5), `relative` is 1 (Algorithm 1).
 enum class Correction : std::uint8_t { none, absolute, relative };
 

@@ -7,8 +7,8 @@
 #include <map>
 #include <tuple>
 
-#include "attention/cpu/byte_kernels.h"
 #include "attention/reference/attention_fixture.h"
+#include "device/cpu/kernels/byte_kernels.h"
 
 namespace kvant {
 namespace {

@@ -2,9 +2,9 @@
 // which serves every feature of recipes.
 #include <vector>
 
-#include "attention/flashq.h"
 #include "attention/page_attention.h"
-#include "attention/tile_attention.h"
+#include "device/cpu/kernels/flashq.h"
+#include "device/cpu/kernels/tile_attention.h"
 
 namespace kvant {
 namespace {

@@ -1,8 +1,8 @@
-// Computes SAS, TurboAttention's approximation of the softmax exponential (src/attention/sas.h). A whole
+// Computes SAS, TurboAttention's approximation of the softmax exponential (src/base/sas.h). A whole
 // power of e multiplies a cubic polynomial of the rest of the exponent. Weights below a floor are zero.
 #pragma once
 
-#include "attention/sas.h"
+#include "base/sas.h"
 #include "device/cuda/decode/leave_segment.cuh"
 #include "device/cuda/decode/sas_polynomial.cuh"
 

@@ -1,8 +1,8 @@
-// Computes the polynomial of SAS (src/attention/sas.h), shifted by 1/2. Kernels round the whole part of an
+// Computes the polynomial of SAS (src/base/sas.h), shifted by 1/2. Kernels round the whole part of an
 // exponent, while the definition truncates it. A kernel's fraction therefore lies in [-1/2, 1/2].
 #pragma once
 
-#include "attention/sas.h"
+#include "base/sas.h"
 
 namespace kvant::cuda {
 

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "attention/sas.h"
+#include "base/sas.h"
 #include "device/cuda/prompt/prompt_reference.h"
 #include "device/cuda/test/captured_heads.h"
 #include "device/cuda/test/device_memory.h"

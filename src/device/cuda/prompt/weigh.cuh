@@ -3,7 +3,7 @@
 // which has a scale for each tile).
 #pragma once
 
-#include "attention/sas.h"
+#include "base/sas.h"
 #include "device/cuda/common/ptx.cuh"
 #include "device/cuda/decode/sas_polynomial.cuh"
 #include "device/cuda/prompt/tile_layout.cuh"

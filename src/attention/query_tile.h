@@ -1,0 +1,16 @@
+// The queries of a step as a tile of one KV head.
+#pragma once
+
+#include "base/matrix_view.h"
+#include "device/cpu/kernels/tile.h"
+#include "recipe/plan.h"
+
+namespace kvant {
+
+// Fills q, offset and group of `tile`, whose first_token and n_queries say which queries it holds: those of
+// the group of `kv_head`, transformed and times the softmax scale. q: [n_rows, n_heads * head_dim], as in
+// LayerRows; the tile's first query is its row `first_row`.
+void fill_query_tile(const Plan& plan, int layer, int kv_head, const MatrixView<const float>& q,
+                     int first_row, QueryTile& tile);
+
+}  // namespace kvant

@@ -1,0 +1,65 @@
+// Attention of decoded tokens to a run of pages of one KV head, for any format: the scores of all pages, then
+// the softmax, then V. A backend and the CPU library share it.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "device/cpu/kernels/page_products.h"
+#include "device/cpu/kernels/skip_count.h"
+#include "device/cpu/kernels/tile.h"
+#include "format/page_view.h"
+
+namespace kvant::cpu {
+
+// Pages of which V stays unread, because no query gives any of their tokens more than `threshold` times the
+// weight of the token that it weighs most in the run. Counts what came up. Protected and unsealed pages are
+// read in any case.
+struct UnreadPages {
+  float threshold = 0;
+  std::int64_t seen = 0, unread = 0;
+};
+
+// Returns how many pages a run has, of n_pages in all: enough to outweigh the merge, few enough to share
+// out. The length of runs depends on the number of pages alone, because results must not depend on the
+// number of threads. Algorithm 1 as printed (sas_paper) rescales from page to page, so its error would depend
+// on the runs, and it has one.
+int run_pages(std::size_t n_pages, Softmax softmax);
+
+// Buffers of one thread are part of it.
+class RunAttention {
+ public:
+  explicit RunAttention(const ByteKernels& kernels) : products_(kernels) {}
+
+  // Adds `pages` to `partial`. With a skip rule, weigh() has been called with the same pages and partial, and
+  // partial.max is its total's max; returns what was skipped.
+  SkipCount attend(const QueryTile& tile, std::span<const PageView> pages, const AttentionRules& rules,
+                   const SkipRule* skip, PartialAttention& partial);
+
+  // Adds `pages` to `partial` but for V of the pages that count too little.
+  void attend_but(UnreadPages& unread, const QueryTile& tile, std::span<const PageView> pages,
+                  const AttentionRules& rules, PartialAttention& partial);
+
+  // Adds only the maxima and sums of `pages`, and leaves their weights in partial.kept. V is not read.
+  void weigh(const QueryTile& tile, std::span<const PageView> pages, const AttentionRules& rules,
+             PartialAttention& partial);
+
+ private:
+  struct WeightedPage {
+    const PageSide* v;
+    MatrixView<float> weights;
+  };
+
+  void score(const QueryTile& tile, std::span<const PageView> pages, const AttentionRules& rules,
+             RunWeights& run);
+  template <class Reads>
+  void mix(const QueryTile& tile, std::span<const PageView> pages, const AttentionRules& rules,
+           RunWeights& run, PartialAttention& partial, const Reads& reads);
+
+  PageProducts products_;
+  RunWeights run_;
+  std::vector<WeightedPage> read_;  // of a mix
+};
+
+}  // namespace kvant::cpu
