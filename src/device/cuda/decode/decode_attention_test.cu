@@ -231,6 +231,16 @@ TEST(LongSequences, AgreeWhereManyCtasShareOne) {
   }
 }
 
+// Ranges have equal costs (unit_cuts.h): the CTAs at the protected pages have fewer units than the others.
+TEST(LongSequences, AgreeWhereManyPagesAreProtected) {
+  if (!have_gpu()) GTEST_SKIP() << "no GPU";
+  TestCache cache({{"ch4g128", "tok2g128"}}, 128, {{600, 140, 2500}, {40, 0, 300}}, 4, true, Tables::own,
+                  Values::normal, 5);
+  for (const int group : {4, 12}) EXPECT_LE(cache.worst_error(group, KVANT_F32), kTolerance) << group;
+  cache.ask(3);
+  EXPECT_LE(cache.worst_error(4, KVANT_F32), kTolerance) << "several queries";
+}
+
 // BF16 numbers may exceed half precision by far, in sealed pages too.
 TEST(SealedBf16, AgreesBeyondHalfPrecision) {
   if (!have_gpu()) GTEST_SKIP() << "no GPU";

@@ -5,6 +5,7 @@
 
 #include "cache/page_counts.h"
 #include "device/cuda/decode/equal_ranges.cuh"
+#include "device/cuda/decode/unit_cuts.h"
 
 namespace kvant::cuda {
 
@@ -73,7 +74,8 @@ __device__ inline int undivided_share(const DecodeArgs& args, int n_ctas, int eq
   return best > maximum ? 0 : best;
 }
 
-// Returns a CTA's share of the work if each CTA works for one sequence and head and has up to `share` units.
+// Returns a CTA's share of the work if each CTA works for one sequence and head. `share` sets how many CTAs a
+// sequence and head get: one for each `share` units.
 __device__ inline WorkStart deal_undivided(const DecodeArgs& args, int cta, int share) {
   WorkStart start{};
   const std::int32_t* first_unit = args.schedule.first_unit;
@@ -84,13 +86,14 @@ __device__ inline WorkStart deal_undivided(const DecodeArgs& args, int cta, int 
       const int units = first_unit[seq + 1] - first_unit[seq];
       const int n = (units + share - 1) / share;
       if (cta < before + n) {
-        const int first = head * head_units + first_unit[seq];
-        start.begin = first + static_cast<int>(static_cast<long long>(cta - before) * units / n);
-        start.end = first + static_cast<int>(static_cast<long long>(cta - before + 1) * units / n);
         start.head_units = head_units;
         start.first_cta = before;
         start.last_cta = before + n - 1;
         begin_in(args, head, seq, start);
+        const SequenceUnits of_sequence{units, start.n_sealed, start.n_protected};
+        const int first = head * head_units + first_unit[seq];
+        start.begin = first + first_unit_of(cta - before, n, of_sequence);
+        start.end = first + first_unit_of(cta - before + 1, n, of_sequence);
         return start;
       }
       before += n;
