@@ -39,6 +39,18 @@ MAIN = (
     ("KIVI", {"kivi-4bit": "", "kivi-2bit": ""}),
     ("TurboQuant", {"turbo4": "", "turbo3": "", "turbo2": ""}),
 )
+# The table of published methods shows these groups. Main recipes that other tables have are left out, except for the
+# baselines that the methods' papers compare with.
+METHODS = (
+    ("VecInfer", dict.fromkeys(("vecinfer-4bit", "vecinfer-3bit", "vecinfer-2bit", "vecinfer-r2", "vecinfer-1.5bit",
+                                "vecinfer-1.25bit"), "")),
+    ("TurboAttention", {"turboattention-4bit": "", "turboattention-mix": "half of the heads in 2 bits"}),
+    ("Sparse V on TurboQuant", {"turbo3-sparse-v": "", "q8-turbo3": ""}),
+    ("KVLinC", {"kvlinc-2bit": "", "kvlinc-1bit": ""}),
+    ("VQuant", {"vquant-k4v2-10pct": "10 % protected", "vquant-k4v2": "5 %", "vquant-k4v2-1pct": "1 %"}),
+    ("KIVI", dict.fromkeys(("kivi-4bit", "kivi-3bit", "kivi-2bit-g32", "kivi-2bit", "kivi-1bit"), "")),
+    ("8-bit keys, 4-bit values", {"q8_0/q4_0": ""}),
+)
 # Each entry has a title and a cache for each of three tails. The first tail is quantized to 4 bits; the other tails
 # hold 64 and 192 unquantized tokens on average.
 TAILS = (
@@ -165,14 +177,14 @@ class Quality:
             sentences.append(text + ".")
         return (markdown.code(*commands) if commands else "") + "\n" + "\n".join(map(markdown.paragraph, sentences)) + "\n"
 
-    def main(self, context):
-        """Returns the table of the main recipes on all models side by side, grouped by kind."""
+    def main(self, context, groups=MAIN):
+        """Returns the table of the groups' recipes on all models side by side."""
         models = self.models(context)
         if not models:
             return NOTHING
         of_model = [self.rows(model, context=context) for model in models]
         body = []
-        for title, recipes in MAIN:
+        for title, recipes in groups:
             kept = [recipe for recipe in recipes if any(recipe in rows for rows in of_model)]
             if kept:
                 body.append((f"**{title}**", *[""] * 3 * len(models)))
@@ -182,7 +194,7 @@ class Quality:
                              *(cell for row in found for cell in self.main_cells(row))))
         header = ("cache", *(cell for model in models
                              for cell in (f"{MODELS[model].title}: bits", "mean KLD", "95 % interval")))
-        shown = {recipe for _, recipes in MAIN for recipe in recipes}
+        shown = {recipe for _, recipes in groups for recipe in recipes}
         return self.places(models, context, shown) + markdown.table(header, body)
 
     @staticmethod
@@ -340,6 +352,7 @@ class Quality:
         return {
             "quality-models": self.models_table,
             "quality-recipes": self.recipes,
+            "quality-methods": lambda: self.main(2048, METHODS),
             "quality-controls": self.controls,
             "quality-tails": self.tails,
             "quality-backends": self.backends,
