@@ -86,9 +86,21 @@ def advise_page(page):
             if words > MAX_WORDS:
                 yield number, "long sentence", f"{words} words: {sentence[:60]}..."
         yield from advise_words(number, re.sub(r"`[^`]*`|\]\([^)]*\)", "", text))
+    yield from accidental_lists(page)
     for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
         if len(line) > MAX_COLUMNS and not line.startswith("|") and " " in line[:MAX_COLUMNS].strip() and "](" not in line:
             yield number, "long line", f"{len(line)} columns"
+
+
+def accidental_lists(page):
+    """Yields lines that only continue a sentence and yet begin like an item of a list, as which Markdown shows them."""
+    item, fenced, in_list, before = re.compile(r"\s*(?:[-+*]|\d+\.) "), False, False, ""
+    for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
+        fenced ^= line.lstrip().startswith("```")
+        in_list = bool(line.strip()) and (in_list or not before.strip() and bool(item.match(line)))
+        if not fenced and item.match(line) and not in_list and before.strip() and not before.startswith((" ", "#", "|", "<")):
+            yield number, "list by accident", f"'{line[:60]}'"
+        before = line
 
 
 def advise_words(number, text):

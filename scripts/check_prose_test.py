@@ -45,6 +45,10 @@ class Pages(unittest.TestCase):
         self.assertEqual(kinds("a.md", "A" * 30 + " " + "b" * 89 + "\n"), [])
         self.assertEqual(kinds("a.md", "A" * 30 + " " + "b" * 90 + "\n"), [(1, "long line")])
 
+    def test_a_wrapped_number_begins_no_list(self):
+        self.assertEqual(kinds("a.md", "The vector has length\n1. A test compares it.\n"), [(2, "list by accident")])
+        self.assertEqual(kinds("a.md", "Two steps:\n\n1. Build it,\n   and run it.\n2. Test it.\n"), [])
+
 
 class Sources(unittest.TestCase):
     def test_a_comment_begins_with_a_sentence(self):
