@@ -74,8 +74,8 @@ class Erring final : public BackendDecorator {
 
 std::vector<std::int32_t> tokens_of_noise() {
   std::mt19937 random(5);
-  std::vector<std::int32_t> tokens;
-  for (int i = 0; i < kTokens; ++i) tokens.push_back(static_cast<std::int32_t>(3 + random() % 200));
+  std::vector<std::int32_t> tokens(kTokens);
+  for (std::int32_t& token : tokens) token = static_cast<std::int32_t>(3 + random() % 200);
   return tokens;
 }
 

@@ -1,5 +1,5 @@
-/* kvant.h as it was in version 1.0, without its comments. caller_1_0.c is compiled against this file, which must
- * never change. */
+/* kvant.h as it was in version 1.0, without its comments. caller_1_0.c is compiled against this file, which
+ * must never change. */
 #ifndef KVANT_KVANT_H
 #define KVANT_KVANT_H
 #include <stddef.h>
