@@ -31,8 +31,9 @@ class KvtcRows {
  private:
   KvtcRows(std::shared_ptr<const Plan> plan, std::vector<std::vector<ChannelTurn>> turns);
 
-  // Calls visit(layer, the row's channels of the head, the token's values in its page [d]) for each head and
-  // token.
+  // Calls visit(layer, row, token, values) for each head and token. `row` points to the head's channels in
+  // the token's row, `token` is an index in the sequence, and `values` are the token's values [d] in the
+  // head's page.
   template <class Byte, class Rows, class Visit>
   void for_each_head(std::span<Byte> sequence, int page, Side side, Rows* rows, const Visit& visit) const;
 

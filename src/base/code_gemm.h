@@ -32,7 +32,8 @@ struct NumberRows {
   NumberRowsView view() { return {quads.data(), unit.data(), sum.data()}; }
 };
 
-// Both functions enlarge the buffers to k values per row (and to n rows) and keep the existing contents.
+// Both overloads of make_room() enlarge the buffers to k values per row (and to n rows) and keep the existing
+// contents.
 void make_room(CodePanel& panel, int k);
 void make_room(NumberRows& rows, int n, int k);
 

@@ -9,7 +9,7 @@
 namespace kvant {
 namespace {
 
-// The input has codes of every size, rows with an outlier, a row of zeros, and sizes that don't fill the
+// The input has codes of every size, rows with an outlier, a row of zeros, and sizes that do not fill the
 // strips.
 TEST(CodeGemm, IsTheProductWithTheValuesOfTheCodes) {
   const CodeGemm* gemm = code_gemm();

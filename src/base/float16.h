@@ -28,7 +28,7 @@ inline constexpr float kF16Max = 65504.0F;
 // so.
 std::uint16_t f16_from_float_saturated(float x);
 
-// These functions convert rows of n values.
+// bf16_row_from_float() and the other row functions convert rows of n values.
 void bf16_row_from_float(const float* in, std::uint16_t* out, std::size_t n);
 void float_row_from_bf16(const std::uint16_t* in, float* out, std::size_t n);
 void f16_row_from_float(const float* in, std::uint16_t* out, std::size_t n);

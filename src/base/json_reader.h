@@ -20,7 +20,8 @@ inline constexpr int kMaxJsonMembers = 4096;
 // Parses `text`. The error says at which byte the text stops being JSON, or which limit the text exceeds.
 Result<nlohmann::ordered_json> parse_json(std::string_view text);
 
-// These functions return a member of a value if it has the requested type. The value need not be an object.
+// text_member() and number_member() return a member of a value if it has the requested type. The value need
+// not be an object.
 std::optional<std::string> text_member(const nlohmann::ordered_json& json, const char* key);
 std::optional<double> number_member(const nlohmann::ordered_json& json, const char* key);
 // Returns the member if it is an array of numbers only.

@@ -5,7 +5,8 @@
 
 namespace kvant {
 
-// These functions return all resident bytes, and the resident bytes of mapped files only. 0 means unknown.
+// resident_bytes() returns all resident bytes, and resident_file_bytes() returns the resident bytes of mapped
+// files only. 0 means unknown.
 std::int64_t resident_bytes();
 std::int64_t resident_file_bytes();
 

@@ -46,7 +46,7 @@ KVANT_SIMD_CLONES float exp_row(float* x, int n, float max) {
 }
 
 KVANT_SIMD_CLONES float max_row(const float* x, int n) {
-  constexpr int kMany = 4 * kReductionLanes;  // registers that don't wait for each other
+  constexpr int kMany = 4 * kReductionLanes;  // registers that do not wait for each other
   float best[kMany];
   for (float& b : best) b = x[0];
   int i = 0;

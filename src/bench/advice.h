@@ -14,7 +14,7 @@ struct AdviceRow {
   std::string recipe;
   std::int64_t bytes = 0;  // bytes of the cache of all sequences
   bool fits = false;
-  // Says whether the figures below are valid.
+  // Says whether kld, top1 and decode_tps are valid.
   bool measured = false;
   double kld = 0;         // mean divergence from the unquantized cache, nats
   double top1 = 0;        // share of predictions whose likeliest token stays the same
@@ -29,7 +29,7 @@ struct AdviceRow {
 };
 
 struct Advice {
-  // The recommended row comes first. Other rows follow by divergence, and rows that don't fit come last.
+  // The recommended row comes first. Other rows follow by divergence, and rows that do not fit come last.
   std::vector<AdviceRow> rows;
   // Says whether the first row is a recommendation.
   bool recommends = false;

@@ -18,7 +18,7 @@ struct AttentionHeads {
   int head_dim = 128;
 };
 
-// Returns an error if query heads don't share KV heads evenly. resolve() (recipe/plan.h) checks head sizes.
+// Returns an error if query heads do not share KV heads evenly. resolve() (recipe/plan.h) checks head sizes.
 Status check_shape(const AttentionHeads& shape);
 
 // Holds the values that one layer of a contender attends over.

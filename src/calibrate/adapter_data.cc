@@ -11,8 +11,8 @@ namespace {
 
 struct Keys {
   std::vector<float> exact;   // [n, d]: transformed
-  std::vector<float> stored;  // [n, d]: after encoding and decoding; equal to `exact` for tokens that are
-                              // never sealed
+  std::vector<float> stored;  // [n, d]: values after encoding and decoding, or the values of `exact` for
+                              // tokens that are never sealed
 };
 
 Keys store_keys(const CorrectedKeys& how, std::vector<float> k, int n) {
@@ -37,8 +37,8 @@ float dot(const float* a, const float* b, int d) {
   return sum;
 }
 
-// Scores holds the scores of one query with keys [0, token]. Sealed keys are as stored in `stored`, and
-// unquantized in `exact`.
+// Scores holds the scores of one query with keys [0, token]. In `stored`, scores with sealed keys are those
+// of the encoded keys. In `exact`, all keys are unquantized.
 struct Scores {
   std::vector<float> exact, stored;
 };

@@ -11,7 +11,7 @@
 
 namespace kvant {
 
-// CorrectedKeys says how a head's K is stored and corrected.
+// CorrectedKeys describes how a head's K is stored and corrected.
 struct CorrectedKeys {
   int layer = 0;
   int kv_head = 0;
@@ -24,16 +24,16 @@ struct CorrectedKeys {
 
 // Adapters are trained for a window of this many tokens, as in KVLinC's recipes.
 inline constexpr int kAdapterWindow = 128;
-// With this window, no earlier query sees a sealed page.
+// With this window, a query before this one reads no sealed page.
 inline constexpr int kFirstCorrectedQuery = kPageTokens + kAdapterWindow;
 
 // An AdapterContext has at most this many queries.
 inline constexpr int kBatchQueries = 16;
 
-// Returns captured context c as attention sees it: query t sees page j sealed if t >= 128 (j + 1) + window
-// (design, section 2). M is the row's largest score. `relative` uses c = 1, and `absolute` uses M =
-// max(largest, 0) and c = e^-M. A batch consists of neighbouring queries, and batches with short contexts
-// come first. Each batch has only the keys that its last query sees.
+// Returns captured context c as attention reads it. Query t reads page j in sealed form if t >= 128 (j + 1) +
+// window, because the newest `window` tokens stay unquantized. M is the row's largest score. `relative` uses
+// c = 1, and `absolute` uses M = max(largest, 0) and c = e^-M. A batch consists of neighbouring queries, and
+// batches with short contexts come first. Each batch has only the keys that its last query reads.
 std::vector<AdapterContext> adapter_contexts(const Capture& capture, const CorrectedKeys& keys, int c);
 
 }  // namespace kvant

@@ -108,7 +108,7 @@ void expect_weights_of_attention(const Capture& capture, const std::vector<Adapt
       for (int t = 0; t < batch.n; ++t) {
         const double weight = t <= token ? weights[t] : 0;
         ASSERT_NEAR(batch.targets[row + t], weight / sum, 1e-5);
-        // F16 holds the bf16 values nearly exactly.
+        // The tolerance covers rounding to F16, which holds the bf16 values nearly exactly.
         ASSERT_NEAR(batch.exponentials[row + t], weight / largest, 2e-3);
       }
     });
@@ -136,7 +136,8 @@ TEST(AdapterContexts, HaveUnshiftedScoresUnderASoftCap) {
   expect_weights_of_attention(capture, adapter_contexts(capture, keys, 1), kSoftcap);
 }
 
-// In equation 5 of KVLinC, multiplying both sides by e^M does not change the weights.
+// In equation 5 of KVLinC, the numerator and the denominator may both be multiplied by e^M. The weights then
+// stay the same.
 TEST(AdapterContexts, ScaleTheAbsoluteCorrectionLikeTheExponentials) {
   const Capture capture = filled_capture();
   const auto relative = adapter_contexts(capture, stored_as("ch2g128", Correction::relative), 0);

@@ -11,7 +11,7 @@
 namespace kvant {
 namespace {
 
-// Turn says which factor of a product c = a b is transposed. All matrices are row-major [rows, cols].
+// Turn says which factor of a product a b is transposed. All matrices are row-major [rows, cols].
 enum class Turn { none, first, second };
 
 struct Matrix {
@@ -78,8 +78,8 @@ double divergence(const float* targets, const float* corrected, int n) {
   return loss + std::log(sum);
 }
 
-// Computes w <- u + c f for the corrected keys [first, end), and w <- u for the others. `f` holds f on entry
-// and w on return.
+// Computes w <- u + c f for the corrected keys [first, end), and w <- u for all other keys. `f` holds f on
+// entry and w on return.
 void add_correction(const float* exponentials, float c, int first, int end, int n, float* f) {
   for (int i = 0; i < first; ++i) f[i] = exponentials[i];
   for (int i = first; i < end; ++i) f[i] = exponentials[i] + c * f[i];
@@ -87,7 +87,7 @@ void add_correction(const float* exponentials, float c, int first, int end, int 
 }
 
 // Replaces w by the derivative of the loss with respect to phi_q . phi_k. The derivative is c (1 / Z - A / w)
-// for corrected keys and 0 for the others.
+// for corrected keys and 0 for all other keys.
 KVANT_SIMD_CLONES void differentiate(const float* targets, float c, float factor, int first, int end, int n,
                                      float* w) {
   float sum = 0;

@@ -8,8 +8,8 @@
 
 namespace kvant {
 
-// AdapterWeights are the weights of one KV head's maps phi(x) = [softmax(x W1), softmax(x W2)]. The layout of
-// the weights is that of the constants kQueryAdapter and kKeyAdapter.
+// AdapterWeights are the weights of one KV head's maps phi(x) = [softmax(x W1), softmax(x W2)]. The weights
+// have the layout of the constants kQueryAdapter and kKeyAdapter.
 struct AdapterWeights {
   std::vector<float> key;    // [2][d][D / 2]
   std::vector<float> query;  // [G][2][d][D / 2]

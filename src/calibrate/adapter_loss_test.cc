@@ -143,8 +143,8 @@ TEST(AdapterLoss, GradientMatchesFiniteDifferences) {
   }
 }
 
-// For f = x^2 - 2 x, the first step equals the learning rate, whatever the slope (Kingma and Ba, section
-// 2.1).
+// The function is f = x^2 - 2 x. Adam's first step has the length of the learning rate, whatever the slope
+// (Kingma and Ba, section 2.1).
 TEST(Adam, FindsTheMinimumInStepsOfItsRate) {
   std::vector<float> x{5.0F};
   Adam adam(1, 0.1F);
@@ -169,7 +169,7 @@ TEST(AdapterTraining, LowersTheLossAndRepeatsItself) {
   EXPECT_EQ(train_adapters(training, judged, kHeads, options).weights.key, trained.weights.key);
 }
 
-// The keys are stored exactly, so any correction of their weights is wrong.
+// The keys are stored exactly, so any correction of their weights is wrong, and `helps` must be false.
 TEST(AdapterTraining, SaysWhereNoCorrectionHelps) {
   std::vector<AdapterContext> contexts;
   for (int i = 0; i < 4; ++i) {

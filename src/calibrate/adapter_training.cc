@@ -12,8 +12,8 @@ namespace {
 
 constexpr int kStepsBetweenJudgements = 40;
 constexpr int kPatience = 3;  // training ends after this many evaluations without improvement
-// A smaller share of the loss does not count as an improvement, because only a few contexts evaluate, and
-// they do so several times.
+// A smaller relative reduction of the loss does not count as an improvement. Only a few contexts evaluate the
+// weights, and the same contexts do so several times, so small reductions may be chance.
 constexpr double kMinLossGain = 5e-3;
 
 double mean_loss(std::span<const AdapterContext> contexts, const AdapterWeights& weights, int features) {

@@ -27,7 +27,8 @@ struct TrainedAdapters {
 
 // Trains the adapters of one head with Adam. Training starts from weights that correct almost nothing, and
 // each step uses one context of `training` in random order. Every few steps, the contexts `judged` evaluate
-// the weights. The best weights are kept, and training ends when they no longer improve. n_query_heads is G.
+// the weights. The result has the best weights, and training ends when the loss no longer improves.
+// n_query_heads is G.
 TrainedAdapters train_adapters(std::span<const AdapterContext> training,
                                std::span<const AdapterContext> judged, int n_query_heads,
                                const AdapterOptions& options);

@@ -1,7 +1,7 @@
 // Improves the sensitivities that calibration measured, by trying allocations. Calibration measures one head
-// at a time with the bits of the probe format. Heads together and other bits behave a little differently.
-// Four numbers therefore bend the sensitivities, each bend gives another allocation of the same size, and the
-// allocation whose cache performs best is kept.
+// at a time with the bits of the probe format. The effects of several heads do not simply add up, and other
+// numbers of bits have other effects. Four numbers therefore bend the sensitivities, and each bend gives
+// another allocation of the same size. The search keeps the allocation whose cache performs best.
 #pragma once
 
 #include <functional>
@@ -37,9 +37,9 @@ struct BendTrial {
 };
 
 // Runs a pattern search (Hooke and Jeeves 1961) from the unbent sensitivities. The search moves one number at
-// a time by one step up or down, and keeps a move that lowers the divergence. When no move does, the steps
-// are halved. `measure` returns the divergence of a bend, and is called at most n_trials times, first without
-// a bend. Returns all trials. An error of `measure` ends the search.
+// a time by one step up or down, and keeps a move that lowers the divergence. When no move lowers the
+// divergence, the steps are halved. `measure` returns the divergence of a bend, and is called at most
+// n_trials times, first with all exponents 0. Returns all trials. An error of `measure` ends the search.
 Result<std::vector<BendTrial>> search_bends(
     int n_trials, const std::function<Result<double>(const SensitivityBend&)>& measure);
 // Returns the trial with the smallest divergence, the first one if several are equal. There must be at least

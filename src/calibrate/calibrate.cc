@@ -37,7 +37,8 @@
 namespace kvant {
 namespace {
 
-// A capture takes up to 2 GiB, so it is saved this many times less often than the learned constants.
+// The code saves a capture this many times less often than the learned constants, because a capture takes up
+// to 2 GiB.
 constexpr double kCaptureSaves = 6;
 
 class Calibrator {
@@ -83,7 +84,7 @@ class Calibrator {
   std::string constants_path() const { return request_.state_path + ".partial"; }
   std::string moments_path() const { return request_.state_path + ".moments"; }
 
-  // Refuses recipes at once that would otherwise fail after hours.
+  // Refuses at once the recipes that would otherwise fail after hours.
   Status check(const Recipe& recipe) const {
     if (recipe.correction != Correction::none && capture_.size().contexts < 2) {
       return error("the recipe {} has adapters, which need contexts of more than {} tokens to be trained on",
@@ -93,7 +94,7 @@ class Calibrator {
     return fits.ok() ? fits : error("recipe {}: {}", label(recipe), fits.error().message);
   }
 
-  // Returns the work that is left, as if the CPU did all of it.
+  // Returns the remaining work, under the assumption that the CPU does all of it.
   CalibrationWork work_left() const {
     CalibrationWork work = sensitivities_.work_left();
     for (int i = samples_kept_; i < capture_.n_sequences(); ++i) work.tokens += capture_.length(i);

@@ -187,7 +187,7 @@ TEST_F(Calibrating, GoesOnWhereItWasInterrupted) {
 constexpr const char* kWeighs =
     "k=smooth+hadamard:tcq2,v=hadamard:tcq2,sink=4,encode=shaped,budget=2.6,ladder=tcq1+tcq2+tcq4";
 
-// A killed process must be resumed from its last save, wherever that was.
+// A calibration whose process was killed must resume from its last save, whichever work that save contains.
 TEST_F(Calibrating, GoesOnWhereItWasKilled) {
   CalibrationRequest asked = request({kLearns, kWeighs});
   const auto whole = constants_of(*calibrate_with(asked));
@@ -360,7 +360,7 @@ TEST_F(Calibrating, SpreadsSamplesOverTextAndContext) {
   EXPECT_GT(high, 870);
 }
 
-// The folders cannot be written, so nothing can be saved, but calibration must succeed.
+// The folders cannot be written, so nothing can be saved, but the calibration must succeed.
 TEST_F(Calibrating, OnFirstUseGoesOnWhereNothingCanBeKept) {
   const Recipe used = recipe("k=mean:fp8,v=fp8");
   for (const char* folder : {"", "/dev/null/kvant"}) {

@@ -146,8 +146,8 @@ CalibrationSettings read_settings(const GgufFile& file) {
   return settings;
 }
 
-// Returns the values of a tensor. Returns nothing if the tensor is missing, or has a type that add_array does
-// not write.
+// Returns the values of a tensor. Returns nothing if the tensor is missing, or has a type that add_array()
+// does not write.
 std::vector<float> read_array(const GgufFile& file, const std::string& name) {
   const ggml_tensor* tensor = file.tensor(name);
   if (tensor == nullptr) return {};

@@ -29,8 +29,8 @@ struct CalibrationSettings {
   bool operator==(const CalibrationSettings&) const = default;
 };
 
-// The version of what calibration does with samples and captured values. The version must be raised if the
-// same text and settings would give other constants.
+// This is the version of the algorithm that turns samples and captured values into constants. The version
+// must be raised if the same text and settings would give other constants.
 inline constexpr int kCalibrationAlgorithm = 8;
 
 // CalibrationMethod says how constants are measured. Constants that are kept for first use always come from
@@ -39,7 +39,7 @@ struct CalibrationMethod {
   std::string weights = "stored";     // the model's weights: "stored" or "f32"
   std::string backend = "reference";  // this backend attends while samples are read
   int algorithm = kCalibrationAlgorithm;
-  // The device that reads samples: "cpu" or "cuda". Devices differ only by rounding, so results of all
+  // This device reads the samples: "cpu" or "cuda". Devices differ only by rounding, so results of all
   // devices are kept for first use.
   std::string device = "cpu";
   bool operator==(const CalibrationMethod&) const = default;
@@ -51,13 +51,13 @@ struct CalibrationMethod {
 inline constexpr const char* kKeyFactors = "key-factors";
 
 // RecipeQuality holds the errors of a recipe on passages that no constant was learned from. An error is the
-// sum of squared differences / sum of squares, over all layers and heads. All tokens except the sink are
-// quantized.
+// sum of squared differences divided by the sum of squares, over all layers and heads. All tokens except the
+// sink are quantized.
 struct RecipeQuality {
   std::string recipe;  // the recipe in its string form
   double key_error = 0;
   double value_error = 0;
-  double output_error = 0;  // this is the error of the attention outputs of each passage's last tokens
+  double output_error = 0;  // the error of the attention outputs of each passage's last tokens
 };
 
 struct Calibration {

@@ -11,8 +11,8 @@ namespace kvant {
 
 namespace {
 
-// Calls take(number) with `wanted` of the numbers below n, in ascending order. Every set is equally likely
-// (Knuth, vol. 2, 3.4.2, algorithm S).
+// Draws `wanted` of the numbers below n, and calls take(number) with each of them in ascending order. Every
+// set is equally likely (Knuth, vol. 2, 3.4.2, algorithm S).
 template <class Take>
 void draw(std::int64_t n, std::int64_t wanted, std::mt19937_64& random, const Take& take) {
   for (std::int64_t i = 0; i < n; ++i) {

@@ -1,9 +1,9 @@
 // Capture holds Q, K and V that a model computed from calibration text, in bounded memory.
 //
 // Of the samples, a random choice of tokens is kept, the same tokens for all heads. Further samples, called
-// passages, are kept whole with their queries, from which the transform `oscar` learns; results are evaluated
-// on them. Longer samples, called contexts, serve training on attention itself: their K is kept with some of
-// their queries.
+// passages, are kept whole with their queries. The transform `oscar` learns from passages, and results are
+// evaluated on passages. Longer samples, called contexts, serve training on attention itself. Their K is kept
+// with some of their queries.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ struct CaptureSize {
   int passages = 0;  // samples that are kept whole
   int contexts = 0;
   int context_length = 0;  // tokens of each context
-  // The number of tokens per context whose queries are kept. The tokens are drawn from [first_query,
+  // In each context, the queries of this many tokens are kept. The tokens are drawn from [first_query,
   // context_length), uniformly in the logarithm of their position, so every octave of lengths has equal
   // weight.
   int context_queries = 0;
@@ -37,8 +37,8 @@ struct CaptureSize {
 
 // Returns the bytes that a capture takes.
 std::int64_t capture_bytes(const Geometry& geometry, const CaptureSize& size);
-// Reduces contexts, then rows, then passages, until the capture takes at most `limit` bytes. At least some of
-// each remain.
+// Reduces contexts, then rows, then passages, until the capture takes at most `limit` bytes. A few of each
+// always remain.
 CaptureSize bounded(const Geometry& geometry, CaptureSize size, std::int64_t limit);
 
 class Capture {
@@ -50,8 +50,8 @@ class Capture {
   int n_sequences() const { return size_.samples + size_.passages + size_.contexts; }
   int length(int sequence) const { return is_context(sequence) ? size_.context_length : size_.length; }
 
-  // The following functions fill the capture. Several threads may store values of different (layer, head) at
-  // the same time.
+  // store() and store_query() fill the capture. Several threads may store values of different (layer, head)
+  // at the same time.
   //
   // Stores K, V or a query [d] of token `token` of sequence `sequence`. Samples are the first sequences, then
   // come passages, then contexts. Tokens that the capture does not keep are ignored.
@@ -64,19 +64,21 @@ class Capture {
   // kSinkTokens.
   void place(std::vector<int> offsets);
 
-  // The following functions read the capture.
+  // The functions from rows() to context_queries() read the capture.
   //
   // Returns K or V of the samples' kept tokens, [n, d]. without_sink leaves out the first kSinkTokens of each
   // sample.
   std::vector<float> rows(int layer, int kv_head, Side side, bool without_sink) const;
-  // The following functions return K or V of passage p, or the queries of a query head, [length, d].
+  // passage() returns K or V of passage p, and passage_queries() returns the queries of a query head:
+  // [length, d].
   std::vector<float> passage(int p, int layer, int kv_head, Side side) const;
   std::vector<float> passage_queries(int p, int layer, int head) const;
   // Returns the position that the first token of passage p would have if it were not one of the first
   // kSinkTokens.
   int passage_position(int p) const { return offsets_.empty() ? 0 : offsets_[size_.samples + p]; }
-  // The following functions return K of context c [context_length, d], the tokens whose queries are kept
-  // (ascending), and their queries [context_queries, d].
+  // context_keys() returns K of context c, [context_length, d]. context_query_tokens() returns the tokens
+  // whose queries are kept, in ascending order, and context_queries() returns these queries,
+  // [context_queries, d].
   std::vector<float> context_keys(int c, int layer, int kv_head) const;
   std::span<const std::int32_t> context_query_tokens(int c) const;
   std::vector<float> context_queries(int c, int layer, int head) const;
@@ -95,8 +97,8 @@ class Capture {
   }
   bool is_passage(int sequence) const { return sequence >= size_.samples && !is_context(sequence); }
   bool is_context(int sequence) const { return sequence >= size_.samples + size_.passages; }
-  // The following functions return the row of a token within the blocks of its kind of sequence, or -1 if the
-  // token is not kept.
+  // kv_row() and query_row() return the row of a token within the blocks of its kind of sequence, or -1 if
+  // the token is not kept.
   int kv_row(int sequence, int token) const;
   int query_row(int sequence, int token) const;
   void choose_rows();

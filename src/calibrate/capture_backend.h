@@ -12,7 +12,7 @@ class CaptureBackend final : public BackendDecorator, private RowObserver {
   // Both arguments must outlive the object.
   CaptureBackend(AttentionBackend& inner, Capture& capture) : BackendDecorator(inner), capture_(capture) {}
 
-  // Sets the capture's sequence to which the next steps belong. Steps must have one slice, and a token's
+  // Sets the sequence of the capture to which later steps belong. Steps must have one slice, and a token's
   // index in the cache must equal its index in the sequence.
   void set_sequence(int sequence) { sequence_ = sequence; }
 
@@ -22,7 +22,7 @@ class CaptureBackend final : public BackendDecorator, private RowObserver {
  private:
   ShownRows wants(const Step& /*step*/, int /*layer*/) override { return ShownRows::inputs; }
   void see(Step& step, int layer, const LayerRows& rows) override;
-  // Keeps rows part, part + n_parts, and so on.
+  // Keeps every n_parts-th row, from row `part` on.
   void keep(const Step& step, int layer, const LayerRows& rows, int part, int n_parts);
 
   Capture& capture_;

@@ -13,7 +13,7 @@
 
 namespace kvant {
 
-// Returns whether a need is learned from separate contexts and not from captured values.
+// Returns whether calibration learns a need from separate contexts rather than from captured values.
 constexpr bool has_own_text(NeedKind kind) {
   return kind == NeedKind::sensitivity || kind == NeedKind::metric;
 }

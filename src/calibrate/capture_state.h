@@ -10,8 +10,8 @@
 
 namespace kvant {
 
-// Writes the capture. `identity` is a hash of everything that the capture depends on. samples_done is the
-// number of leading sequences that are complete.
+// Writes the capture. `identity` is a hash of everything that the capture depends on. The first samples_done
+// sequences are complete.
 Status write_capture(Capture& capture, std::uint64_t identity, int samples_done, const std::string& path);
 
 // Fills `capture` from a file and returns its samples_done. Without a file, returns 0. Returns the errors of

@@ -6,7 +6,7 @@ namespace kvant {
 namespace {
 
 // The expected values were computed by hand for keys (1, 2, 0, 1), (3, 0, 0, 1) and one query (2, 0, 4, 0).
-// The mean squares are 5, 2, 0, 1 and 4, 0, 16, 0.
+// The mean squares are 5, 2, 0, 1 for keys, and 4, 0, 16, 0 for the query.
 TEST(ChannelEnergies, AreHalfTheMeanSquaresOfKeysAndQueries) {
   const std::vector<float> keys = {1, 2, 0, 1, 3, 0, 0, 1}, queries = {2, 0, 4, 0};
   EXPECT_EQ(channel_energies({keys.data(), 2, 4}, {queries.data(), 1, 4}, {}),

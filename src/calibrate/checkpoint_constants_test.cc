@@ -17,7 +17,8 @@ std::uint64_t step_of(int pair) {
   return static_cast<std::uint64_t>(std::ldexp(std::pow(0.3, pair + 1), 64));
 }
 
-// in_halves() is the layout of checkpoints, and in_pairs() that of GGUF files of the Llama family.
+// in_halves() returns the layout of checkpoints, and in_pairs() returns the layout of GGUF files of the Llama
+// family.
 std::vector<ChannelTurn> in_halves() {
   std::vector<ChannelTurn> turns;
   for (int i = 0; i < kTurned / 2; ++i) turns.push_back({i, i + kTurned / 2, step_of(i)});
@@ -47,7 +48,7 @@ std::vector<float> random_numbers(int n, std::uint32_t seed) {
   return numbers;
 }
 
-// Returns the products of a metric's directions with a row that RoPE has rotated by n_tokens.
+// Returns the products of a metric's directions with a row that RoPE has rotated by n_tokens positions.
 std::vector<double> seen(std::vector<float> row, const std::vector<ChannelTurn>& turns, int n_tokens,
                          const std::vector<float>& constant) {
   turn_row(turns, n_tokens, row.data());

@@ -12,8 +12,9 @@ namespace kvant {
 
 struct Codebook {
   std::vector<float> centroids;  // CodebookShape describes the layout
-  // Mean squared errors relative to the mean square of the (unit) values: with k-means' initial centroids,
-  // with the final centroids, and with these in INT8.
+  // These are mean squared errors relative to the mean square of the values, or of the unit values for
+  // formats with gains. The errors are those of k-means' initial centroids, of its final centroids, and of
+  // the final centroids in INT8.
   double error_before = 0;
   double error_after = 0;
   double error_int8 = 0;
@@ -23,11 +24,10 @@ struct Codebook {
 Codebook learn_codebook(const CodebookShape& shape, MatrixView<const float> values, std::uint64_t seed);
 
 // Returns the scale with which an array is stored as INT8. The largest magnitude becomes 127, and the scale
-// is rounded up to 16 significant bits. Every scale * integer is therefore an exact F32, and the rounded
-// values have the same scale. Returns 1 if all values are 0.
+// is rounded up to 16 significant bits. Every product of the scale and an integer is therefore an exact F32
+// number, and int8_scale() of the rounded values is the same. Returns 1 if all values are 0.
 float int8_scale(const std::vector<float>& values);
-// Rounds each value to the nearest scale * integer with an integer in -127 .. 127. int8_scale() gives the
-// scale.
+// Rounds each value to the nearest product of int8_scale() and an integer in -127 .. 127.
 std::vector<float> rounded_to_int8(std::vector<float> values);
 // Rounds each value to the nearest f16. Values beyond the range become the largest f16.
 std::vector<float> rounded_to_f16(std::vector<float> values);

@@ -6,8 +6,8 @@
 
 namespace kvant {
 
-// INT8 is used if it raises the quantization error by less than this share, on average over a model's heads.
-// Integer codebooks make kernels faster (design, section 4).
+// Codebooks become INT8 if that raises the quantization error by less than this share, on average over a
+// model's heads. Kernels are faster with integer codebooks.
 inline constexpr double kMaxInt8Cost = 0.03;
 
 // Rounds every codebook that learn_head() made, which has a companion constant "#errors". One decision

@@ -25,7 +25,7 @@ double seconds_since(CostClock::time_point start) {
   return std::chrono::duration<double>(CostClock::now() - start).count();
 }
 
-// The following functions return the number of weights of all layers, and of the output.
+// layer_weights() returns the number of weights of all layers, and output_weights() that of the output.
 double layer_weights(const Hparams& h) {
   double all = 0;
   for (int layer = 0; layer < h.n_layers; ++layer)
@@ -43,7 +43,7 @@ double context_multiplications(const Hparams& h, const CalibrationWork& work) {
   const double again = 1 - static_cast<double>(layers_kept(h, work.context_tokens)) / h.n_layers;
   // The forward pass and attention run in F32. Attention covers half of the pairs of tokens. Each pair takes
   // 2 products in the forward pass, 6 in the backward pass, and 2 for the effects of errors. For each format,
-  // each side takes one more.
+  // K and V take one more product each.
   const double slower = fastest_gemm_precision() == GemmPrecision::f32 ? 1 : 2;
   const double by_pairs =
       slower * (10 + 2.0 * work.formats) * n * n / 2 * h.n_heads * h.head_dim * h.n_layers;
@@ -51,7 +51,8 @@ double context_multiplications(const Hparams& h, const CalibrationWork& work) {
   return n * ((1 + slower + again) * layer_weights(h) + kReadings * output_weights(h)) + by_pairs;
 }
 
-// Measures products of 128 rows by all threads. Each product is small enough for the caches.
+// Measures the speed of products of 128 rows, computed by all threads. Each product is small enough for the
+// caches.
 double multiplications_per_second(int n_threads) {
   constexpr int kRows = 128, kDepth = 768, kColumns = 1024;
   constexpr double kSeconds = 0.3;
@@ -112,7 +113,7 @@ Result<CalibrationCost> estimated_cost(const SampleReader& reader, const Hparams
     // The engine may have read its weights from the file, or may have copied them to memory of its own.
     cost.bytes += std::max<std::int64_t>(0, work.file_bytes - resident_file_bytes()) +
                   gradient_bytes(hparams, work.context_tokens);
-    // The allocator keeps freed blocks of other sizes: a model of 1.5B parameters peaked 3 % above this sum.
+    // The allocator keeps freed blocks of other sizes. A model of 1.5B parameters peaked 3 % above this sum.
     constexpr double kAllocator = 1.05;
     cost.bytes = static_cast<std::int64_t>(kAllocator * static_cast<double>(cost.bytes));
   }

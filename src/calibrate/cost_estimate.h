@@ -24,7 +24,8 @@ struct CalibrationCost {
   std::int64_t bytes = 0;  // the process takes at most this much memory
 };
 
-// Returns a rough count of multiplications. An F32 multiplication counts twice if bfloat16 is twice as fast.
+// Returns a rough count of multiplications. If bfloat16 is twice as fast as F32, an F32 multiplication counts
+// twice.
 double multiplications(const Hparams& hparams, const CalibrationWork& work);
 
 // Extrapolates from the present speed of a few tokens and of products of the model's size. The time of
@@ -32,7 +33,7 @@ double multiplications(const Hparams& hparams, const CalibrationWork& work);
 Result<CalibrationCost> estimated_cost(const SampleReader& reader, const Hparams& hparams,
                                        const CalibrationWork& work, int n_threads);
 
-// Returns the cost as a text: "about 4 min and at most 3.6 GiB of memory".
+// Returns the cost as a text, such as "about 4 min and at most 3.6 GiB of memory".
 std::string readable_cost(const CalibrationCost& cost);
 
 }  // namespace kvant

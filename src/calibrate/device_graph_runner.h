@@ -1,5 +1,4 @@
-// Makes, places and runs ggml graphs on a backend. GraphRunner runs one graph after another in the same
-// memory.
+// Makes, places and runs ggml graphs on a backend. All graphs of a GraphRunner use the same memory.
 #pragma once
 
 #include <ggml-alloc.h>

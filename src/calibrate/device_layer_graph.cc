@@ -12,7 +12,7 @@
 namespace kvant {
 namespace {
 
-// Linear is a weight in F32 with its bias, or a range of the outputs of one.
+// Linear is a weight in F32 with its bias, or a range of the outputs of such a weight.
 struct Linear {
   ggml_tensor* weight;  // [n_in, n_out]
   ggml_tensor* bias;    // [n_out]; may be null
@@ -99,7 +99,7 @@ class Builder final : LayerTensors {
     ggml_build_forward_expand(graph_, result);
   }
 
-  // The following function notes the derivative of an operation.
+  // note() and give() serve the derivative of an operation.
 
   template <class Back>
   void note(ggml_tensor* of, const Back& back) {
@@ -112,11 +112,11 @@ class Builder final : LayerTensors {
     all = all == nullptr ? gradient : ggml_add(c_, all, gradient);
   }
 
-  // The following functions add operations and their transposed derivatives.
+  // The functions from less_mean() to activated() add operations and their transposed derivatives.
 
   ggml_tensor* less_mean(ggml_tensor* x) { return ggml_sub(c_, x, ggml_mean(c_, x)); }
 
-  // A norm that subtracts the mean is an RMS norm of the rest.
+  // A norm that subtracts the mean equals an RMS norm of the values minus their mean.
   ggml_tensor* norm(ggml_tensor* x, ggml_tensor* weight, ggml_tensor* bias) override {
     ggml_tensor* y = LayerTensors::norm(x, weight, bias);
     const bool subtracts = h_.architecture->layer_norm && weight != nullptr;
@@ -168,7 +168,7 @@ class Builder final : LayerTensors {
     return y;
   }
 
-  // Reshapes [a, b, n_rows] to [a b, n_rows].
+  // Reshapes [a, b, n_rows] to [a * b, n_rows].
   ggml_tensor* flat(ggml_tensor* x) { return ggml_reshape_2d(c_, x, x->ne[0] * x->ne[1], x->ne[2]); }
   ggml_tensor* as_rows(ggml_tensor* x) override {
     ggml_tensor* y = flat(x);
@@ -223,7 +223,7 @@ class Builder final : LayerTensors {
     ggml_tensor* inside = ggml_mul(c_, x, ggml_scale_bias(c_, squared, kRoot2OverPi * kCubic, kRoot2OverPi));
     ggml_tensor* t = ggml_tanh(c_, inside);
     ggml_tensor* share = ggml_scale_bias(c_, t, 0.5F, 0.5F);
-    // The derivative of `share` by `inside`.
+    // This is the derivative of `share` by `inside`.
     ggml_tensor* slope = ggml_scale_bias(c_, ggml_sqr(c_, t), -0.5F, 0.5F);
     slope = ggml_mul(c_, slope, ggml_scale_bias(c_, squared, 3 * kRoot2OverPi * kCubic, kRoot2OverPi));
     return {ggml_mul(c_, x, share), ggml_add(c_, share, ggml_mul(c_, x, slope))};
@@ -259,13 +259,13 @@ class Builder final : LayerTensors {
     return y;
   }
 
-  // The following functions belong to attention.
+  // The functions from by_head() on belong to attention.
 
   // Rearranges [head_dim, heads, n_rows] to [head_dim, n_rows, heads].
   ggml_tensor* by_head(ggml_tensor* x) { return ggml_cont(c_, ggml_permute(c_, x, 0, 2, 1, 3)); }
   ggml_tensor* by_token(ggml_tensor* x) { return by_head(x); }
-  // Reshapes query heads [a, b, heads] to [a, b * group, n_kv_heads]. The heads of a KV head's group follow
-  // one another.
+  // Reshapes query heads [a, b, heads] to [a, b * group, n_kv_heads]. The query heads of a KV head are
+  // adjacent.
   ggml_tensor* by_group(ggml_tensor* x) {
     return ggml_reshape_3d(c_, x, x->ne[0], x->ne[1] * group_, h_.n_kv_heads);
   }

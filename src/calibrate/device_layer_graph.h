@@ -11,7 +11,8 @@ struct ggml_tensor;
 
 namespace kvant {
 
-// LayerInputs have memory of their own. Shapes are in ggml's order: [columns, rows].
+// LayerInputs holds the inputs of a layer's graphs, in memory of their own. Shapes are in ggml's order:
+// [columns, rows].
 struct LayerInputs {
   ggml_tensor* x;             // [n_embd, n_rows]: the residual stream before the layer
   ggml_tensor* gradient;      // [n_embd, n_rows]: the gradient by the layer's outputs
@@ -23,7 +24,7 @@ struct LayerInputs {
   ggml_tensor* behind_sink;   // [n_rows]: 0 for the sink's tokens, else 1
 };
 
-// LayerOutputs are the results that a graph leaves in its memory.
+// LayerOutputs holds the results that a graph leaves in its memory.
 struct LayerOutputs {
   ggml_tensor* x;                  // [n_embd, n_rows]: the residual stream after the layer
   ggml_tensor* gradient;           // [n_embd, n_rows]: the gradient by the residual stream before the layer

@@ -1,5 +1,5 @@
-// Tests gradients on a device against those on the CPU. One device is host memory, and a GPU is tested if the
-// machine has one.
+// Compares gradients on a device with gradients on the CPU. One device is host memory, and a GPU is tested if
+// the machine has one.
 #include "calibrate/device_model.h"
 
 #include <gtest/gtest.h>
@@ -79,11 +79,11 @@ struct BothModels {
   std::unique_ptr<DifferentiableModel> host_model, device_model;
 };
 
-// Returns every architecture that has gradients, and models whose weights must be expanded.
+// Returns a model of every architecture that has gradients, and models whose weights must be expanded.
 std::vector<Variant> known_variants() {
   std::vector<Variant> all = variants();
-  // Scales of logits have no derivatives. The other architectures have steps of their own without a
-  // derivative.
+  // These architectures have no gradients, because scales of logits, or steps of these architectures alone,
+  // have no derivative.
   const std::set<std::string> unknown = {"cohere2", "command_r", "granite", "mistral3"};
   for (const Variant& variant : dense_variants())
     if (unknown.count(variant.name) == 0) all.push_back(variant);

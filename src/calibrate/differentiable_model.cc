@@ -17,8 +17,8 @@ namespace kvant {
 namespace {
 
 // The forward pass keeps at most this many bytes of activations for the backward pass. A model of 135M
-// parameters needs 0.7 GB for 1024 tokens. Layers beyond the limit are computed again, which takes a third
-// more processor time.
+// parameters needs 0.7 GB for 1024 tokens. The backward pass computes layers beyond the limit again, which
+// takes a third more processor time.
 constexpr std::int64_t kMostKeptBytes = std::int64_t{1} << 30;
 
 class HostModel final : public DifferentiableModel {
@@ -75,7 +75,7 @@ class HostModel final : public DifferentiableModel {
   int n_rows_ = 0;
   std::optional<RopeTable> full_, sliding_;
   F32Layer weights_;                    // the layer that ran last has these weights
-  std::vector<LayerActivations> kept_;  // the activations of the first layers
+  std::vector<LayerActivations> kept_;  // the activations of the first layers, up to kMostKeptBytes
   LayerWorkspace workspace_;
   std::optional<HostLayerGradient> layer_;
 };
@@ -104,7 +104,7 @@ std::int64_t gradient_bytes(const Hparams& h, int n_rows) {
   const std::int64_t embd = h.n_embd, ff = h.n_ff, n = n_rows;
   const std::int64_t weights = embd * (2 * n_q + 2 * n_kv + 3 * ff),
                      packed = embd * std::max(ff, n_q + 2 * n_kv);
-  // this includes the gradients of all heads
+  // The sum includes the gradients of all heads.
   const std::int64_t work = n * (ff + 3 * embd + 2 * n_q + 2 * n_kv + 2 * n_q);
   const std::int64_t vocabulary = kVocabularyBlock * 3 * embd + 3 * n * embd + kMostLogitBytes / 4;
   const std::int64_t kept = (layers_kept(h, n_rows) + 1) * activation_bytes(h, n_rows) / 4;

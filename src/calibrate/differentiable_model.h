@@ -1,5 +1,5 @@
 // DifferentiableModel runs the layers of a transformer on a whole context in F32, and computes the derivative
-// of each. A differentiable model runs on the CPU, or as graphs on a device.
+// of each layer. A differentiable model runs on the CPU, or as graphs on a device.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,8 @@ class DifferentiableModel {
   // after it.
   virtual Status forward(int layer, MatrixView<float> x) = 0;
   // Computes a layer's derivative. `x` is the input that forward() got. `gradient` holds the derivatives by
-  // the layer's output, and is replaced by those by its input. The result is valid until the next call.
+  // the layer's output, and receives the derivatives by the layer's input. The result is valid until the next
+  // call.
   virtual Result<const LayerGradient*> backward(int layer, MatrixView<const float> x,
                                                 MatrixView<float> gradient) = 0;
   virtual VocabularyProducts& vocabulary() = 0;
@@ -35,8 +36,9 @@ class DifferentiableModel {
 // Returns whether every step of every layer has a derivative.
 bool has_known_layers(const ModelParts& model);
 
-// The following functions apply to contexts of n_rows tokens on the CPU. They return the number of layers
-// that the backward pass need not compute again, and the bytes needed besides the model.
+// layers_kept() and gradient_bytes() apply to contexts of n_rows tokens on the CPU. layers_kept() returns the
+// number of layers that the backward pass need not compute again. gradient_bytes() returns the bytes that are
+// needed besides the model.
 int layers_kept(const Hparams& hparams, int n_rows);
 std::int64_t gradient_bytes(const Hparams& hparams, int n_rows);
 

@@ -17,7 +17,7 @@ namespace {
 constexpr int kRowsAtOnce = 256;
 
 // JoinedPart is one of several tensors that are joined. A missing tensor counts as `size` zeros, unless all
-// are missing.
+// tensors are missing.
 struct JoinedPart {
   const ggml_tensor* tensor;
   std::size_t size;

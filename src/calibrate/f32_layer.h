@@ -1,5 +1,5 @@
-// F32Layer holds the weights of one layer, expanded to F32, for gradients on the CPU. The caller loads one
-// layer after another into the same object, because a whole model in F32 would not fit into memory.
+// F32Layer holds the weights of one layer, expanded to F32, for gradients on the CPU. The caller loads the
+// layers in turn into the same object, because a whole model in F32 would not fit into memory.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ struct F32Layer {
   std::vector<float> gate, gate_bias;     // [n_ff, n_embd]
   std::vector<float> up, up_bias;         // [n_ff, n_embd]
   std::vector<float> down, down_bias;     // [n_embd, n_ff]
-  // Each weight of a norm [n_embd] is stored with its place in LayerWeights.
+  // This list holds each norm's weights [n_embd] with their place in LayerWeights.
   std::vector<std::pair<WeightPlace, std::vector<float>>> norms;
 
   std::span<const float> of(WeightPlace place) const {

@@ -17,11 +17,11 @@ struct FirstUse {
   std::string folder;  // created when needed; if empty, nothing is saved
   int n_threads = 2;
   const std::atomic<bool>* stop = nullptr;  // CalibrationRequest::stop
-  std::string text;                         // the text to learn from; empty: the default text
+  std::string text;                         // the text to learn from; if empty, the default text
 };
 
 // Returns the path of the folder's file for `recipe`. The name depends on the model, on the constants that
-// the recipe needs, on the text (empty: the default text) and on the method.
+// the recipe needs, on the text and on the method. An empty text stands for the default text.
 std::string first_use_path(const std::string& folder, const Recipe& recipe, const Geometry& geometry,
                            const std::string& fingerprint, const std::string& text = "",
                            const CalibrationMethod& method = {});

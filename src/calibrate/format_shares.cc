@@ -8,7 +8,7 @@ namespace kvant {
 namespace {
 
 // LadderParts holds indices of the ladder's formats. Fine formats have at least as many bits as the probe
-// format, and coarse ones fewer.
+// format, and coarse formats have fewer bits.
 struct LadderParts {
   std::vector<int> fine, coarse;
 };
@@ -22,7 +22,7 @@ LadderParts parts_of(const Recipe& recipe, int head_dim) {
 }
 
 // Returns the geometric mean of a place's shares of the sums. The mean is 0 if one share is 0, or if all sums
-// are.
+// are 0.
 double mean_share(const std::vector<float>& costs, const std::vector<int>& formats,
                   const std::vector<double>& sums) {
   double logarithms = 0;
@@ -40,7 +40,7 @@ class SideShares {
   SideShares(const Sensitivities& from, Sensitivities& to, int n_formats)
       : from_(from), to_(to), n_formats_(n_formats) {}
 
-  // Returns the shares of the given places, in proportion to one another.
+  // Returns the relative shares of the given places, whose sum need not be 1.
   std::vector<double> shares(const std::vector<int>& places, const std::vector<int>& formats) const {
     const std::vector<double> sums = sums_of(places);
     std::vector<double> shares;

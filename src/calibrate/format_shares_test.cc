@@ -21,7 +21,8 @@ Sensitivities shared(const Sensitivities& sensitivities) {
   return shared_over_formats(sensitivities, two_layers_of_two_heads(), *recipe);
 }
 
-// Returns sensitivities with these values for K, by layer and head. V's values, in between, are all equal.
+// Returns sensitivities with these values for K, by layer and head. All values for V, which alternate with
+// those for K, are equal.
 Sensitivities of_keys(const std::vector<std::vector<float>>& places) {
   Sensitivities all;
   for (const std::vector<float>& place : places) {

@@ -12,8 +12,8 @@
 namespace kvant {
 namespace {
 
-// Returns the engine's log probability of each next token, and after the last token of the first one.
-// `offset` is added to the positions.
+// Returns the engine's log probability of the token that follows each token. The last token counts as
+// followed by the first. `offset` is added to the positions.
 Result<std::vector<double>> log_probabilities(Engine& engine, AttentionBackend& backend,
                                               std::span<const std::int32_t> tokens, int offset) {
   const auto resolved = resolve(Recipe{}, engine.geometry(), nullptr);

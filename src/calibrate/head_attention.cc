@@ -79,8 +79,8 @@ void HeadAttention::attend(int block, MatrixView<float> out) {
        out.data, out.stride);
 }
 
-// The weights are P, and the outputs are O = P V. The derivatives are dV = P^T dO, dS = P (dO V^T - its mean
-// under P), dQ = dS K and dK = dS^T Q.
+// The weights are P, and the outputs are O = P V. The derivatives are dV = P^T dO, dS = P (dO V^T - mean), dQ
+// = dS K and dK = dS^T Q, where the mean of dO V^T is weighted by P.
 void HeadAttention::attend_back(int block, MatrixView<const float> gradient, MatrixView<float> q_gradient,
                                 const KvGradients& kv) {
   turn_to(block);
@@ -119,8 +119,8 @@ void HeadAttention::look_at(int block, MatrixView<const float> gradient) {
        products_.data(), n_keys_);
 }
 
-// P are the weights, and P' those with errors of keys. The effect is dO . (P' - P) V for errors of keys, and
-// dO . P (V' - V) for errors of values.
+// P are the weights, and P' are the weights with errors of keys. The effect is dO . (P' - P) V for errors of
+// keys, and dO . P (V' - V) for errors of values.
 void HeadAttention::add_effects(Side side, const PackedMatrix& pages, double* effects) {
   const int n = side == Side::key ? n_keys_ : first_;  // a row of changed_ has this many values
   changed_.resize(static_cast<std::size_t>(n_queries_) * n);

@@ -18,8 +18,8 @@ struct Hparams;
 
 struct AttentionShape {
   float scale = 1;    // q.k is multiplied by this
-  float softcap = 0;  // c > 0: scores become c tanh(score / c)
-  int window = 0;     // a query sees this many newest tokens, including itself; 0: all
+  float softcap = 0;  // if c > 0, scores become c tanh(score / c)
+  int window = 0;     // a query reads this many newest tokens, including itself; 0 means all
 };
 AttentionShape attention_shape(const Hparams& hparams, int layer);
 
@@ -45,11 +45,12 @@ class HeadAttention {
   // [queries of the block, d].
   void attend(int block, MatrixView<float> out);
   // Computes the derivative. `gradient` is the derivative of the loss by the block's outputs. q_gradient
-  // receives the derivative by its queries.
+  // receives the derivative by the block's queries.
   void attend_back(int block, MatrixView<const float> gradient, MatrixView<float> q_gradient,
                    const KvGradients& kv);
 
-  // Selects a block's queries and the gradient of their outputs, which must outlive the following calls.
+  // Selects a block's queries and the gradient of their outputs for add_effects(). `gradient` must outlive
+  // the calls of add_effects().
   void look_at(int block, MatrixView<const float> gradient);
   // Adds to `effects` [queries of the block] what errors do to the loss: gradient . (outputs with errors -
   // outputs). `pages` replace one side of the pages before the block's own, and hold at least 128 * block
@@ -58,7 +59,8 @@ class HeadAttention {
 
  private:
   void turn_to(int block);
-  // Computes weights [n_queries, n_keys]. With a soft cap, also computes slopes_, d capped / d score.
+  // Computes weights [n_queries, n_keys]. With a soft cap, also computes slopes_, the derivatives of capped
+  // scores by scores.
   void weigh();
   // Turns products of queries with keys of the pages before the block's own into weights.
   void weigh_products(std::vector<float>& weights);

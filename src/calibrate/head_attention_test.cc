@@ -29,7 +29,8 @@ double dot(const float* a, const float* b) {
   return sum;
 }
 
-// Returns, for query r, the norm over the first page's tokens of p (dO.v - its mean under p) * scale.
+// For query r, each token of the first page contributes p (dO . v - m) * scale, where m is the mean of dO . v
+// under the weights p. Returns the norm of these contributions.
 double length_of_derivative(Matrix& q, Matrix& k, Matrix& v, Matrix& gradient, int r, double scale) {
   std::vector<double> p;
   double sum = 0, mean = 0, squares = 0;

@@ -10,8 +10,8 @@
 
 namespace kvant {
 
-// Runs work(). If the reader's device runs out of memory during that, the function prints a warning, sets the
-// reader to `host`, and runs work() again. Work that keeps its results then resumes.
+// Runs work(). If the reader's device runs out of memory during work(), the function prints a warning, sets
+// the reader to `host`, and runs work() again. Work that keeps its results then resumes.
 template <class Work>
 auto with_host_fallback(SampleReader& reader, const SampleReader& host, const Work& work)
     -> decltype(work()) {

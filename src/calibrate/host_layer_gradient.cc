@@ -107,7 +107,8 @@ class HostLayerGradient::Walker {
     HostLayerGradient& g = g_;
     Operation& o = operation(nullptr);
     o.is_read_back = true;
-    // Calls of(columns of q or k, the weights of their norm).
+    // Calls of(first, n, weight) for the columns [first, first + n) of q or k that share a norm. `weight`
+    // holds the norm's weights.
     const auto each = [&g, of_rows = step.of_rows](const auto& of) {
       const int d = g.h_.head_dim;
       for (const bool query : {true, false}) {
@@ -328,7 +329,7 @@ std::vector<double> HostLayerGradient::query_moments(int kv_head) const {
   return sums;
 }
 
-// The following functions run the operations.
+// The functions from multiply_by() to backward() run the operations.
 
 // Packs the weight into work_.weight and runs body(block) for all blocks of rows.
 template <class Body>
@@ -338,9 +339,9 @@ void HostLayerGradient::multiply_by(const Multiplier& by, Team& team, const Body
   team.for_each(n_blocks(), body);
 }
 
-// Runs operations in passes over the blocks of rows. A pass contains at most one product with the operations
-// around it, up to the next product or the next operation on all rows. A block's rows therefore stay in the
-// processor's cache.
+// Runs operations in passes over the blocks of rows. A pass contains at most one product and the operations
+// around this product. The pass ends before the next product and before an operation on all rows. A block's
+// rows therefore stay in the processor's cache.
 void HostLayerGradient::run(Team& team, bool back, int n_operations, bool again) {
   std::vector<const std::function<void(int)>*> pass;
   Multiplier by;
@@ -378,8 +379,8 @@ void HostLayerGradient::attend(Team& team) {
   });
 }
 
-// Sums the gradients by K and V over the query heads that share them. The order is that of the heads, so the
-// result does not depend on threads.
+// Sums the gradients by K and V over the query heads that share them. The sums have the order of the heads,
+// so the result does not depend on threads.
 void HostLayerGradient::sum_group(int kv_head, int block) {
   const int group = h_.n_heads / h_.n_kv_heads;
   const int n_cols = n_qkv();

@@ -1,5 +1,5 @@
 // Computes one layer of a transformer on a whole context, and the layer's derivative, on the CPU. The
-// operations come from the layer's program, and each has a derivative. model_gradient() calls the layers in
+// operations come from the layer's program, and each has a derivative. model_gradient() runs the layers in
 // turn.
 #pragma once
 
@@ -20,7 +20,8 @@
 
 namespace kvant {
 
-// LayerActivations holds what a layer computes of a whole context in the forward pass. The memory is reused.
+// LayerActivations holds the values that a layer computes for a whole context in the forward pass. The memory
+// is reused.
 struct LayerActivations {
   std::vector<float> qkv;                 // [n_rows, n_q + 2 n_kv], as attention reads them
   std::vector<float> attended;            // [n_rows, n_q]
@@ -31,16 +32,16 @@ struct LayerActivations {
 // Returns the bytes of a layer's activations.
 std::int64_t activation_bytes(const Hparams& hparams, int n_rows);
 
-// LayerWorkspace is the memory that layers use one after another.
+// LayerWorkspace is the memory that all layers use in turn.
 struct LayerWorkspace {
   // `precision` applies to products with weights in the backward pass, and to a network's products that the
-  // backward pass computes again. All other products are in F32: other rounding would change how K and V are
-  // encoded, which moves sensitivities by 5 %.
+  // backward pass computes again. All other products are in F32, because other rounding would change how K
+  // and V are encoded, which moves sensitivities by 5 %.
   GemmPrecision precision = GemmPrecision::f32;
   LayerActivations activations;  // for layers whose activations are not kept
   PackedMatrix weight;           // the current product multiplies by this weight
   std::vector<float> x;          // [n_rows, n_embd]: the residual stream, if it is computed again
-  // Gradients by the following values overwrite them.
+  // The gradients by the values from `normed` to `y` overwrite the values.
   std::vector<float> normed;             // [n_rows, n_embd]: inputs of a block
   std::vector<float> product;            // [n_rows, n_ff]: inputs of a network's `down`
   std::vector<float> y;                  // [n_rows, n_embd]: outputs of a block
@@ -73,7 +74,8 @@ class HostLayerGradient final : public LayerGradient {
   std::vector<double> query_moments(int kv_head) const override;
 
  private:
-  // Value describes rows that operations read and write. A Value without memory is the residual stream.
+  // Value describes rows that operations read and write. A Value without memory stands for the residual
+  // stream.
   struct Value {
     int n_cols;
     std::vector<float>*values = nullptr, *gradient = nullptr;
@@ -84,8 +86,8 @@ class HostLayerGradient final : public LayerGradient {
     GemmOperand b;
     GemmPrecision precision = GemmPrecision::f32;
   };
-  // Operation is a part of a layer with its derivative. An operation works on a block of rows, which a weight
-  // may multiply, or on all rows.
+  // Operation is a part of a layer with its derivative. An operation works on a block of rows or on all rows.
+  // A block of rows may be multiplied by a weight.
   struct Operation {
     std::function<void(int block)> forward, back;
     Multiplier forward_by, back_by;
@@ -114,7 +116,7 @@ class HostLayerGradient final : public LayerGradient {
   MatrixView<float> gradient(const Value& v, int block) const {
     return v.gradient == nullptr ? part(gradient_, block) : rows(*v.gradient, v.n_cols, block);
   }
-  // Query heads come first, then the heads of K, then those of V.
+  // The heads are numbered in the order of query heads, heads of K, and heads of V.
   MatrixView<const float> qkv_head(int head) const;
   KvGradients kv_gradients(int head);
 

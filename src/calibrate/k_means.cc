@@ -57,7 +57,7 @@ int draw_member(const Clusters& clusters, int c, int n_members, std::mt19937_64&
 }
 
 // Moves each centroid to its cluster's mean. The centroid of an empty cluster moves to a member of the
-// largest cluster, whose size then counts as halved.
+// largest cluster, whose size then counts as half.
 void move_centroids(MatrixView<const float> points, const Clusters& clusters, std::mt19937_64& random,
                     std::vector<float>& centroids) {
   const int dim = points.cols;

@@ -63,7 +63,7 @@ TEST(KMeans, IsAsGoodAsLloydsAlgorithmInDoublePrecision) {
     const std::vector<float> values = normal_points(2000, dim, dim);
     const auto points = as_points(values, dim);
     std::mt19937_64 random(7);
-    // The call equals the one in k_means().
+    // k_means() makes the same call, so both begin with the same centroids.
     const std::vector<float> start = spread_centroids(points, 32, 8 * 32, random);
     const double by_hand = lloyd_by_hand(points, start, 30);
     const KMeans ours = k_means(points, 32, {.iterations = 30, .seed = 7});

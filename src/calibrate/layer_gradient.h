@@ -1,6 +1,6 @@
-// LayerGradient gives access to what a layer stored of a whole context, and to the derivative of a loss by
-// it. Sensitivities and metrics are computed from these values, whether the layer ran on the CPU or on a
-// device.
+// LayerGradient gives access to the K and V that a layer stored for a whole context, and to the derivative of
+// a loss by them. Sensitivities and metrics are computed from these values, whether the layer ran on the CPU
+// or on a device.
 #pragma once
 
 #include <vector>

@@ -22,10 +22,11 @@ namespace {
 // Of this many contexts, one evaluates the adapters, which learn from the others.
 constexpr int kContextsPerJudged = 4;
 const std::vector<float> kSwitchedOff{0.0F};
-// One in kContextsPerJudged contexts evaluates the adapters. The other contexts train them.
+// The integers of the tail's format lie between -119 and 119 (format/int8.cc).
 constexpr float kLargestInteger = 119;
 
-// Returns a separate seed for every (layer, head, side), which does not depend on what else is learned.
+// Returns a separate seed for every (layer, head, side). The seed does not depend on which other constants
+// are learned.
 std::uint64_t head_seed(std::uint64_t seed, const HeadNeeds& needs) {
   std::uint64_t mixed = seed;
   for (const int part : {needs.layer, needs.kv_head, static_cast<int>(needs.side)})
@@ -109,8 +110,8 @@ class HeadLearner {
     }
     return {};
   }
-  // Reads K of the tokens without transforms, and the passages' queries, transformed to match K after its
-  // first n_steps transforms.
+  // Reads K of the tokens without transforms. Also reads the passages' queries, transformed to match K after
+  // its first n_steps transforms.
   void read_attention(std::size_t n_steps) {
     keys_ = capture_.rows(needs_.layer, needs_.kv_head, Side::key, needs_.without_sink);
     const int group = capture_.geometry().group(needs_.layer);
@@ -169,8 +170,7 @@ class HeadLearner {
     KVANT_CHECK(false, "a priority that nobody measures");
   }
 
-  // Trains the adapters. The maps of queries and keys are trained together, when the queries' map is
-  // requested.
+  // Trains the adapters. The request for the queries' map trains both maps together.
   void learn_adapters(const ScopedNeed& constant) {
     if (constant.need.name != kQueryAdapter) return;
     CorrectedKeys keys{needs_.layer,

@@ -1,5 +1,5 @@
 // Learns the constants of formats with query-weighted errors of K (format/page_metric.h), from moments of
-// queries. K's errors matter only as far as queries read them, so the metric comes from what queries read.
+// queries. An error of K matters only in the directions of queries, so the metric comes from queries.
 #pragma once
 
 #include <span>

@@ -20,16 +20,16 @@ struct GradientRequest {
   std::uint64_t seed = 0;
   int n_threads = 1;
   std::function<void(int)> advance;         // called after n more of gradient_steps() are done
-  const std::atomic<bool>* stop = nullptr;  // once true, the error "interrupted" is returned; null: never
+  const std::atomic<bool>* stop = nullptr;  // once true, the error "interrupted" is returned; may be null
 };
 
 // Returns the number of steps of one request, for progress.
 int gradient_steps(const Hparams& hparams);
 
-// Calls visit(layer, state) from the last layer to the first, with the derivative of the predictions' scores
-// (score_gradient.h). If `visit` is empty, nothing is differentiated. Returns the log probability of the next
-// token at each scored position; for the last position, that of the context's first token. Returns the error
-// "interrupted", and the model's errors.
+// Calls visit(layer, gradient) from the last layer to the first, with the derivative of the predictions'
+// scores (score_gradient.h). If `visit` is empty, nothing is differentiated. Returns the log probability of
+// the next token at each scored position. At the last position, the context's first token counts as the next
+// token. Returns the error "interrupted", and the model's errors.
 Result<std::vector<double>> model_gradient(DifferentiableModel& model, const GradientRequest& request,
                                            const std::function<void(int layer, const LayerGradient&)>& visit);
 

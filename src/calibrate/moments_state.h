@@ -1,5 +1,5 @@
 // Saves the query moments that a calibration has collected so far. Gradients take most of the time of a
-// calibration, so an interrupted one resumes after the last complete context.
+// calibration, so an interrupted calibration resumes after the last complete context.
 #pragma once
 
 #include <cstdint>

@@ -14,7 +14,7 @@ std::string joined(const std::vector<std::string>& names) {
 
 std::string stored_name(const ConstantNeed& need, bool without_sink) {
   const std::string sink = without_sink ? "" : "nosink/";
-  // The name includes the transforms before it.
+  // The name includes the earlier transforms, on which the values depend.
   if (need.kind == NeedKind::transform) return sink + need.name;
   return sink + joined(need.after) + ":" + need.name;
 }

@@ -19,12 +19,12 @@
 
 namespace kvant {
 
-// ScopedNeed is a constant that a recipe needs, with what the constant depends on.
+// ScopedNeed is a constant that a recipe needs, together with the facts on which the constant depends.
 struct ScopedNeed {
   ConstantNeed need;
   std::string stored;  // the scoped name
-  // These members apply only to adapters: the format of K whose errors the adapters correct, and the kind of
-  // correction.
+  // `corrected` and `correction` apply only to adapters. They are the format of K whose errors the adapters
+  // correct, and the kind of correction.
   const Format* corrected = nullptr;
   Correction correction = Correction::none;
 };
@@ -41,8 +41,8 @@ struct HeadNeeds {
   std::vector<ScopedNeed> constants;    // a constant depends only on constants before it
 };
 
-// Returns what the recipes need of a model, in the order of layers, heads and sides. Needs that are learned
-// from the same values are merged. Heads that need nothing are left out.
+// Returns the constants that the recipes need for a model, in the order of layers, heads and sides. Needs
+// that are learned from the same values are merged. Heads that need nothing are left out.
 std::vector<HeadNeeds> needs_of(std::span<const Recipe> recipes, const Geometry& geometry);
 
 // Returns the stored name of the sensitivities of the recipe's ladder, for one side of a head. The recipe

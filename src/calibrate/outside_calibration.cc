@@ -32,7 +32,7 @@ Status check(const Recipe& recipe, const Geometry& geometry) {
   return {};
 }
 
-// OutsideLayer is a layer of a model that runs elsewhere. All views must outlive the object.
+// OutsideLayer is a layer of a model that runs outside of kvant. All views must outlive the object.
 class OutsideLayer final : public LayerGradient {
  public:
   OutsideLayer(const Geometry& geometry, int layer, MatrixView<const float> q, MatrixView<const float> k,

@@ -1,4 +1,4 @@
-// Calibrates a model that runs elsewhere: in PyTorch, driven by Python's kvant.hf.calibrate.
+// Calibrates a model that runs outside of kvant, in PyTorch under Python's kvant.hf.calibrate.
 // OutsideCalibration supplies the samples to read and receives the model's values. OutsideCalibration then
 // runs the engine's learners on these values.
 #pragma once
@@ -22,25 +22,26 @@
 namespace kvant {
 
 struct OutsideModel {
-  std::string description, fingerprint;  // Calibration has the same members
+  std::string description, fingerprint;  // see Calibration's members of these names
   Geometry geometry;
   std::vector<std::vector<ChannelTurn>> turns;  // RoPE's rotations in each layer
 };
 
 class OutsideCalibration {
  public:
-  // text_hash and `method` go into the result. Returns an error if a recipe does not fit the model, needs
-  // nothing, or has a budget with formats that do not weight K's errors by queries.
+  // text_hash and `method` become members of the result. Returns an error if a recipe does not fit the model
+  // or needs nothing. A recipe with a budget must weight K's errors by queries in all formats, or an error is
+  // returned.
   static Result<OutsideCalibration> make(OutsideModel model, std::vector<Recipe> recipes,
                                          const CalibrationSettings& settings, std::uint64_t text_hash,
                                          CalibrationMethod method);
 
   // Returns the samples that the model must read for store(), in the order of `sequence`. The first
-  // kSinkTokens of each are at the start of the context, and the others at the sample's offset.
-  // samples_of_tokens() describes the arguments and errors.
+  // kSinkTokens tokens of each sample are at the start of the context, and the other tokens are at the
+  // sample's offset. samples_of_tokens() describes the arguments and errors.
   Result<std::vector<Sample>> samples(std::span<const std::int32_t> tokens, std::int32_t bos) const;
-  // Returns the contexts for moments of queries, and for sensitivities of recipes with a budget. Returns none
-  // if no recipe needs them.
+  // Returns the contexts for moments of queries, and for sensitivities of recipes with a budget. Returns no
+  // contexts if no recipe needs them.
   Result<std::vector<Sample>> query_contexts(std::span<const std::int32_t> tokens, std::int32_t bos) const;
 
   const Geometry& geometry() const { return model_.geometry; }

@@ -50,8 +50,8 @@ class Watching final : public BackendDecorator {
   }
 };
 
-// HandingOver passes the layers of a context on in the form of an outside model: all heads of a token are in
-// one row.
+// HandingOver passes the layers of a context to OutsideCalibration in an outside model's form, in which a row
+// has all heads of a token.
 class HandingOver final : public ContextObserver {
  public:
   HandingOver(const Geometry& geometry, OutsideCalibration& to, int context)

@@ -9,7 +9,8 @@
 
 namespace kvant {
 
-// Returns the second moments x^T diag(weights) x, [d, d]. weights [n]; empty if all are 1.
+// Returns the second moments x^T diag(weights) x, [d, d], with weights [n]. If `weights` is empty, all
+// weights are 1.
 std::vector<double> second_moments(MatrixView<const float> x, std::span<const double> weights = {});
 
 // Returns the eigenvectors of the symmetric `moments` [d, d] as rows of an orthonormal matrix [d, d]. The

@@ -1,5 +1,5 @@
-// Chooses where probes run, which measure sensitivities (sensitivity.h). ProbeSite holds the model that runs,
-// and the format of all heads that are not probed.
+// Chooses where probes run. Probes measure sensitivities (sensitivity.h). ProbeSite holds the model that
+// runs, and the format of all heads that are not probed.
 #pragma once
 
 #include <string>
@@ -12,9 +12,9 @@ namespace kvant {
 
 struct ProbeSite {
   SampleReader model;
-  std::string rest = "bf16";  // a format, which all other heads have
+  std::string rest = "bf16";  // the format of all other heads
 
-  // Returns the recipe that a probed cache is compared with.
+  // Returns the recipe with which probed caches are compared.
   Recipe base(const Recipe& recipe) const;
   // Returns base() with one more token in the sink, or with one less if the sink is a whole page. Apart from
   // rounding, predictions hardly change.
@@ -22,9 +22,9 @@ struct ProbeSite {
 };
 
 // Returns a site on the reader's device if the device supports the probe format in one layer's side, and
-// another format elsewhere. The other format is bf16, or 8 bits if the device has only pages of codes; both
-// of the compared runs use it. Otherwise, prints a warning and returns a site on `host`. `learned` holds what
-// the recipe needs besides its sensitivities.
+// another format elsewhere. The other format is bf16, or 8 bits if the device has only pages of codes. Both
+// of the compared runs use the other format. Otherwise, prints a warning and returns a site on `host`.
+// `learned` holds what the recipe needs besides its sensitivities.
 ProbeSite probe_site(const SampleReader& reader, const SampleReader& host, const Recipe& recipe,
                      const Constants& learned);
 

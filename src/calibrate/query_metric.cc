@@ -27,7 +27,7 @@ std::vector<double> linear_part(const Transform& transform, int d) {
   return map;
 }
 
-// Returns B^T moments B, where the transform maps queries (rows) q to q B.
+// Returns B^T M B, where M are the moments and the transform maps queries (rows) q to q B.
 std::vector<double> moments_behind(const Transform& transform, const std::vector<double>& moments, int d) {
   std::vector<float> map(moments.size(), 0.0F);
   for (int i = 0; i < d; ++i) map[static_cast<std::size_t>(i) * d + i] = 1;

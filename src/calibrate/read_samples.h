@@ -18,13 +18,13 @@ class ComputeDevice;
 struct SampleReader {
   Engine* engine = nullptr;
   AttentionBackend* backend = nullptr;
-  const ComputeDevice* device = nullptr;  // the engine's device; null: the CPU
+  const ComputeDevice* device = nullptr;  // the engine's device; null means the CPU
 };
 
-// Runs samples [first, ...) through the model on an unquantized cache. The first kSinkTokens of each are at
-// the start of the context, and the others at the sample's offset. advance(n) is called after n more samples.
-// Returns how many samples are done in total. The number is smaller than that of all samples once `stop` is
-// true (null: never). Returns the errors of a step.
+// Runs the samples from `first` on through the model on an unquantized cache. The first kSinkTokens tokens of
+// each sample are at the start of the context, and the other tokens are at the sample's offset. advance(n) is
+// called after n more samples. Returns how many samples are done in total. Once `stop` is true, the function
+// returns early with a smaller number (null means never). Returns the errors of a step.
 Result<int> read_samples(Engine& engine, AttentionBackend& backend, std::span<const Sample> samples,
                          int first, Capture& capture, const std::function<void(int)>& advance,
                          const std::atomic<bool>* stop);

@@ -9,8 +9,8 @@
 namespace kvant {
 
 // RopeTable is the table of one layer, for positions [0, n_rows). RoPE is a linear map of each pair of
-// channels. With (c, s) for a position and pair, (a, b) becomes (a c - b s, a s + b c). c^2 + s^2 is 1 except
-// for YaRN's magnitude.
+// channels. For a position and pair, the table has numbers c and s, and the channels (a, b) become (a c - b
+// s, a s + b c). c^2 + s^2 is 1, or the square of YaRN's magnitude.
 class RopeTable {
  public:
   RopeTable(const ModelParts& model, int layer, int n_rows, int n_threads);

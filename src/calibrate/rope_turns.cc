@@ -42,7 +42,7 @@ std::vector<std::vector<ChannelTurn>> rope_turns(const ModelParts& model, const 
 
 void turn_row(std::span<const ChannelTurn> turns, int n_tokens, float* row) {
   for (const ChannelTurn& turn : turns) {
-    // Whole turns overflow out of the product, so the angle needs no reduction.
+    // Whole turns vanish when the product overflows, so the angle needs no reduction.
     const auto turned =
         static_cast<std::int64_t>(turn.step * static_cast<std::uint64_t>(std::int64_t{n_tokens}));
     const double angle = std::ldexp(static_cast<double>(turned), -64) * 2 * std::numbers::pi;

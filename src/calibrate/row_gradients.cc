@@ -16,8 +16,8 @@ double reciprocal_rms(const float* x, int n, float epsilon) {
   return 1 / std::sqrt(squares / n + epsilon);
 }
 
-// Both activations have the form x sigma(u). For SiLU, u = x. For the Gaussian error unit, u = 2 sqrt(2 / pi)
-// (x + .044715 x^3), because (1 + tanh(y)) / 2 is sigma(2 y).
+// Both activations have the form x sigma(u), where sigma is the logistic function. For SiLU, u = x. For the
+// Gaussian error unit, u = 2 sqrt(2 / pi) (x + .044715 x^3), because (1 + tanh(y)) / 2 is sigma(2 y).
 constexpr float kLinear = 2 * 0.79788456F, kCubic = 0.044715F;
 
 KVANT_SIMD_CLONES void find_arguments(GatedUnit kind, const float* x, int n, float* u) {
@@ -104,7 +104,7 @@ void subtract_mean(const float* x, int n, float* out) {
 }
 }  // namespace
 
-// A norm that subtracts the mean is an RMS norm of the rest.
+// A norm that subtracts the mean equals an RMS norm of the values minus their mean.
 void RowNorm::run(MatrixView<const float> x, std::span<const float> weight, std::span<const float> bias,
                   MatrixView<float> out) const {
   if (!subtracts_mean) return rms_norm(x, weight, epsilon, out);

@@ -35,12 +35,12 @@ void linear_back(MatrixView<const float> gradient, const PackedMatrix& weight, b
 
 // gated_unit() computes out = activation(gate) * up. The activation is x sigma(x) (SwiGLU), the Gaussian
 // error unit in ggml's approximation by tanh (GeGLU), or max(x, 0)^2. If `up` is empty, the network has no
-// gate: `gate` is its only input, and up counts as 1.
+// gate. `gate` is then its only input, and up counts as 1.
 enum class GatedUnit : std::uint8_t { silu, gelu, relu_squared };
 void gated_unit(GatedUnit kind, MatrixView<const float> gate, MatrixView<const float> up,
                 MatrixView<float> out);
-// `gradient` is the derivative by the result. `gate` and `up` are replaced by the derivatives by them. An
-// empty `up` has none.
+// Computes the derivatives by `gate` and `up`, and stores them in `gate` and `up`. `gradient` is the
+// derivative by the result. An empty `up` has no derivative.
 void gated_unit_back(GatedUnit kind, MatrixView<const float> gradient, MatrixView<float> gate,
                      MatrixView<float> up);
 

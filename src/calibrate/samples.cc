@@ -36,7 +36,7 @@ std::array<Group, 3> groups(const SampleSize& size) {
       Group{size.samples, size.length}, {size.passages, size.length}, {size.contexts, size.context_length}};
 }
 
-// Returns the random numbers of a group, which do not depend on the other groups.
+// Returns a generator of the random numbers of a group, which do not depend on other groups.
 std::mt19937_64 random_of(const SampleSize& size, std::size_t group) {
   return std::mt19937_64(size.seed * 31 + group);
 }
@@ -75,7 +75,7 @@ Result<std::int32_t> beginning_token(const Tokenizer& tokenizer) {
   return added ? with->front() : -1;
 }
 
-// Writing generates several sequences at the same time.
+// Writing generates the tokens of several sequences at the same time.
 class Writing {
  public:
   Writing(Engine& engine, AttentionBackend& backend, PlacedPlan plan, const std::vector<Sample>& starts)

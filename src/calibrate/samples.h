@@ -1,6 +1,6 @@
-// Makes the samples that a model reads for calibration: sequences of tokens from a text, or from the model
-// itself. Samples begin at random offsets within the trained context, because K after RoPE depends on the
-// position.
+// Makes the samples that a model reads for calibration. Samples are sequences of tokens from a text, or from
+// the model itself. Samples begin at random offsets within the trained context, because K after RoPE depends
+// on the position.
 #pragma once
 
 #include <atomic>
@@ -17,8 +17,8 @@ namespace kvant {
 
 struct Sample {
   std::vector<std::int32_t> tokens;
-  // The offset is added to the positions of all tokens except the first kSinkTokens. Short samples then show
-  // K as it is far into a long context, while the sink stays at the start.
+  // The offset is added to the positions of all tokens except the first kSinkTokens. In short samples, K then
+  // has the values of a position far into a long context, while the sink stays at the start.
   int position_offset = 0;
 };
 
@@ -49,8 +49,8 @@ std::vector<int> position_offsets(const SampleSize& size, int trained_context);
 std::int64_t written_tokens(const SampleSize& size);
 
 // Lets the model generate all samples at the same time, at temperature 1. advance(n) is called after n more
-// tokens of one sample; the sum of n is written_tokens(size). Returns an error if memory is exhausted, and
-// "interrupted" once `stop` is true (null: never).
+// tokens of one sample, and the sum of all n is written_tokens(size). Returns an error if memory is
+// exhausted, and "interrupted" once `stop` is true (null means never).
 Result<std::vector<Sample>> samples_of_model(Engine& engine, AttentionBackend& backend,
                                              const SampleSize& size,
                                              const std::function<void(std::int64_t)>& advance,

@@ -17,7 +17,7 @@
 namespace kvant {
 namespace {
 
-constexpr int kSignsAtOnce = 64;  // signs per 64-bit number
+constexpr int kSignsAtOnce = 64;  // signs in a 64-bit number
 
 KVANT_SIMD_CLONES void expand_signs(std::uint64_t bits, int n, float* signs) {
   for (int i = 0; i < n; ++i) signs[i] = static_cast<float>(static_cast<int>(bits >> i & 1) * 2 - 1);
@@ -42,7 +42,7 @@ KVANT_SIMD_CLONES double signed_roots(const float* masses, const float* signs, i
   return sum;
 }
 
-// Signs gives a random sign for each word of each row. A 64-bit number holds the signs of 64 words.
+// Signs returns a random sign for each word of each row. A 64-bit number holds the signs of 64 words.
 class Signs {
  public:
   Signs(std::uint64_t seed, int n_vocab)
@@ -66,7 +66,7 @@ class Signs {
 static_assert(kVocabularyBlock % kSignsAtOnce == 0);
 
 // ScorePass reads the vocabulary twice, block by block, so memory stays small. The first pass computes the
-// normalizers and the product of z and sqrt(p). The second computes the derivative.
+// normalizers and the product of z and sqrt(p). The second pass computes the derivative.
 class ScorePass {
  public:
   ScorePass(const ModelParts& model, VocabularyProducts& products, MatrixView<const float> x,

@@ -9,7 +9,7 @@
 // Every position has signs of its own. Let g be the derivative of the sum of u . logits over all positions by
 // any value inside the model. A small error e of that value then costs E (g . e)^2 / 2, summed over the
 // positions. A score e_y - p of a target y drawn from p has the same moments. But if one word is nearly
-// certain, such a score is almost always close to nothing, and rarely large.
+// certain, such a score is almost always close to zero, and rarely large.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +30,7 @@ struct ScoreGradient {
 
 // A block of the vocabulary has this many words, which are multiplied together.
 inline constexpr int kVocabularyBlock = 2048;
-// Of the first pass over the vocabulary, logits of at most this many bytes are kept for the second pass.
+// The first pass over the vocabulary keeps logits of at most this many bytes for the second pass.
 inline constexpr std::int64_t kMostLogitBytes = std::int64_t{256} << 20;
 
 // Computes the derivative. x [n, n_embd] is the residual stream after the last layer. `words` holds one word

@@ -10,8 +10,8 @@
 
 namespace kvant {
 
-// Returns the number of last tokens whose predictions count. The number is half of n_tokens, but at least 1,
-// and their logits take at most 256 MiB.
+// Returns the number of last tokens whose predictions count. The number is half of n_tokens. A smaller number
+// is returned if the logits would take more than 256 MiB, but at least 1.
 int n_scored_predictions(std::size_t n_tokens, int n_vocab);
 
 // Returns the mean KL divergence, in nats, of the predictions `got` from `expected`. Both arguments are

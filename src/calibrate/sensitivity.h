@@ -17,7 +17,7 @@
 
 namespace kvant {
 
-// SensitivityUnit is a number of heads of one layer's side that are measured together.
+// SensitivityUnit describes heads of one layer's side that are measured together.
 struct SensitivityUnit {
   int layer = 0;
   int first_head = 0;
@@ -29,16 +29,16 @@ struct SensitivityUnit {
 // unit is all heads of a layer's side.
 std::vector<SensitivityUnit> sensitivity_units(const Geometry& geometry);
 
-// Returns the recipe in which only the unit's heads are quantized, in the probe format of `recipe`, with its
-// transforms and sink. All other heads have the format `rest`.
+// Returns the recipe in which only the unit's heads are quantized, in the probe format of `recipe`, with the
+// recipe's transforms and sink. All other heads have the format `rest`.
 Recipe probe_recipe(const Recipe& recipe, const SensitivityUnit& unit, int head_dim,
                     const std::string& rest = "bf16");
 
-// SensitivityProbe compares the model's predictions on one context with those for a cache of another recipe.
+// SensitivityProbe compares the model's predictions for two recipes of the cache on one context.
 class SensitivityProbe {
  public:
   // Runs the model on `tokens` with the cache of `base`. The predictions of the second half count, or fewer
-  // last ones if those are too many to keep.
+  // of the last predictions if memory does not hold all of them.
   static Result<std::unique_ptr<SensitivityProbe>> make(Engine& engine, AttentionBackend& backend,
                                                         std::vector<std::int32_t> tokens, int n_threads,
                                                         const Recipe& base = {});

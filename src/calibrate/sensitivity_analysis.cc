@@ -20,7 +20,7 @@
 namespace kvant {
 namespace {
 
-constexpr int kEffectSteps = 2;  // progress steps for weighing a layer, in addition to gradient_steps()
+constexpr int kEffectSteps = 2;  // progress steps for weighing a layer, besides gradient_steps()
 constexpr int kCheckedTokens = 64;
 // Rounding on the device must change predictions by less than this many nats. For comparison, quantizing one
 // place in the probe format costs 1e-5 to 1e-2 nats.
@@ -73,7 +73,7 @@ CalibrationWork SensitivityAnalysis::work_left() const {
   return work;
 }
 
-// The following functions find the moments of queries.
+// The functions from query_moments() to moments_of_passages() find the moments of queries.
 
 Result<QueryMoments> SensitivityAnalysis::query_moments() {
   return with_host_fallback(reader_, host_, [&] { return moments_by_gradients(); });
@@ -137,10 +137,10 @@ std::vector<double> SensitivityAnalysis::moments_of_passages(int layer, int kv_h
   return sums;
 }
 
-// The following functions work with gradients.
+// The functions from differentiable() to estimate() work with gradients.
 
-// Returns a differentiable model, whose layers must be known. The model is on the reader's device if that
-// supports all of it, else on the CPU.
+// Returns a differentiable model, whose layers must be known. The model is on the reader's device if the
+// device supports the whole model, else on the CPU.
 DifferentiableModel& SensitivityAnalysis::differentiable() {
   if (on_device_ && reader_.device == nullptr) {  // the device has run out of memory
     on_device_ = false;
@@ -214,7 +214,8 @@ Status SensitivityAnalysis::estimate(const Recipe& recipe, const Constants& know
   return {};
 }
 
-// The following functions run the model with one place of the cache in few bits.
+// The functions from rounding_at() to knows_sensitivity() run the model with few bits in one place of the
+// cache.
 
 // Measures how much the model's predictions change by rounding alone.
 Result<double> SensitivityAnalysis::rounding_at(const ProbeSite& site, const Recipe& recipe,
@@ -226,7 +227,7 @@ Result<double> SensitivityAnalysis::rounding_at(const ProbeSite& site, const Rec
   return (*probe)->divergence(site.barely_changed(recipe), nullptr);
 }
 
-// Returns a site on a device, in F32, only if it rounds so little that formats can be told apart.
+// Returns a site on a device, in F32, only if the device rounds so little that formats can be told apart.
 Result<ProbeSite> SensitivityAnalysis::site_of_probes(const Recipe& recipe, const Sample& context) {
   const ProbeSite site = probe_site(reader_in_f32(), host_, recipe, constants_);
   if (site.model.engine == host_.engine) return site;

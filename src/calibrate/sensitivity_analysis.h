@@ -1,5 +1,6 @@
 // Finds the effect of cache errors on a model's predictions. SensitivityAnalysis uses the model's gradients
-// if they can be trusted. Otherwise it runs the model with one place of the cache in few bits.
+// if they can be trusted. Otherwise, SensitivityAnalysis runs the model with few bits in one place of the
+// cache.
 #pragma once
 
 #include <functional>
@@ -50,8 +51,8 @@ class SensitivityAnalysis {
   // Returns the remaining work of query_moments() and weigh().
   CalibrationWork work_left() const;
 
-  // The following members hold results of single contexts. An analysis that gets the results back does not
-  // repeat the contexts.
+  // contexts_done() and contexts_read() return results of single contexts. An analysis that gets the results
+  // back does not repeat the contexts.
   Constants& contexts_done() { return contexts_done_; }
   const Constants& contexts_done() const { return contexts_done_; }
   ReadContexts& contexts_read() { return contexts_read_; }

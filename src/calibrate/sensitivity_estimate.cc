@@ -10,7 +10,7 @@
 namespace kvant {
 namespace {
 
-// Returns the contents of the sealed pages of one side of a KV head, in a format of the ladder.
+// Returns one side of a KV head's sealed pages as the cache would hold it in a format of the ladder.
 PackedMatrix held(MatrixView<const float> stored, const Recipe& recipe, const Format& format,
                   const HeadConstants& constants, int n_pages) {
   const PageContext context{stored.cols, constants};

@@ -1,6 +1,6 @@
-// Estimates sensitivities to second order: the effect of each format of a ladder on the predictions, in every
-// (layer, KV head, side). One forward and one backward pass over a context give all estimates, in place of
-// one run of the model for each.
+// Estimates the effect of each format of a ladder on the predictions, in every (layer, KV head, side), to
+// second order. One forward and one backward pass over a context give all estimates, in place of one run of
+// the model for each.
 #pragma once
 
 #include <vector>
@@ -33,7 +33,7 @@ class SensitivityEstimate {
 
   // Adds one layer. add() must be called for each layer of a model_gradient(), in any order.
   void add(int layer, const LayerGradient& state);
-  // Returns the estimates. n_scored is the number of predictions that count in the gradients.
+  // Returns the estimates. n_scored predictions count in the gradients.
   Sensitivities sensitivities(int n_scored) const;
 
  private:
@@ -44,13 +44,13 @@ class SensitivityEstimate {
   Sensitivities all_;  // sums over the positions
 };
 
-// Estimates the sensitivities in a pass of its own. Returns the errors of model_gradient().
+// Estimates the sensitivities in a separate pass. Returns the errors of model_gradient().
 Result<Sensitivities> estimate_sensitivities(DifferentiableModel& model, const Geometry& geometry,
                                              const Recipe& recipe, const Constants& known,
                                              const GradientRequest& request);
 
 // Adds, in every place, 3 % of the places' mean to each format's sensitivity. An allocation spends the fewest
-// bits where the estimate is lowest. Effects that the estimate misses would cost most there.
+// bits where the estimate is lowest. Effects that the estimate misses would do most harm there.
 void add_floor(Sensitivities& sensitivities);
 
 }  // namespace kvant

@@ -140,7 +140,8 @@ TEST_F(SensitivityTest, OfACalibrationLeadToAnAllocationWithinTheBudget) {
   EXPECT_GT(bits, 2.3);
 }
 
-// Where errors are small, the mean of many estimates must equal the measurement by runs of the model.
+// If errors are small, the mean of many estimates must equal the sensitivities that runs of the model
+// measure.
 TEST_F(SensitivityTest, AreEstimatedAsTheyAreMeasured) {
   const Recipe spread = recipe("k=hadamard:tcq4,v=tcq4,sink=4,budget=4.6,ladder=tcq4+tcq5");
   std::vector<std::int32_t> tokens;

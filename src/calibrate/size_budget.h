@@ -1,4 +1,5 @@
-// SizeBudget is the largest size of a cache. allocate_bytes() finds the allocation of bits that just fits.
+// SizeBudget is the largest permitted size of a cache. allocate_bytes() finds the allocation of bits that
+// just fits.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +16,7 @@ namespace kvant {
 struct SizeBudget {
   double bits = 0;         // bits per value of K and V, with everything included; 0 if `bytes` is given
   std::int64_t bytes = 0;  // bytes of one sequence
-  int context = 0;         // the number of tokens at which the limit applies; 0: unset
+  int context = 0;         // the number of tokens at which the limit applies; 0 means unset
 
   std::int64_t bytes_at(const Geometry& geometry, int context) const;
 };

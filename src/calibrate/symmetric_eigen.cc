@@ -22,8 +22,8 @@ double off_diagonal(Square& a) {
   return sum;
 }
 
-// Rotates rows and columns p and q of the symmetric `a`, after which a_pq is 0. The rows of `basis` are
-// rotated in the same way.
+// Rotates rows and columns p and q of the symmetric matrix `a`, after which a_pq is 0. The rows of `basis`
+// are rotated in the same way.
 void rotate(Square& a, Square& basis, int p, int q) {
   const double apq = a.at(p, q);
   if (apq == 0) return;

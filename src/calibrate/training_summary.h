@@ -10,15 +10,15 @@
 
 namespace kvant {
 
-// TrainingGain is the mean over all heads that have the constant `name`. For codebooks, it compares the
-// relative squared errors of the initial and final centroids of k-means. For adapters, it compares the mean
-// divergence of the attention weights without and with the correction, on contexts that were not used for
-// training.
+// TrainingGain is the mean over all heads that have the constant `name`. For codebooks, the gain compares the
+// relative squared errors of the initial and final centroids of k-means. For adapters, the gain compares the
+// mean divergence of the attention weights without and with the correction, on contexts that were not used
+// for training.
 struct TrainingGain {
   Side side = Side::key;
   std::string name;  // the scoped name
   int heads = 0;
-  // In `improved` heads, training lowered the value. Adapters of the other heads are switched off.
+  // Training lowered the value in this many heads. Adapters of all other heads are switched off.
   int improved = 0;
   double before = 0;
   double after = 0;

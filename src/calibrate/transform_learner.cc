@@ -56,7 +56,7 @@ std::vector<float> value_directions(const TransformSamples& samples) {
   return principal_directions(second_moments(samples.values), samples.values.cols);
 }
 
-// Returns k^T moments k of each row k, [n].
+// Returns the squared score k M k^T of each row k of `keys`, [n], where M are the moments.
 std::vector<double> squared_scores(MatrixView<const float> keys, const std::vector<double>& moments) {
   const int d = keys.cols;
   std::vector<double> squares(keys.rows);

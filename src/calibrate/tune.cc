@@ -173,7 +173,7 @@ class Tuner {
     return rows;
   }
 
-  // Sets the size of the result, and the sum of the calibrated sensitivities of its formats.
+  // Sets the size of the result, and the sum of the sensitivities of its formats.
   Status predict(TuneResult& result) const {
     const Geometry& g = engine_.geometry();
     const auto plan = resolve(result.recipe, g, request_.constants);

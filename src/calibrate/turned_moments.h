@@ -1,5 +1,5 @@
 // Computes second moments of queries in the frame of the pages that they read. RoPE rotates K by its
-// position, so a query sees a page's keys under many angles. The moments are averages over these angles.
+// position, so queries read a page's keys under many angles. The moments are averages over these angles.
 #pragma once
 
 #include <complex>
@@ -13,8 +13,8 @@ namespace kvant {
 
 // Returns the weights [n_positions] of queries by their distance x from the middle of a page, in contexts of
 // n_positions tokens. The weight is (n_positions - x) / x^1.5 from the first x after the page on. The
-// numerator counts the possible places of page and query. The derivatives by scores decrease about like 1 /
-// x^1.5.
+// numerator counts the possible places of page and query. The denominator follows the derivatives by scores,
+// which decrease about like 1 / x^1.5.
 std::vector<double> reading_weights(int n_positions);
 
 // MeanTurn is the mean of R(x) M R(x)^T over distances x, where R(x) rotates channels as RoPE does for x
@@ -46,8 +46,8 @@ class MeanTurn {
 
   int d_;
   std::vector<Component> components_;
-  // These members hold the means of e^(i angle x) for the difference and the sum of the angles of each two
-  // components.
+  // differences_ and sums_ hold the means of e^(i angle x) over distances x. The angle is the difference or
+  // the sum of the angles of two components.
   std::vector<std::complex<double>> differences_, sums_;
 };
 

@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kDim = 7;
 
-// The turns rotate two pairs. Three channels do not rotate.
+// The turns rotate two pairs of channels. Three channels do not rotate.
 const std::vector<ChannelTurn> kTurns = {{0, 5, std::uint64_t{1} << 61}, {3, 1, 0x0123456789abcdef}};
 
 std::vector<double> some_moments() {

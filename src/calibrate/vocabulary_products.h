@@ -1,5 +1,5 @@
-// VocabularyProducts multiplies rows by the weights of a model's output, and computes the derivatives, one
-// block of words at a time. Implementations exist for the CPU and for devices.
+// VocabularyProducts multiplies rows by the weights of a model's output, and computes the derivatives, block
+// by block of words. Implementations exist for the CPU and for devices.
 #pragma once
 
 #include <memory>
@@ -16,17 +16,17 @@ class VocabularyProducts {
  public:
   virtual ~VocabularyProducts() = default;
 
-  // Sets the rows x [n, n_embd] for the following calls, and sets their gradient to zero. x must outlive the
-  // calls.
+  // Sets the rows x [n, n_embd] that later calls multiply, and sets their gradient to zero. x must outlive
+  // these calls.
   virtual Status begin(MatrixView<const float> x) = 0;
   // Selects the block of words [first, first + n), and announces whether multiply() and multiply_back() will
   // follow. Every thread of a team must call begin_block().
   virtual void begin_block(int first, int n, bool multiplies, bool multiplies_back, Team& team) = 0;
-  // Computes out [some rows, n] = x W^T for the rows from `first` on, where W [n, n_embd] are the block's
-  // weights.
+  // Computes out [some rows, n] = x W^T for the rows of x from `first` on, where W [n, n_embd] are the
+  // block's weights.
   virtual void multiply(int first, MatrixView<float> out) const = 0;
-  // `derivative` [some rows, n] is the derivative by the products of the rows from `first` on. When the block
-  // ends, derivative W is added to the rows' gradient. Call this once per row.
+  // `derivative` [some rows, n] is the derivative by the products of the rows from `first` on. At the end of
+  // the block, end_block() adds derivative W to the rows' gradient. Call this once per row.
   virtual void multiply_back(int first, MatrixView<const float> derivative) = 0;
   // Ends a block for which multiply_back() was called. Every thread of a team must call end_block().
   virtual void end_block(Team& team) = 0;

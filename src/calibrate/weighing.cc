@@ -17,7 +17,7 @@ std::string work_name(int context, const std::string& stored) {
   return fmt::format("{}{}: {}", kPrefix, context, stored);
 }
 
-// Calls visit(layer, KV head, side, stored name) in the order of Sensitivities.
+// Calls visit(layer, KV head, side, stored name) for every place, in the order of Sensitivities.
 template <class Visit>
 void for_each_place(const Recipe& recipe, const Geometry& g, const Visit& visit) {
   for (int layer = 0; layer < g.n_layers; ++layer)

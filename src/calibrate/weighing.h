@@ -20,7 +20,7 @@
 namespace kvant {
 
 // Sensitivities are estimated on the contexts for queries (query_metric.h), except on the first one. In most
-// places, two contexts give costs within a factor of two of each other, and true costs of texts differ as
+// places, two contexts give costs within a factor of two of each other, and the true costs of texts differ as
 // much.
 inline constexpr int kContextsBeforeWeighed = 1;
 
@@ -32,24 +32,25 @@ struct WeighingRequest {
   const std::vector<Sample>& contexts;
   std::uint64_t seed = 0;
   int n_threads = 1;
-  const std::atomic<bool>* stop = nullptr;  // once true, the error "interrupted" is returned; null: never
+  const std::atomic<bool>* stop = nullptr;  // once true, the error "interrupted" is returned; may be null
   std::function<void()> context_done;       // called after each context that was weighed; may be empty
 };
 
-// Estimates sensitivities on one context after another (sensitivity_estimate.h), and returns their mean.
-// Results of contexts are stored in `work`, and contexts that `work` already has are not read again. Progress
-// goes to stderr.
+// Estimates sensitivities on each context in turn (sensitivity_estimate.h), and returns the mean over
+// contexts. Results of contexts are stored in `work`, and contexts that `work` already has are not read
+// again. Progress goes to stderr.
 Result<Sensitivities> weigh_contexts(const WeighingRequest& request, Constants& work);
 
 // Returns the mean of the results of n_contexts contexts.
 Sensitivities mean_of_weighed(const Recipe& recipe, const Geometry& geometry, int n_contexts,
                               const Constants& work);
 
-// Adds to `constants` the sensitivities that follow from the mean of contexts (format_shares.h, add_floor).
+// Derives sensitivities from the mean of contexts (format_shares.h, add_floor), and adds them to `constants`.
 void keep_sensitivities(const Recipe& recipe, const Geometry& geometry, const Sensitivities& mean,
                         Constants& constants);
 
-// Returns what a recipe needs of `stored` besides its sensitivities, by the names that resolve() looks up.
+// Returns the constants of `stored` that a recipe needs besides its sensitivities, by the names that
+// resolve() looks up.
 Result<Constants> constants_beside_sensitivities(const Recipe& recipe, const Geometry& geometry,
                                                  const Constants& stored);
 

@@ -28,8 +28,8 @@ Selection largest_selection(const Plan& plan, int layer, int n_tokens);
 // exception: pages that eviction would free still count.
 CacheBytes predicted_head_bytes(const Plan& plan, int layer, int kv_head, int n_tokens,
                                 const Selection& selection);
-// The next functions return the bytes of all heads with the largest selection: by part, in total, and by
-// layer.
+// predicted_bytes(), predicted_cache_bytes() and cache_bytes_by_layer() return the bytes of all heads with
+// the largest selection: by part, in total, and by layer.
 CacheBytes predicted_bytes(const Plan& plan, int n_tokens);
 std::int64_t predicted_cache_bytes(const Plan& plan, int n_tokens);
 std::vector<std::int64_t> cache_bytes_by_layer(const Plan& plan, int n_tokens);

@@ -11,7 +11,7 @@
 // Bits per value: B + 32 / N.
 //
 // value = offset + code * scale, with offset = f16(min) and scale = f16((max - offset) / (2^B - 1)). The
-// minimum and the maximum are taken over the group's tokens that aren't left out. The error is at most scale
+// minimum and the maximum are taken over the group's tokens that are not left out. The error is at most scale
 // / 2, plus f16's rounding of offset and scale. Left-out tokens widen no range, and their codes are clamped.
 // If all tokens of a group are left out, its scales and offsets are 0. A constant group is exact to f16.
 // Scales below 2^-25 are stored as 0, so the group decodes to its offset. Scales and offsets saturate at
@@ -43,7 +43,7 @@ constexpr int kGroups[] = {32, 64, 128};
 using ChannelRow = std::array<float, kMaxHeadDim>;
 
 // Finds the smallest and the largest value of each channel over tokens [first, first + n) of values
-// [kPageTokens, d]. Left-out tokens don't count; the result is false when all tokens are left out.
+// [kPageTokens, d]. Left-out tokens do not count; the result is false when all tokens are left out.
 bool channel_extremes(const float* values, int first, int n, int d, const TokenMask& left_out,
                       ChannelRow& low, ChannelRow& high) {
   bool any = false;

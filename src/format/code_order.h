@@ -30,8 +30,8 @@ inline constexpr int kOctet = 8;
 // The same holds if the number of groups of codes per token parameter is not a multiple of 4.
 std::unique_ptr<Format> with_code_order(const Format& format, Side side, int head_dim);
 
-// These functions convert a whole page of any format to the canonical order and back, because backends
-// exchange pages in that order. The two buffers must not overlap.
+// to_canonical_order() and from_canonical_order() convert a whole page of any format to the canonical order
+// and back, because backends exchange pages in that order. The two buffers must not overlap.
 void to_canonical_order(const Format& format, int head_dim, const std::byte* page, std::byte* canonical);
 void from_canonical_order(const Format& format, int head_dim, const std::byte* canonical, std::byte* page);
 

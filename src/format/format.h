@@ -115,7 +115,7 @@ class Format {
                            std::byte* page) const;
 
   // Decodes tokens [0, n_tokens) into values [n_tokens, d]; n_tokens is at most the page's capacity. The page
-  // of a format that isn't row-wise must have been written by encode().
+  // of a format that is not row-wise must have been written by encode().
   virtual void decode(const std::byte* page, int n_tokens, const PageContext& context,
                       float* values) const = 0;
 

@@ -53,7 +53,7 @@ template <int Dim>
   }
 }
 
-// Loads a vector x [Dim]. Numbers below 2^-100 become 0, because they don't affect the result and products
+// Loads a vector x [Dim]. Numbers below 2^-100 become 0, because they do not affect the result and products
 // with denormals are a hundred times slower.
 template <int Dim>
 [[gnu::always_inline]] inline void load_vector(const float* from, float* x) {

@@ -7,9 +7,9 @@
 //   arrange_parents<B, kPhase>(paths, step, parents)   computes `parents`
 //   find_best<B, kPhase>(parents, tables, best)        computes the costs of the cheapest branches
 //   survive<B, kPhase>(step, tables, best, before, after, trace)   computes the surviving paths
-//   bar_other_seams(tables, i, seam, paths)            bars the paths that don't begin in the seam
+//   bar_other_seams(tables, i, seam, paths)            bars the paths that do not begin in the seam
 
-// Searches kRows rows side by side, so the steps of one row don't wait for each other.
+// Searches kRows rows side by side, so the steps of one row do not wait for each other.
 template <int B, int kRows>
 class Search {
  public:

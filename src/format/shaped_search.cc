@@ -27,7 +27,7 @@ void begin(Survivors<B>& paths) {
   for (int q = 0; q < S::kNodes; ++q) paths.cost[q] = q & S::kChoice;
 }
 
-// Bars paths that don't begin in the seam. For the values i with i * B < kMemory, a node still contains bits
+// Bars paths that do not begin in the seam. For the values i with i * B < kMemory, a node still contains bits
 // of the seam.
 template <int B>
 void bar_other_seams(int i, int seam, Survivors<B>& paths) {

@@ -71,7 +71,7 @@ std::uint8_t code_of_gain(double gain, double loudest) {
   return static_cast<std::uint8_t>(std::clamp(steps, 0.0, static_cast<double>(kSilent)));
 }
 
-// Returns the mean of each channel [d] over the tokens that aren't left out.
+// Returns the mean of each channel [d] over the tokens that are not left out.
 std::array<float, kMaxHeadDim> channel_means(const float* values, const TokenMask& left_out, int d) {
   std::array<double, kMaxHeadDim> sums{};
   int n = 0;

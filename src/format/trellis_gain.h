@@ -30,8 +30,8 @@ inline constexpr float kUnbiasedKeys = 0.75F, kUnbiasedValues = 1;
 // Limits the unbiased gain, relative to least squares, of codes that hardly resemble their values.
 inline constexpr float kMostStretch = 2;
 
-// Fits a gain to energy <x, x>, along <x, c> and length <c, c>. The gain is 0 if the codes don't resemble the
-// values. `pow` works in the caller's precision.
+// Fits a gain to energy <x, x>, along <x, c> and length <c, c>. The gain is 0 if the codes do not resemble
+// the values. `pow` works in the caller's precision.
 template <class Number, class Pow>
 KVANT_HOST_DEVICE constexpr Number fitted_gain(Number energy, Number along, Number length,
                                                Number unbiased_share, const Pow& pow) {

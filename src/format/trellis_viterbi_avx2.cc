@@ -44,7 +44,7 @@ struct Nodes {
 };
 
 // Computes least[r], the minimum of parents[k][r % M] + costs[k][r] over all k. Several chains of minima run
-// side by side, so additions don't wait for one chain.
+// side by side, so additions do not wait for one chain.
 template <int B, int M>
 void add_and_reduce(const Words (&parents)[1 << B][M], const std::uint16_t* costs, Nodes<B>& nodes) {
   constexpr int kRegisters = Nodes<B>::kRegisters;
@@ -175,7 +175,7 @@ Nodes<B> first_nodes(const std::uint16_t* least) {
   return nodes;
 }
 
-// Advances kRows rows side by side, so the steps of one row don't wait for each other.
+// Advances kRows rows side by side, so the steps of one row do not wait for each other.
 template <int B, int kRows>
 void forward(const ViterbiBranches& branches, int n, const ViterbiRow* rows) {
   using N = Nodes<B>;
@@ -246,7 +246,7 @@ void trace(const ViterbiBranches& branches, int n, const ViterbiRow* rows) {
   }
 }
 
-// Processes four rows at once, then the rest one by one. For few bits per value the costs of four rows don't
+// Processes four rows at once, then the rest one by one. For few bits per value the costs of four rows do not
 // fit in the registers. Spilling costs to memory still takes less time than waiting for one row's steps.
 template <int B>
 void forward_all(const ViterbiBranches& branches, int n, const ViterbiRow* rows, int n_rows) {

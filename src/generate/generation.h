@@ -77,7 +77,7 @@ class Generation {
   GeneratedText cut_off();
 
   GenerationEnd end() const { return end_; }
-  // Returns the stop text that ended the completion, or an empty text if no stop text did.
+  // Returns the stop text that ended the completion, or an empty string if no stop text did.
   const std::string& stop() const { return text_.stop(); }
   // Returns the newest token, which the model reads next if the completion continues.
   std::int32_t token() const { return token_; }

@@ -19,7 +19,8 @@ constexpr Norm kRenamedNetworkNorm{
 // parallel.
 constexpr Norm kParallelNetworkNorm{RowSet::x, RowSet::h, kNetworkWeights, /*optional=*/true};
 
-// The following steps lead from the residual stream to the outputs of attention.
+// The steps from kAttention to kGroupedDeltaNet lead from the residual stream to the outputs of attention or
+// of a delta net.
 
 constexpr LayerStep kAttention[] = {kAttentionNorm, ProjectHeads{}, TurnHeads{}, Attend{}};
 constexpr LayerStep kSinks[] = {kAttentionNorm, ProjectHeads{}, TurnHeads{}, Attend{.sinks = true}};
@@ -46,13 +47,13 @@ constexpr LayerStep kGatedHeads[] = {kAttentionNorm, ProjectHeads{.gates = true}
 constexpr LayerStep kDeltaNet[] = {kAttentionNorm, RunDeltaNet{}};
 constexpr LayerStep kGroupedDeltaNet[] = {kAttentionNorm, RunDeltaNet{.grouped = true}};
 
-// These steps lead from the outputs of attention back to the residual stream.
+// The steps from kBack to kGatedBack lead from the outputs of attention back to the residual stream.
 
 constexpr LayerStep kBack[] = {ProjectBack{}, Add{}};
 constexpr LayerStep kNormedBack[] = {ProjectBack{}, kAttentionPostNorm, Add{}};
 constexpr LayerStep kGatedBack[] = {GateHeads{}, ProjectBack{}, Add{}};
 
-// These steps run a feed-forward network, or experts in its place.
+// The steps from kNetwork to kExpertsBesideNetwork run a feed-forward network, or experts in its place.
 
 constexpr LayerStep kNetwork[] = {kNetworkNorm, RunNetwork{}, Add{}};
 constexpr LayerStep kExperts[] = {kNetworkNorm, RouteRows{}, RunExperts{}, Add{}};
@@ -61,7 +62,7 @@ constexpr LayerStep kRenamedExperts[] = {kRenamedNetworkNorm, RouteRows{}, RunEx
 constexpr LayerStep kParallelNetwork[] = {kParallelNetworkNorm, RunNetwork{}, Add{}};
 constexpr LayerStep kNetworkInNorms[] = {kNetworkNorm, RunNetwork{}, kNetworkPostNorm, Add{}};
 constexpr LayerStep kNormedNetwork[] = {RunNetwork{RowSet::x}, kNetworkPostNorm, Add{}};
-// In these layers, experts and another network run side by side, each with norms of its own.
+// In this layer, experts and another network run side by side, each with norms of its own.
 constexpr LayerStep kExpertsBesideNetwork[] = {
     kNetworkNorm,
     RunNetwork{RowSet::h, RowSet::beside},
@@ -76,13 +77,13 @@ constexpr LayerStep kExpertsBesideNetwork[] = {
     kNetworkPostNorm,
     Add{}};
 
-// These steps end a layer.
+// kLayerInputs and kScaledLayer end a layer.
 
 constexpr LayerStep kLayerInputs[] = {ReadLayerInput{},
                                       Norm{RowSet::y, RowSet::y, {"post_norm", &W::embd_post_norm}}, Add{}};
 constexpr LayerStep kScaledLayer[] = {ScaleLayer{}};
 
-// Several architectures share the following layers.
+// Several architectures share the layers that begin with kPlainLayer.
 
 constexpr LayerProgram kPlainLayer{
     .attention = kAttention, .back = kBack, .network = kNetwork, .experts = kExperts};
@@ -112,10 +113,10 @@ constexpr LayerProgram hybrid(LayerSteps delta_net) {
           .experts = kRenamedExperts};
 }
 
-// The facts agree with llama.cpp, which the tests compare with. llama.cpp ignores the sliding window in files
-// of llama (Mistral 7B v0.1), qwen2 and phi3, and so does kvant. Of models for pictures (qwen2vl, qwen3vl,
-// qwen35, some glm4), kvant reads only text. Positions in time, height and width are equal in text, so RoPE
-// is the plain one.
+// The facts agree with llama.cpp, against which the tests compare kvant. llama.cpp ignores the sliding window
+// in files of llama (Mistral 7B v0.1), qwen2 and phi3, and so does kvant. kvant reads only the text of vision
+// models (qwen2vl, qwen3vl, qwen35, some glm4). Positions in time, height and width are equal in text, so
+// RoPE is the plain one.
 constexpr Architecture kArchitectures[] = {
     {.name = "arcee",
      .layer = kPlainLayer,

@@ -1,6 +1,6 @@
 // Architecture describes, as data, what distinguishes one family of decoder-only transformers from another.
-// The computation of a layer is a program (layer_program.h). The other members say how a file's metadata are
-// to be read.
+// The computation of a layer is a program (layer_program.h). The members other than the program say how a
+// file's metadata are to be read.
 #pragma once
 
 #include <cstdint>
@@ -81,7 +81,7 @@ struct Architecture {
 // Returns all supported architectures, sorted by name.
 std::span<const Architecture> architectures();
 const Architecture* find_architecture(const std::string& name);
-// Returns all names for messages: "gemma2, gemma3, ...".
+// Returns the names of all architectures for messages, in the form "gemma2, gemma3, ...".
 std::string architecture_names();
 
 // Returns which layers kvant cannot run, such as "layers of ...", for an architecture that is known but not

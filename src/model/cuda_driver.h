@@ -1,5 +1,5 @@
-// CudaDriver loads the functions of NVIDIA's driver that kvant calls. kvant therefore compiles without CUDA
-// and also runs on machines without a GPU.
+// CudaDriver loads the functions of NVIDIA's driver that kvant calls at run time. kvant therefore compiles
+// without CUDA and also runs on machines without a GPU.
 #pragma once
 
 #include <cstddef>

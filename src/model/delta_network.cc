@@ -14,7 +14,8 @@
 namespace kvant {
 namespace {
 
-// TokenStep is what one token does to kDeltaColumns columns of a head's matrix, and what it reads from them.
+// TokenStep describes one token's update of kDeltaColumns columns of a head's matrix, and holds the values
+// that the token reads from the columns.
 struct TokenStep {
   const float *q, *k;  // [n]
   const float* v;      // [kDeltaColumns]
@@ -77,7 +78,7 @@ const float* values_of(const ggml_tensor* t) {
 
 }  // namespace
 
-// Layer is the run of one layer.
+// Layer runs one layer.
 class DeltaNetwork::Layer {
  public:
   Layer(const DeltaNetwork& network, const DeltaNetWeights& weights, int place, const DeltaRows& rows)
@@ -161,13 +162,14 @@ class DeltaNetwork::Layer {
 
  private:
   static constexpr int kMaxTaps = 16 * kMaxHeadDim;
-  // This many tokens go through one block of columns after another, so their rows stay in the cache.
+  // All columns process this many tokens before the next tokens follow, so the tokens' rows stay in the
+  // cache.
   static constexpr int kNearTokens = 16;
 
   int key_head_of(int head) const {
     return grouped_ ? head / (net_.n_value_heads / net_.n_key_heads) : head % net_.n_key_heads;
   }
-  // The following functions read a value head's beta and alpha, which follow z in the row.
+  // beta_of() and alpha_of() read a value head's beta and alpha, which follow z in the row.
   float beta_of(const float* in, int head) const {
     return in[net_.channels() + net_.inner() + place_of(head, 0)];
   }

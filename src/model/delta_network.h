@@ -1,5 +1,5 @@
 // Computes a layer's gated delta net on the CPU, from the rows of a batch and the recurrent states of their
-// sequences. The delta net's state replaces a KV cache: its size does not depend on the length of the
+// sequences. The delta net's state replaces a KV cache, and its size does not depend on the length of the
 // sequence.
 #pragma once
 
@@ -17,8 +17,9 @@ struct DeltaRows {
   MatrixView<float> out;  // [n_rows, DeltaNet::inner()]
 };
 
-// DeltaSlice is the rows of one sequence, with the sequence's state (Geometry::recurrent_values) before and
-// after them. A null `before` means a new sequence, whose state is zeros.
+// DeltaSlice describes the rows of one sequence. The sequence's state (Geometry::recurrent_values) is
+// `before` ahead of these rows, and `after` once the rows are processed. A null `before` means a new
+// sequence, whose state is zeros.
 struct DeltaSlice {
   int first_row = 0, n_rows = 0;
   const float* before = nullptr;

@@ -74,7 +74,7 @@ class DeltaNetGraph {
       return ggml_view_4d(c_, from, d, n, n_tokens, n_slices, head_bytes, token_bytes, n_tokens * token_bytes,
                           first * head_bytes);
     };
-    // q and k are scaled to length 1. The recurrence divides q by sqrt(d).
+    // q and k are scaled to length 1. The recurrence itself divides q by sqrt(d).
     const auto length = static_cast<float>(d);
     ggml_tensor* qk = ggml_scale(
         c_, ggml_rms_norm(c_, heads(convolved, net_.n_heads(), 0, 2 * n_key), norm_epsilon_ / length),
@@ -96,8 +96,8 @@ class DeltaNetGraph {
                              heads(convolved, net_.n_heads(), 2 * n_key, n_value), of_rows(decays_),
                              of_rows(betas_), ggml_reshape_4d(c_, before, d, d, n_value, n_slices),
                              /*K=*/1);
-    // The result holds the outputs, followed by the new states. CUDA writes the states to their final place
-    // directly.
+    // The result holds the outputs, followed by the new states. ggml's CUDA backend fuses the copy below with
+    // the recurrence, which then writes the new states directly over the old ones.
     ggml_tensor* after = ggml_view_2d(c_, both, before->ne[0], n_slices, before->ne[0] * kBytes,
                                       static_cast<std::size_t>(n_rows) * net_.inner() * kBytes);
     add(ggml_cpy(c_, after, before));

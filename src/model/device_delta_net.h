@@ -14,14 +14,14 @@ struct ggml_tensor;
 
 namespace kvant {
 
-// SliceRun is a number of consecutive slices of a step that have equally many tokens.
+// SliceRun describes consecutive slices of a step that have equally many tokens.
 struct SliceRun {
   int n_slices = 0, n_tokens = 0;
   bool operator==(const SliceRun&) const = default;
 };
 
-// DeltaStates holds the states of a step's slices, which the graph reads and overwrites. The layout of the
-// states suits ggml's operations: it consists of transposes of Geometry::state_matrices. Each channel's
+// DeltaStates holds the states of a step's slices, which the graph reads and overwrites. The states have the
+// layout of ggml's operations, which consists of transposes of Geometry::state_matrices. Each channel's
 // newest inputs come first, then S^T of each value head, [value channel][key channel].
 struct DeltaStates {
   ggml_tensor* conv = nullptr;      // [DeltaNet::conv_values(), n_slices, layers]

@@ -9,7 +9,8 @@ namespace kvant {
 namespace {
 
 constexpr std::size_t kMaxDevicePlans = 16;
-// A server has a few graphs for each number of completions, with and without prompts.
+// A server has a few graphs for each number of completions, with and without prompts, so it needs up to this
+// many.
 constexpr std::size_t kMaxDeviceGraphs = 32;
 // Least recently used graphs are dropped while the activations of all graphs together are larger than this.
 constexpr std::int64_t kMaxIdleDeviceBytes = std::int64_t{1} << 30;

@@ -1,6 +1,5 @@
-// DeviceExecutor is the executor of a device. DeviceExecutor runs the segments of a graph on the device's
-// ggml backend. At attention sites, the executor calls the device's page library, or the host if the cache
-// lies in host memory.
+// DeviceExecutor runs the segments of a graph on the device's ggml backend. At attention sites, the executor
+// calls the device's page library, or the host if the cache lies in host memory.
 #pragma once
 
 #include <memory>
@@ -18,8 +17,8 @@ namespace kvant {
 
 class DeviceExecutor final : public Executor {
  public:
-  // `hparams` and `weights` must outlive the object; the weights lie in device memory. n_threads is for
-  // attention on the host.
+  // `hparams` and `weights` must outlive the object. The weights lie in device memory. Attention on the host
+  // uses n_threads threads.
   DeviceExecutor(const Hparams& hparams, const Weights& weights, std::shared_ptr<ComputeDevice> device,
                  DeviceProducts products, int n_threads);
 
@@ -57,7 +56,7 @@ class DeviceExecutor final : public Executor {
   RowValues values_;  // values of the current step
   struct ShownLater {
     int layer;
-    int nth_queries;  // the index among the kept queries; -1 if the observer does not want queries
+    int nth_queries;  // the index among the kept queries, or -1 if the observer does not want queries
   };
   ObservedRows observed_;
   std::vector<ShownLater> shown_later_;  // for the current step

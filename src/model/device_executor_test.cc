@@ -86,8 +86,8 @@ TEST_P(DeviceEngine, CutBackGoesOnAsTheCpuDoes) {
   }
 }
 
-// Drafts can be rejected as far back as tokens can be removed: up to the last token before the draft's page
-// was sealed.
+// A draft can be rejected as far back as tokens can be removed, which is the last token before the draft's
+// page was sealed.
 TEST_P(DeviceEngine, ARejectedDraftLeavesNothingBehind) {
   const auto tokens = some_tokens(300, 8), wrong = some_tokens(16, 9);
   Cache& cache = device_->cache();
@@ -151,8 +151,7 @@ INSTANTIATE_TEST_SUITE_P(ShapedErrors, DeviceEngine,
                                                               "encode=shaped"),
                                             ::testing::Values(kPlaces[0])));
 
-// The following models vary the norms, the biases, and the fused weights and their types between tokens and
-// logits.
+// The models vary the norms, the biases, the fused weights, and the weights' types between tokens and logits.
 TEST(DeviceModels, GiveTheLogitsOfTheCpu) {
   const auto with = [](const char* architecture, const std::function<void(TinyModel&)>& change) {
     TinyModel model{.architecture = architecture};
@@ -206,7 +205,7 @@ TEST(DeviceModels, GiveTheLogitsOfTheCpu) {
           row_differences(on_host.run(on_host.cache().add(), tokens, true, 150),
                           on_device.run(on_device.cache().add(), tokens, true, 150), on_host.n_vocab());
       ASSERT_EQ(differences.size(), 150U);
-      // On a device, a token whose two best experts have equal scores may use the other one.
+      // On a device, a token with two equally good experts may use another one of the two than on the CPU.
       const int n_tied = model.n_experts > 0 ? 8 : 0;
       EXPECT_LT(differences[149 - n_tied], 0.025) << model.architecture << " on " << place.name;
       EXPECT_LT(differences[75], 0.01) << model.architecture << " on " << place.name;
@@ -313,8 +312,8 @@ TEST(DeviceModels, SayWhereTheirPromptsAreAttendedTo) {
 
 class DeviceWeightPlaces : public ::testing::TestWithParam<Place> {};
 
-// Results must not depend on which memory holds the weights, whatever their type. Rows have 160 values, which
-// is not a multiple of what kernels read at once.
+// Results must not depend on which memory holds the weights, whatever the weights' type is. Rows have 160
+// values, which is not a multiple of what kernels read at once.
 TEST_P(DeviceWeightPlaces, MayBeTheHostsMemory) {
   const auto device = device_at(GetParam());
   if (device == nullptr) GTEST_SKIP() << "no such device";

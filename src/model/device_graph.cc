@@ -169,7 +169,8 @@ class DeviceGraph::Builder final : LayerTensors {
     add(node);
   }
 
-  // Like put(), for heads that may be only a part of a product's result, which must then be copied.
+  // Writes heads to a fixed tensor, like put(). Heads that are only a part of a product's result must be
+  // copied.
   void put_heads(ggml_tensor* x, ggml_tensor* place) {
     ggml_tensor* whole = x->view_src == nullptr ? x : x->view_src;
     if (ggml_nbytes(whole) == ggml_nbytes(x) && ggml_is_contiguous(whole) && ggml_is_contiguous(x)) {
@@ -276,7 +277,7 @@ class DeviceGraph::Builder final : LayerTensors {
   DeviceProducts products_;
   const PlanTransforms& t_;
   ggml_cgraph* graph_ = nullptr;
-  bool wanted_only_ = false;  // only the last layer drops the other rows
+  bool wanted_only_ = false;  // true once only rows with wanted logits remain
 };
 
 DeviceGraph::DeviceGraph(const PlanTransforms& transforms, ggml_backend* backend, GraphShape shape)
@@ -346,8 +347,8 @@ Result<std::unique_ptr<DeviceGraph>> DeviceGraph::build(const Hparams& hparams, 
   return graph;
 }
 
-// All segments use the same memory, one after another. First the memory grows to the size of the largest
-// segment. Then the tensors of each segment get their addresses.
+// All segments use the same memory, because they run one at a time. First the memory grows to the size of the
+// largest segment. Then the tensors of each segment get their addresses.
 Status DeviceGraph::allocate() {
   allocator_ = ggml_gallocr_new(ggml_backend_get_default_buffer_type(backend_));
   for (ggml_cgraph* segment : segments_) {

@@ -25,8 +25,8 @@ struct ggml_tensor;
 
 namespace kvant {
 
-// DeviceProducts says how a graph multiplies by weights that are not F32. `fastest` lets the backend choose,
-// which may round activations to 8 bits. `f32` expands the weights to F32 first.
+// DeviceProducts selects how a graph multiplies by weights that are not F32. `fastest` lets the backend
+// choose a method, which may round activations to 8 bits. `f32` expands the weights to F32 first.
 enum class DeviceProducts : std::uint8_t { fastest, f32 };
 
 // GraphShape is the shape for which a graph is built.
@@ -75,23 +75,23 @@ class DeviceGraph {
   // Waits for the graph and copies the logits.
   void read_logits(MatrixView<float> logits);
 
-  // The following functions wait and copy the rows of the layer whose segment was started last, as F32
-  // (LayerRows). Read queries, keys and values before attention, which overwrites the queries, and read the
-  // attended rows afterwards. The plan's transforms have been applied. k and v are empty for a layer that
-  // attends to another layer's cache.
+  // read_queries(), read_inputs() and read_attended() wait and copy the rows of the layer whose segment was
+  // started last, as F32 (LayerRows). Read queries, keys and values before attention, which overwrites the
+  // queries, and read the attended rows afterwards. The plan's transforms have been applied. k and v are
+  // empty for a layer that attends to another layer's cache.
   void read_queries(std::span<float> q) const;
   void read_inputs(std::span<float> q, std::span<float> k, std::span<float> v) const;
   void read_attended(std::span<float> out) const;
   // Copies the outputs of attention on the host to the device. `out` must stay unchanged until the next call.
   void write_attended(std::span<const float> out);
 
-  // All layers use the same device addresses for what attention reads and writes. The following functions
-  // return the addresses.
+  // q(), k(), v() and attended() return the device addresses that attention reads and writes. All layers use
+  // the same addresses.
   float* q() const;
   float* k() const;
   float* v() const;
   float* attended() const;
-  // The following functions return the states of all slices, one delta net after another: the inputs of
+  // conv_states() and matrix_states() return the states of all slices, ordered by delta net: the inputs of
   // convolutions, and the matrices.
   float* conv_states() const;
   float* matrix_states() const;
@@ -128,7 +128,8 @@ class DeviceGraph {
   ggml_gallocr* allocator_ = nullptr;  // this allocates tensors that live only within a segment
   Tensors tensors_{};
   std::vector<ggml_cgraph*> segments_;
-  // The present contents of tensors_.logit_rows, which decode steps repeat.
+  // These are the present contents of tensors_.logit_rows. Decode steps repeat the contents, which then need
+  // not be sent again.
   std::vector<std::int32_t> sent_logit_rows_;
 };
 

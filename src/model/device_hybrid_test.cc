@@ -163,7 +163,7 @@ TEST_P(DeviceHybrid, CutBackToItsCheckpointGoesOnAsTheCpuDoes) {
 
 TEST_P(DeviceHybrid, ASequenceOfTheCpuGoesOn) {
   const SequenceId sequence = expect_import_goes_on(300, 60, close_);
-  // The imported image contained the checkpoint's state.
+  // The imported sequence included the checkpoint, so the cut can return to its state.
   ASSERT_TRUE(device_->cache().truncate(sequence, 200).ok());
 }
 
@@ -199,7 +199,7 @@ TEST(DeviceHybridModels, GiveTheLogitsAndTheStatesOfTheCpu) {
       const auto differences = row_differences(on_host.run(expected, tokens, true, 150),
                                                on_device.run(sequence, tokens, true, 150), on_host.n_vocab());
       ASSERT_EQ(differences.size(), 150U);
-      // On a device, a token whose two best experts have equal scores may use the other one.
+      // On a device, a token with two equally good experts may use another one of the two than on the CPU.
       const int n_tied = variant.n_experts > 0 ? 8 : 0;
       EXPECT_LT(differences[149 - n_tied], 0.025) << name << " on " << place.name;
       EXPECT_LT(differences[75], 0.01) << name << " on " << place.name;

@@ -27,8 +27,8 @@ struct MixedSlice {
 constexpr MixedSlice kAnswer{300, 1, false}, kYoungAnswer{50, 1, false};
 constexpr MixedSlice kGuess{254, 3, false};  // draft tokens that cross the end of a page
 constexpr MixedSlice kPrompt{140, 200, true}, kFirstPrompt{0, 70, true}, kPromptEnd{256, 20, true};
-// Each of the following slices seals the first page, which contains the sink, during the step or at its
-// beginning.
+// Each of the slices kSealing to kAnswerSeals seals the first page, which contains the sink, during the step
+// or at its beginning.
 constexpr MixedSlice kSealing{64, 136, true}, kWholePrompt{0, 290, true}, kSealsBefore{128, 72, true};
 constexpr MixedSlice kAnswerSeals{128, 1, false};
 
@@ -98,8 +98,8 @@ class MixedSequences {
     }
   }
 
-  // alone() and together() return the logits of each slice's tokens: with a step for each slice, or with one
-  // step for all.
+  // alone() and together() return the logits of each slice's tokens. alone() runs a step for each slice, and
+  // together() runs one step for all slices.
   std::vector<std::vector<float>> alone() {
     std::vector<std::vector<float>> logits;
     for (std::size_t i = 0; i < alone_.size(); ++i) logits.push_back(machine_.step({input(alone_, i)}));
@@ -177,7 +177,7 @@ TEST_P(DeviceMixedSteps, GiveEachSliceWhatItGetsAlone) {
 INSTANTIATE_TEST_SUITE_P(Recipes, DeviceMixedSteps,
                          ::testing::Combine(::testing::ValuesIn(kMixedCases), ::testing::ValuesIn(kPlaces)));
 
-// CountedCalls counts the calls of the library and the rows that attend in them.
+// CountedCalls counts the calls of the library and the rows that attend in these calls.
 struct CountedCalls {
   int prompts = 0, prompt_rows = 0, decodes = 0, decode_rows = 0, decode_sequences = 0;
 };

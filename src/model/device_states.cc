@@ -54,7 +54,7 @@ void DeviceStates::load(const Step& step, const DeviceGraph& graph) {
   const bool holds = holds_states_before(step);
   held_.clear();  // the graph overwrites the held states
   if (!holds) copy_in(step, graph);
-  device_->graph_after_pages();  // this also waits for copies of the previous step
+  device_->graph_after_pages();  // this call also waits for copies of the previous step
 }
 
 void DeviceStates::copy_in(const Step& step, const DeviceGraph& graph) {

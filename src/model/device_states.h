@@ -32,8 +32,8 @@ class DeviceStates {
   Status reserve(int n_slices);
   ggml_backend_buffer* memory() const { return memory_; }  // null if the model has no delta nets
 
-  // The following functions copy the states of the step's slices to and from memory(), which the graph must
-  // use.
+  // load() and store() copy the states of the step's slices to and from memory(). `graph` must use that
+  // memory.
   void load(const Step& step, const DeviceGraph& graph);
   void store(const Step& step, const DeviceGraph& graph);
 
@@ -54,8 +54,8 @@ class DeviceStates {
   std::shared_ptr<ComputeDevice> device_;
   ggml_backend_buffer* memory_ = nullptr;
   int n_slices_ = 0;
-  // The states that memory() holds, for the slices of the last completed step. The list is empty if the
-  // contents are unknown.
+  // This list names the states that memory() holds, for the slices of the last completed step. The list is
+  // empty if the contents are unknown.
   std::vector<std::weak_ptr<const float>> held_;
 };
 

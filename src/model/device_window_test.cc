@@ -39,8 +39,8 @@ TEST_P(DeviceWindows, GiveTheLogitsOfTheCpuWhateverTheCut) {
   expect_logits_of_the_cpu({600, 128, 77}, 30, close_, same_);
 }
 
-// A layer with a window must keep pages with a token that the next token sees, and pages that are not due
-// yet.
+// A layer with a window must keep the pages that the next token can read, and pages that are not yet due for
+// sealing.
 TEST_P(DeviceWindows, HoldWhatIsSeen) {
   Cache& cache = device_->cache();
   const auto tokens = some_tokens(700, 14);

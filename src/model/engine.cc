@@ -105,7 +105,8 @@ class GgufEngine : public Engine {
     return {};
   }
 
-  // Collects the rows in batch order: the tokens of one input after those of another.
+  // Collects the rows in batch order: all tokens of the first input, then all tokens of the second, and so
+  // on.
   void gather_rows(const Step& step, std::span<const EngineInput> inputs) {
     tokens_.clear();
     positions_.clear();

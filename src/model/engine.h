@@ -30,7 +30,8 @@ enum class WeightMode : std::uint8_t {
 struct EngineOptions {
   int n_threads = 2;
   WeightMode weights = WeightMode::as_stored;
-  // The most tokens that a sequence may have; 0: the trained context. Phi-3's RoPE depends on this number.
+  // A sequence may have at most this many tokens. 0 means the trained context. Phi-3's RoPE depends on this
+  // number.
   int context = 0;
   // `device` runs the model and may keep its caches. Null means the CPU.
   std::shared_ptr<ComputeDevice> device = nullptr;

@@ -181,8 +181,8 @@ double share_beyond(const std::vector<float>& a, const std::vector<float>& b, do
   return static_cast<double>(beyond * kVocabulary) / static_cast<double>(a.size());
 }
 
-// llama.cpp's embedding is the mean of these states. One run reads the tokens as a batch. The other reads so
-// few tokens per step that every thread computes all rows.
+// llama.cpp's embedding is the mean of these states. One run reads the tokens as a batch. The other run reads
+// so few tokens per step that every thread computes all rows.
 TEST_P(EachVariant, ShowsTheHiddenStatesOfLlamaCpp) {
   const TinyModel& model = GetParam().model;
   const auto file = write_tiny_model(model);
@@ -331,9 +331,9 @@ TEST(Engine, ReadsExpertsOfEveryType) {
   }
 }
 
-// In this model, training has left the norms uneven: in some channels, keys are 32 times as large and queries
-// as much smaller. All scores are the same as in the even model. After balancing, both models must give the
-// same bits, so a rotated cache loses no more scores.
+// In this model, training has left the norms uneven: in some channels, keys are 32 times as large as in the
+// even model, and queries are 32 times as small. All scores are the same as in the even model. After
+// balancing, both models must give the same bits, so a rotated cache loses no more scores.
 TEST(Engine, GivesTheSameBitsHoweverNormsAreSharedOutBetweenQueriesAndKeys) {
   TinyModel even{.architecture = "qwen3", .head_dim = 128, .qk_norm = true}, skewed = even;
   skewed.key_octaves = 5;

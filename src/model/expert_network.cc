@@ -60,7 +60,7 @@ void activate(Activation activation, float* gate, float* up, int n) {
   for (int i = 0; i < n; ++i) gate[i] *= std::clamp(up[i], -kLimit, kLimit) + 1;
 }
 
-// Matrix is one of n matrices [n_in, n_out] with its bias, or the outputs of one from `first` on.
+// Matrix is one of n matrices [n_in, n_out] with its bias. With `first`, Matrix begins at output `first`.
 struct Matrix {
   const ggml_tensor* weight;
   const float* bias;  // may be null
@@ -146,7 +146,7 @@ int blocks(int n, int size) {
 
 }  // namespace
 
-// Layer is one layer's run, as one thread sees it.
+// Layer runs one layer on one thread.
 class ExpertNetwork::Layer {
  public:
   Layer(ExpertNetwork& network, const LayerWeights& weights, const ExpertRows& rows, Team& team)
@@ -205,7 +205,7 @@ class ExpertNetwork::Layer {
   }
   float* out(int pair) const { return n_.out_.data() + static_cast<std::ptrdiff_t>(pair) * n_.n_embd_; }
 
-  // Returns output o of row r. of(slot, pair) gives that output of each of the row's experts.
+  // Returns output o of row r, where of(slot, pair) returns output o of one of the row's experts.
   template <class Of>
   float mix(int r, int o, const Of& of) const {
     float sum = rows_.shared.cols > 0 ? n_.shared_weights_[r] * rows_.shared.row(r)[o] : 0.0F;
@@ -237,7 +237,8 @@ class ExpertNetwork::Layer {
     });
   }
 
-  // Copies the rows of x in the order of pairs. x is not read after that, so y may use the same memory.
+  // Copies the rows of x in the order of pairs. The code does not read x afterwards, so y may use the same
+  // memory.
   void gather() {
     team_.for_each(n_pairs_, [&](int pair) {
       const float* from = rows_.x.row(n_.row_of_[pair]);

@@ -54,7 +54,7 @@ class ExpertNetwork {
   Experts rules_;
   Activation activation_;
   int n_embd_;
-  // The following members belong to the layer that runs.
+  // The members from ids_ to out_ belong to the layer that runs.
   std::vector<std::int32_t> ids_;  // [n_rows, n_used]
   std::vector<float> weights_;     // [n_rows, n_used]
   std::vector<int> pair_of_;       // [n_rows, n_used]: the pair of each slot

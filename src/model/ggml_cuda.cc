@@ -10,10 +10,10 @@
 namespace kvant {
 namespace {
 
-// ggml's public interface does not show the CUDA stream of a backend or the CUDA event of a ggml event. The
-// following structures copy the first members of ggml's own, from ggml-backend-impl.h and
-// ggml-cuda/common.cuh in version KVANT_GGML_VERSION. The `context` of a CUDA backend's event is the CUDA
-// event.
+// ggml's public interface does not show the CUDA stream of a backend or the CUDA event of a ggml event.
+// GgmlEvent, GgmlBackend and GgmlCudaContext copy the first members of ggml's own structures, from
+// ggml-backend-impl.h and ggml-cuda/common.cuh in version KVANT_GGML_VERSION. The `context` of a CUDA
+// backend's event is the CUDA event.
 struct GgmlEvent {
   void* device;
   void* context;

@@ -133,7 +133,7 @@ struct GgufFile::State {
   State(const State&) = delete;
   State& operator=(const State&) = delete;
 
-  // The following functions return the index of a key, or -1 if the header has no such key. find_array() also
+  // find() and find_array() return the index of a key, or -1 if the header has no such key. find_array() also
   // requires an array with one of two element types.
   std::int64_t find(const std::string& key) const { return gguf_find_key(header, key.c_str()); }
   std::int64_t find_array(const std::string& key, gguf_type first, gguf_type second) const {

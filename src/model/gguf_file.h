@@ -32,8 +32,8 @@ class GgufFile {
 
   const std::string& path() const;
 
-  // The following functions return a metadata value if it has the right type, else nothing. Integers may have
-  // any width and sign.
+  // text(), integer(), number() and boolean() return a metadata value if it has the right type, else nothing.
+  // Integers may have any width and sign.
   std::optional<std::string> text(const std::string& key) const;
   std::optional<std::int64_t> integer(const std::string& key) const;
   std::optional<double> number(const std::string& key) const;
@@ -41,8 +41,8 @@ class GgufFile {
   // Returns an array of integers. A scalar counts as one element, and a boolean as 0 or 1. The result is
   // empty if the key is absent or has another type.
   std::vector<std::int64_t> integers(const std::string& key) const;
-  // The following functions return the number of elements of an array. The functions return nothing if the
-  // key is absent or the elements have another type.
+  // texts_count(), numbers_count() and integers_count() return the number of elements of an array. The
+  // functions return nothing if the key is absent or the elements have another type.
   std::optional<std::size_t> texts_count(const std::string& key) const;
   std::optional<std::size_t> numbers_count(const std::string& key) const;   // counts F32 elements
   std::optional<std::size_t> integers_count(const std::string& key) const;  // counts elements of 32 bits

@@ -79,7 +79,7 @@ TEST(GgufFile, SaysWhatIsWrongWithAFileThatIsNoModel) {
   EXPECT_NE(failure_of(file.path()).find("damaged"), std::string::npos);
 }
 
-// The following types come from a newer llama.cpp, from a fork, and from an older version.
+// The four types come from a newer llama.cpp, from a fork, and from an older version.
 TEST(GgufFile, NamesATensorTypeThatNobodyKnows) {
   const auto whole = write_tiny_model({});
   std::string bytes = read_bytes(whole->path());

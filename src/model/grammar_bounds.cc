@@ -73,8 +73,8 @@ class GrammarBounds {
     found.push_back(rule);
   }
 
-  // Returns the rules with which a rule can begin, each as often as it can. A rule that repeats itself
-  // between empty parts, as in (a*)*, does not count. llama.cpp notices that the empty repetition leads back
+  // Returns the rules with which a rule can begin, once for each way. A rule that repeats itself between
+  // empty parts, as in (a*)*, does not count, because llama.cpp notices that the empty repetition leads back
   // to an earlier state.
   std::vector<int> first_rules(int rule) const {
     std::vector<int> first;
@@ -134,7 +134,7 @@ class GrammarBounds {
     }
   }
 
-  // Checks the beginnings of the rule, and of the rest of each alternative after each symbol.
+  // Checks how the rule can begin, and how the rest of each alternative can begin after each symbol.
   Status check_beginnings(int rule) const {
     if (costs_[rule].depth > kMaxBeginningDepth)
       return error("the grammar has more than {} rules that begin with one another", kMaxBeginningDepth);
@@ -168,7 +168,7 @@ class GrammarBounds {
     return {};
   }
 
-  // Counts visits in llama.cpp's order: it starts from each rule that has not been visited.
+  // Counts visits in llama.cpp's order, which starts from each rule that has not been visited.
   Status check_visits() const {
     std::vector<bool> been(grammar_.rules.size());
     std::int64_t visited = 0;

@@ -6,9 +6,10 @@
 
 namespace kvant {
 
-// Returns an error for three kinds of rules. For rules that begin with themselves, llama.cpp may never stop,
-// because it finds only some of them. llama.cpp follows every way in which a rule can begin, so there must
-// not be too many. Duplicate alternatives would double its work with each character.
+// Returns an error for three kinds of rules. First, llama.cpp may never stop on rules that begin with
+// themselves, because it detects only some of these rules. Second, llama.cpp follows every way in which a
+// rule can begin, so there must not be too many ways. Third, duplicate alternatives would double llama.cpp's
+// work with each character.
 Status check_bounds(const GrammarTable& grammar);
 
 }  // namespace kvant

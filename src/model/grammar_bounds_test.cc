@@ -9,7 +9,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Returns what is wrong with the grammar, or an empty text if nothing is wrong.
+// Returns what is wrong with the grammar, or an empty string if nothing is wrong.
 std::string fault(const std::string& gbnf) {
   const auto table = read_grammar(gbnf);
   if (!table.ok()) return table.error().message;

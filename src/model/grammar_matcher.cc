@@ -14,8 +14,8 @@ bool holds(const GrammarTerminal& terminal, std::uint32_t low, std::uint32_t hig
                              [&](const auto& range) { return range.first <= high && low <= range.second; });
 }
 
-// Returns whether the terminal may contain a character in [low, high]. A set of excluded characters says no
-// only if a single range covers [low, high]. The next byte then decides.
+// Returns whether the terminal may contain a character in [low, high]. For a set of excluded characters, the
+// result is false only if a single excluded range covers [low, high]. Otherwise the next byte decides.
 bool matches_some(const GrammarTerminal& terminal, std::uint32_t low, std::uint32_t high) {
   using Kind = GrammarTerminal::Kind;
   switch (terminal.kind) {

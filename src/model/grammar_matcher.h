@@ -1,10 +1,10 @@
 // GrammarMatcher tracks the states of a grammar after a text, character by character.
 //
-// A state is what may follow: a terminal, and the places in the rules after the terminal. The places form a
-// linked list that states share. Equal states have the same number, so a set of states contains each one
-// once, however many ways lead to it. A grammar may have ever more readings of a text. The matcher therefore
-// counts its work and gives up at a limit (is_exhausted()), which unlike a time limit always strikes at the
-// same place.
+// A state consists of a terminal that may follow, and of the places in the rules after the terminal. The
+// places form a linked list that states share. Equal states have the same number, so a set of states contains
+// each one once, however many ways lead to it. The number of readings of a text may grow with each character.
+// The matcher therefore counts its work and gives up at a limit (is_exhausted()). Unlike a time limit, the
+// limit on work always applies at the same character.
 #pragma once
 
 #include <cstdint>
@@ -27,8 +27,8 @@ class GrammarPlaces {
  public:
   explicit GrammarPlaces(GrammarTable table);
 
-  // A place is an index into the symbols of all alternatives, one after another. kEnd follows the last symbol
-  // of each alternative.
+  // A place is an index into the concatenated symbols of all alternatives. kEnd follows the last symbol of
+  // each alternative.
   static constexpr GrammarSymbol kEnd = INT32_MAX;
   GrammarSymbol symbol(int place) const { return symbols_[place]; }
   std::span<const int> beginnings(GrammarSymbol rule) const { return beginnings_[rule]; }
@@ -51,7 +51,7 @@ class GrammarMatcher {
   GrammarStates after(GrammarStates from, std::uint32_t character);
   // Returns the states of `from` in which some character in [low, high] may come next.
   GrammarStates possible(GrammarStates from, std::uint32_t low, std::uint32_t high);
-  // Returns the states after a token that the rules name.
+  // Returns the states after a token that the rules name explicitly.
   GrammarStates after_token(GrammarStates from, std::int32_t token);
   GrammarStates either(GrammarStates a, GrammarStates b);
   bool may_end(GrammarStates states) const;
@@ -67,7 +67,7 @@ class GrammarMatcher {
   bool is_exhausted() const { return work_ > kMostWork; }
 
  private:
-  // The following costs are approximate. The maximum is about a second of processor time.
+  // All these costs are approximate. The maximum is about a second of processor time.
   static constexpr std::int64_t kMostWork = 200'000'000, kWorkOfNode = 60, kWorkOfKnown = 15,
                                 kWorkOfSet = 200;
   static constexpr std::size_t kManyNodes = 1 << 16, kMostNodes = 1 << 21, kManySteps = 1 << 18,

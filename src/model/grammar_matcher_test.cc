@@ -33,8 +33,8 @@ class GrammarsBesideTheLibrary : public ::testing::TestWithParam<const char*> {
     return allowed;
   }
 
-  // Returns whether the token is a byte of a longer character. llama.cpp treats some parts of characters
-  // differently. llama.cpp accepts bytes that are not UTF-8, and refuses some bytes that could become an
+  // Returns whether the token is a byte of a longer character, where the test does not compare with
+  // llama.cpp. llama.cpp accepts bytes that are not UTF-8, and refuses some bytes that could become an
   // allowed character.
   static bool is_part_of_character(int token) {
     const std::string text = tokenizer_->piece(token);
@@ -114,8 +114,8 @@ TEST(GrammarMatchers, TakeCharactersByteByByte) {
     EXPECT_FALSE(takes("root ::= .", wrong));
 }
 
-// Each character doubles the number of states, which are all different. Other requests must not wait for
-// them.
+// Each character doubles the number of states, which are all different. The matcher must give up, because
+// other requests would wait meanwhile.
 TEST(GrammarMatchers, EndWhereAGrammarCanBeReadInTooManyWays) {
   const auto file = write_tiny_model({.n_layers = 1});
   const auto tokenizer = Tokenizer::load(file->path()).value();

@@ -9,11 +9,11 @@
 namespace kvant {
 namespace {
 
-// A grammar may have this many elements when it is written out: characters, members of sets, references and
-// rules.
+// A grammar may have this many elements after its repetitions are expanded: characters, members of sets,
+// references and rules.
 constexpr std::int64_t kMaxElements = 100'000;
-// All names together may have this length. Rules for parts of a rule are named after the rule, so names can
-// get long.
+// All names together may have this many bytes. Rules for parts of a rule are named after the rule, so names
+// can get long.
 constexpr std::int64_t kMaxNameBytes = 16 << 20;
 constexpr int kMaxParentheses = 128;  // the parser recurses once per parenthesis
 constexpr int kNoLimit = -1;
@@ -63,7 +63,7 @@ class GrammarReader {
     }
   }
 
-  // The following functions read rules.
+  // The functions from new_rule() to read_group() read rules.
 
   int new_rule(const std::string& name) {
     table_.rules.emplace_back();
@@ -157,7 +157,7 @@ class GrammarReader {
     charge(1);
   }
 
-  // The following functions read repetitions.
+  // read_count(), read_repetition() and repeat() read repetitions.
 
   int read_count() {
     int count = 0;
@@ -192,8 +192,8 @@ class GrammarReader {
     repeat(sequence, last, least, most, name);
   }
 
-  // Writes S{m,n} as S repeated m times and a rule for the rest. That rule is S followed by the rule for one
-  // less, or nothing.
+  // Writes S{m,n} as m copies of S and a rule for up to n - m more. That rule is S followed by the rule for
+  // one less, or nothing.
   void repeat(GrammarSequence& sequence, std::size_t last, int least, int most, const std::string& name) {
     if (failure_) return;
     if (last == sequence.size()) return fail_here("has nothing to repeat");
@@ -217,7 +217,7 @@ class GrammarReader {
     if (rule >= 0) sequence.push_back(rule);
   }
 
-  // The following functions read terminals.
+  // The functions from describe_terminals() on read terminals.
 
   enum Kind : std::uint32_t { kSet, kSetOfOthers, kAny, kToken, kOtherToken };  // kinds of GrammarTerminal
 

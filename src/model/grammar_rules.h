@@ -1,5 +1,5 @@
-// Reads a grammar (llama.cpp's GBNF) into a table, in which parentheses and repetitions are written out like
-// in llama.cpp. Reading takes bounded time and memory, whatever the text.
+// Reads a grammar (llama.cpp's GBNF) into a table. As in llama.cpp, parentheses and repetitions are expanded
+// into rules. Reading takes bounded time and memory, whatever the text.
 #pragma once
 
 #include <cstdint>
@@ -36,7 +36,7 @@ struct GrammarTable {
 };
 
 // Returns an error if the text is not a grammar, has too deeply nested parentheses, or becomes too large when
-// it is written out.
+// parentheses and repetitions are expanded.
 Result<GrammarTable> read_grammar(const std::string& gbnf);
 
 }  // namespace kvant

@@ -41,7 +41,7 @@ class GrammarTrigger {
   static Result<GrammarTrigger> make(const GrammarTriggerRules& rules);
 
   bool is_awaited() const { return is_awaited_; }
-  // The token's number, and its text or the end of its text.
+  // A Token holds the token's number, and its text or the end of its text.
   using Token = std::pair<std::int32_t, std::string>;
   // Takes the next token while the trigger is awaited. If the token completes a trigger, returns the tokens
   // that the grammar must accept, from the start of the trigger on. Otherwise returns nothing.

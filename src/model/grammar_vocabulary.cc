@@ -82,8 +82,8 @@ std::optional<GrammarPosition> follow_byte(GrammarMatcher& matcher, const Gramma
     next.states = matcher.after(at.states, next.character);
     next.character = 0;
   } else {
-    // The character can still become one in [low, high]. Characters that have a shorter form are excluded,
-    // and so are surrogates (RFC 3629).
+    // The bytes so far can still become a character in [low, high]. The range excludes overlong forms and
+    // surrogates (RFC 3629).
     const int shift = 6 * next.bytes_left;
     const std::uint32_t low = std::max(next.least, next.character << shift);
     const std::uint32_t high = std::min(kMostCharacter, ((next.character + 1) << shift) - 1);

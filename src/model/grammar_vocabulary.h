@@ -25,13 +25,13 @@ struct GrammarPosition {
 
 class GrammarVocabulary {
  public:
-  // Returns the data for a vocabulary, which must outlive it. All grammars of a model share one object,
-  // because making it takes some milliseconds.
+  // Returns the data for a vocabulary, which must outlive the data. All grammars of a model share one object,
+  // because making the object takes some milliseconds.
   static std::shared_ptr<const GrammarVocabulary> of(const llama_vocab* vocabulary);
   explicit GrammarVocabulary(const llama_vocab* vocabulary);
 
   std::size_t size() const { return texts_.size(); }
-  // Returns the text of a token for grammars. An empty text means that no grammar can contain the token.
+  // Returns the text of a token for grammars. An empty string means that no grammar can contain the token.
   const std::string& text(std::int32_t token) const { return texts_[token]; }
   bool ends(std::int32_t token) const { return ends_[token]; }
   // Sets the entries of `allowed` [n_tokens] for the tokens that may come next.
@@ -49,8 +49,8 @@ class GrammarVocabulary {
   std::vector<Node> tree_;
 };
 
-// The following functions return the position after one more byte, or after a text. The functions return
-// nothing if the grammar does not allow the byte or text.
+// follow_byte() and follow_text() return the position after one more byte, or after a text. The functions
+// return nothing if the grammar does not allow the byte or text.
 std::optional<GrammarPosition> follow_byte(GrammarMatcher& matcher, const GrammarPosition& at,
                                            unsigned char byte);
 std::optional<GrammarPosition> follow_text(GrammarMatcher& matcher, GrammarPosition at,

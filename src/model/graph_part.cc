@@ -80,7 +80,7 @@ class GraphPart::Builder {
     if (many_ || part_.thread_ == 0) norm(r_.x, w_.output_norm(), w_.output_norm_bias(), b_.states);
   }
 
-  // The following functions add the steps of a layer.
+  // Each function run() adds a step of a layer.
 
   void run(const Norm& step) {
     ggml_tensor* weight = weights().*step.weights.weight;
@@ -90,8 +90,8 @@ class GraphPart::Builder {
     if (step.to == RowSet::h) return norm(in, weight, bias, r_.h);
     if (!many_) synchronize();
     if (step.to == RowSet::y) {
-      // With few rows, y is shared, but each thread needs the norm of all of it, which therefore goes to the
-      // thread's own h.
+      // With few rows, the threads share y, but each thread needs the norm of all of y. The norm therefore
+      // goes to the thread's own h.
       norm(in, weight, bias, r_.h);
       y_ = r_.h;
     } else {  // with few rows, all threads share the rows, so one thread norms them in place
@@ -256,7 +256,8 @@ class GraphPart::Builder {
   }
 
  private:
-  // The following functions decide which thread computes what.
+  // The functions from use() to synchronize() decide which thread computes what, and add the nodes of this
+  // thread.
 
   void use(const ResidualRows& rows) {
     r_ = rows;
@@ -281,7 +282,7 @@ class GraphPart::Builder {
     unfinished_ = false;
   }
 
-  // The following functions make tensors that view the buffers.
+  // The functions from tensor() to part_of() make tensors that view the buffers.
 
   ggml_tensor* tensor(const ActivationRows& a, const Block& block) {
     ggml_tensor* t = ggml_new_tensor_2d(c_, GGML_TYPE_F32, block.cols.size(), block.rows.size());
@@ -312,7 +313,7 @@ class GraphPart::Builder {
     return t;
   }
 
-  // Returns a view of a range of a weight's rows or of a bias's elements. A view of a repacked weight is
+  // Returns a view of a range of rows of a weight, or of elements of a bias. A view of a repacked weight is
   // repacked, too.
   ggml_tensor* part_of(ggml_tensor* weight, Range range) {
     const bool is_matrix = weight->ne[1] > 1;
@@ -324,7 +325,7 @@ class GraphPart::Builder {
     return t;
   }
 
-  // The following functions add operations.
+  // The functions from norm() to embed_for_layers() add operations.
 
   // Computes out = norm(in) * weight + bias for this thread's rows. `out` may be `in`.
   void norm(ggml_tensor* in, ggml_tensor* weight, ggml_tensor* bias, ggml_tensor* out) {
@@ -398,7 +399,7 @@ class GraphPart::Builder {
     }
   }
 
-  // The following functions are parts of steps.
+  // Several steps share the functions from weights() on.
 
   const LayerWeights& weights() const { return w_.layer(layer_); }
   Site* site() { return &part_.sites_[layer_]; }
@@ -417,7 +418,8 @@ class GraphPart::Builder {
     return b_.beside;
   }
 
-  // Projection is this thread's heads of q, k or v: `columns` of the columns that begin at `first` in qkv.
+  // Projection describes this thread's heads of q, k or v. `columns` is a range of the columns that begin at
+  // `first` in qkv.
   struct Projection {
     int first = 0;
     Range columns;
@@ -442,7 +444,7 @@ class GraphPart::Builder {
   }
 
   // Norms whole rows, which needs the columns of other threads. With few rows, which are split by columns,
-  // the first thread therefore norms all of q and the last one all of k.
+  // the first thread therefore norms all of q and the last thread norms all of k.
   void norm_rows() {
     if (!many_) {
       synchronize();
@@ -480,7 +482,7 @@ class GraphPart::Builder {
     return t;
   }
 
-  // Adds an op that the whole team computes, whose result for all rows takes the place of attention's
+  // Adds an op that the whole team computes. The op's result for all rows takes the place of attention's
   // outputs. The op's threads wait for one another at its start and at its end.
   void give_attended(int n_cols, ggml_tensor** sources, int n_sources, ggml_custom_op_t op) {
     attended_ = b_.attended;
@@ -589,7 +591,7 @@ class GraphPart::Builder {
   GraphBuffers b_;
   ggml_context* c_;
   ResidualRows r_;     // the rows in use
-  bool many_ = false;  // true if each thread takes some of the rows; false if each thread computes all rows
+  bool many_ = false;  // whether each thread takes only some of the rows
   Range rows_;         // the rows that this thread computes
   int layer_ = 0;
   ActivationRows y_;               // the present outputs of a block are here

@@ -1,8 +1,8 @@
 // GraphPart is one thread's part of a transformer on the CPU, as a ggml graph that the thread runs alone.
 //
-// The threads' graphs run at the same time and meet at barriers, which are ops of kvant. There are few
-// barriers, because a thread needs other threads' results only where a product reads all channels of a row.
-// How the work is split depends on the batch:
+// The threads' graphs run at the same time and wait for one another at barriers, which are ops of kvant.
+// There are few barriers, because a thread needs other threads' results only where a product reads all
+// channels of a row. How the work is split depends on the batch:
 //     - With few rows (decode), each thread computes some outputs of every product, for all rows.
 //       Norms and residuals take only microseconds, so each thread computes all of them in memory of its own.
 //     - With many rows (prefill), each thread takes some rows through norms, residuals, activations and
@@ -27,11 +27,11 @@ struct ggml_tensor;
 
 namespace kvant {
 
-// LayerAttention computes the attention of one layer, numbered as in the cache, over the rows of a batch.
-// Every thread of the team calls it.
+// LayerAttention computes the attention of one layer over the rows of a batch. `layer` is the layer's number
+// in the cache. Every thread of the team calls the function.
 using LayerAttention = std::function<void(int layer, const LayerRows& rows, Team& team)>;
 
-// AttentionCall holds what the attention ops of a graph call. Each run of the graph sets it anew.
+// AttentionCall holds what the attention ops of a graph call. Each run of the graph sets a new AttentionCall.
 struct AttentionCall {
   const LayerAttention* attention = nullptr;
   TeamState team;
@@ -45,14 +45,14 @@ struct ActivationRows {
 };
 
 // ResidualRows holds the activations of a number of rows in the residual stream. y is what a block adds to x.
-// With many rows, y may be the same memory as h, which is not needed any more. y must have its own memory
-// where attention and the feed-forward network read the same h.
+// With many rows, y may be the same memory as h, because the block has already read h. y must have its own
+// memory where attention and the feed-forward network read the same h.
 struct ResidualRows {
   int n_rows = 0;
   ActivationRows x, h, y;  // [n_rows, n_embd]
 };
 
-// GraphBuffers holds the buffers of a graph, as one thread sees them.
+// GraphBuffers holds the buffers of a graph for one thread.
 struct GraphBuffers {
   std::int32_t *tokens, *positions;  // [n_rows]
   std::int32_t* logit_rows;          // [n_logit_rows]
@@ -67,8 +67,8 @@ struct GraphBuffers {
   ActivationRows shared;           // [n_rows, n_embd]: outputs of the network that all rows share besides
                                    // experts
   ActivationRows beside;           // [n_rows, n_embd]: outputs of the network next to experts
-  // [n_rows, n_layers * n_layer_embd]: what layers read of tokens, and the layers' own embeddings, of which
-  // it is made.
+  // [n_rows, n_layers * n_layer_embd]. layer_inputs holds what layers read of tokens, and layer_tokens holds
+  // the layers' own embeddings, from which layer_inputs is computed.
   ActivationRows layer_inputs, layer_tokens;
   ActivationRows wanted_inputs;  // [n_logit_rows, n_layer_embd] for the last layer
   ActivationRows layer_gates;    // [n_rows, n_layer_embd]
@@ -77,7 +77,7 @@ struct GraphBuffers {
 };
 
 // AttentionColumns says where q, k and v lie in a row of a layer's projections. With gates, the projection
-// gives a head of q and its gates in turn, and the normed q gets columns of its own.
+// alternates between a head of q and the head's gates, and the normed q gets columns of its own.
 struct AttentionColumns {
   AttentionColumns(const Hparams& h, int layer)
       : projected_q(h.q_columns(layer)),

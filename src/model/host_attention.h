@@ -1,6 +1,6 @@
-// HostAttention runs a step of a device's graph if the cache lies in host memory. Layer by layer, rows come
-// to the host, the host attends, and the outputs go back. Caches for which the device lacks kernels or memory
-// run in this way.
+// HostAttention runs a step of a device's graph if the cache lies in host memory. For each layer, the host
+// copies rows from the device, attends, and copies the outputs back. Caches for which the device lacks
+// kernels or memory run in this way.
 #pragma once
 
 #include <optional>

@@ -1,4 +1,5 @@
-// Tests a device's engine whose cache lies in host memory, where the CPU attends, against the CPU's engine.
+// Tests a device's engine against the CPU's engine. The device's cache lies in host memory, where the CPU
+// attends.
 #include "model/host_attention.h"
 
 #include <gtest/gtest.h>
@@ -48,7 +49,7 @@ TEST_P(HostAttentionOfADevice, GivesTheLogitsOfTheCpu) {
     const auto found = on_device.read_and_decode(on_device.cache().add(), tokens, 300, chunk, 1);
     const auto differences = row_differences(expected, found, on_cpu.n_vocab());
     ASSERT_EQ(differences.size(), 330U);
-    // On a device, a token whose two best experts have equal scores may use the other one.
+    // On a device, a token with two equally good experts may use another one of the two than on the CPU.
     const int n_tied = variant.model.n_experts > 0 ? 16 : 0;
     EXPECT_LT(differences[329 - n_tied], 0.025) << chunk;
     EXPECT_LT(differences[165], 0.01) << chunk;

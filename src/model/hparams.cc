@@ -22,7 +22,8 @@ class Reader {
     return most(name, limit, fallback, /*may_differ=*/false);
   }
 
-  // Like count(), but if layers may differ, the file may give a list, whose largest value is returned.
+  // Returns an integer like count(). If layers may differ, the file may give a list, and the result is the
+  // list's largest value.
   int most(const char* name, std::int64_t limit, std::optional<int> fallback, bool may_differ) {
     const auto values = file_.integers(key(name));
     if (values.empty()) {
@@ -45,7 +46,7 @@ class Reader {
     return static_cast<int>(*std::max_element(values.begin(), values.end()));
   }
 
-  // Like count(), but a file may write 0 for a value that it does not give.
+  // Returns an integer like count(). A value of 0 in the file counts as an absent key.
   int optional_count(const char* name, std::int64_t limit, int fallback) {
     return file_.integer(key(name)) == 0 ? fallback : count(name, limit, fallback);
   }
@@ -80,8 +81,8 @@ class Reader {
   std::optional<Error> failure_;
 };
 
-// Returns an error for kinds of attention and layers that share the name of a supported architecture but are
-// not supported.
+// Returns an error for kinds of attention and layers that kvant does not support, although their files name a
+// supported architecture.
 std::optional<Error> unsupported_kind(const Reader& reader, bool unlike_layers) {
   const GgufFile& file = reader.file();
   const auto refuse = [&](const char* what) {
@@ -116,7 +117,7 @@ void read_rope(Reader& in, Hparams& h, int context) {
   if (rope.extension == 0) rope.magnitude = in.number("rope.scaling.yarn_attn_factor", 1);
   rope.magnitude *= in.number("rope.scaling.attn_factor", 1);
   // YaRN multiplies the magnitude by 1 + 0.1 ln s, and ggml does so, too. With a multiplier m in the file,
-  // the factor must be (1 + 0.1 ln s) / (1 + 0.1 m ln s), so the following lines divide by the denominator.
+  // the factor must be (1 + 0.1 ln s) / (1 + 0.1 m ln s), so the code divides by the denominator.
   const float multiplier = in.number("rope.scaling.yarn_log_multiplier", 0);
   if (rope.extension != 0 && multiplier != 0 && factor > 1)
     rope.magnitude /= 1 + 0.1F * multiplier * std::log(factor);
@@ -184,7 +185,7 @@ void read_layer_heads(Reader& in, Hparams& h) {
   }
 }
 
-// Reads which layers have a sliding window. The file gives a list, or a period p: of every p layers, the last
+// Reads which layers have a sliding window. The file gives a list, or a period p: the last of every p layers
 // has full attention.
 void read_sliding_windows(Reader& in, Hparams& h) {
   h.sliding_window.assign(h.n_layers, 0);

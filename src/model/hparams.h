@@ -20,7 +20,7 @@ namespace kvant {
 struct Rope {
   float base = 10000;
   float frequency_scale = 1;  // 1 / factor
-  float extension = 0;        // 1: YaRN's interpolation by parts; 0: linear scaling
+  float extension = 0;        // 1 means YaRN's interpolation by parts, and 0 means linear scaling
   float magnitude = 1;
   float beta_fast = 32;  // channel pairs with more rotations over the original context are not interpolated
   float beta_slow = 1;   // channel pairs with fewer rotations are fully interpolated
@@ -43,7 +43,7 @@ struct Experts {
   int n_ff_shared = 0;  // the width of a network that all rows go through in addition; 0 if there is none
   Gating gating = Gating::softmax;
   bool normalizes = false;  // the weights of the chosen experts are divided by their sum
-  float scale = 1;          // after that, the weights are multiplied by this
+  float scale = 1;          // the weights are then multiplied by this
   // Consecutive experts form `n_groups` groups. Only experts of the best `n_groups_used` groups can be
   // chosen. A group's score is that of its two best experts (DeepSeek-V3, section 2.1.2).
   int n_groups = 1;
@@ -56,7 +56,7 @@ struct DeltaNet {
   int n_key_heads = 0;    // heads of q, and of k; 0 if no layer is a delta net
   int n_value_heads = 0;  // a multiple of n_key_heads
   int head_dim = 0;       // channels of each head: a multiple of kDeltaColumns
-  bool grouped = false;   // set by RunDeltaNet::grouped
+  bool grouped = false;   // the value of RunDeltaNet::grouped
   int kernel = 0;         // tokens that the convolution sees
 
   int n_heads() const { return 2 * n_key_heads + n_value_heads; }  // convolved heads of q, k and v
@@ -64,8 +64,8 @@ struct DeltaNet {
   int inner() const { return n_value_heads * head_dim; }  // channels of v, of z and of the output
   // Returns the number of columns of q, k, v, z, beta and alpha together.
   int width() const { return channels() + inner() + 2 * n_value_heads; }
-  // The following functions count the F32 values of a layer's state: the newest inputs of the convolution,
-  // and a matrix for each value head.
+  // conv_values(), matrix_values() and state_values() count the F32 values of a layer's state: the newest
+  // inputs of the convolution, a matrix for each value head, and both together.
   std::int64_t conv_values() const { return std::int64_t{kernel - 1} * channels(); }
   std::int64_t matrix_values() const { return std::int64_t{inner()} * head_dim; }
   std::int64_t state_values() const { return conv_values() + matrix_values(); }
@@ -105,11 +105,11 @@ struct Hparams {
   float temperature = 0;
   int temperature_step = 1;
   float softmax_scale = 0;
-  float score_softcap = 0;      // 0: no cap
-  float logit_softcap = 0;      // 0: no cap
+  float score_softcap = 0;      // 0 means no cap
+  float logit_softcap = 0;      // 0 means no cap
   std::vector<bool> recurrent;  // [n_layers]: true for a delta net, false for attention
-  // [n_layers]: the layer's number among the layers of its kind, as the cache counts them. A layer that
-  // attends to another layer's cache has the other layer's number.
+  // For each layer, this list [n_layers] has the layer's number among the layers of its kind, as the cache
+  // counts them. A layer that attends to another layer's cache has the other layer's number.
   std::vector<int> place;
   int n_sharing = 0;                    // this many last layers attend to another layer's cache
   std::vector<int> all_ff;              // [n_layers]; empty if all are n_ff
@@ -117,7 +117,7 @@ struct Hparams {
   std::vector<LayerHeads> layer_heads;  // [n_layers], without `first`; empty if all layers have the same
                                         // heads
   std::vector<bool> rotated;            // [n_layers]: whether RoPE rotates q and k
-  bool gated_heads = false;             // set by ProjectHeads::gates
+  bool gated_heads = false;             // the value of ProjectHeads::gates
   std::vector<float> sink_logits;       // [n_layers * n_heads], set when the weights are loaded; empty if
                                         // there are none
   std::string size_label;               // such as "135M"; may be empty
@@ -129,23 +129,24 @@ struct Hparams {
   // Returns the factor of q at a position.
   float query_scale(int position) const;
   int n_recurrent() const;
-  // False if the layer attends to another layer's cache.
+  // Returns false if the layer attends to another layer's cache.
   bool has_kv(int layer) const { return layer < n_layers - n_sharing; }
   int ff(int layer) const { return all_ff.empty() ? n_ff : all_ff[layer]; }
   // Returns the number of outputs of q's projection. With gates, each head is followed by its gates.
   int q_columns(int layer) const { return (gated_heads ? 2 : 1) * n_q(layer); }
-  // The following functions return the steps of a layer in order: up to its attention or delta net, and after
-  // it.
+  // steps_to_attention() and steps_behind() return the steps of a layer in order: up to its attention or
+  // delta net, and after it.
   LayerSteps steps_to_attention(int layer) const;
   std::array<LayerSteps, 4> steps_behind(bool has_experts) const;
-  // True if the network reads the same normed rows as attention, because its own norm has no weights.
+  // Returns whether the network reads the same normed rows as attention, which is so if the network's own
+  // norm has no weights.
   bool network_may_read_normed() const;
   Geometry geometry() const;
 };
 
-// Reads a file. `context` is the most tokens that a sequence may have (0: the trained context), which decides
-// between LongRoPE's factors. Returns an error for an unsupported architecture or kind of attention (with the
-// supported ones), and for a missing or implausible value.
+// Reads a file. A sequence may have at most `context` tokens (0 means the trained context), and this number
+// decides between LongRoPE's factors. Returns an error for a missing or implausible value, and for an
+// unsupported architecture or kind of attention. The error names the supported architectures.
 Result<Hparams> read_hparams(const GgufFile& file, int context);
 
 }  // namespace kvant

@@ -193,7 +193,7 @@ TEST(Hparams, RefusesValuesThatTheArchitectureHasNoPlaceFor) {
     EXPECT_EQ(refusal(model), "") << name;
   }
   TinyModel model;
-  // The values in the file are those that apply anyway.
+  // The values in the file are the values that apply anyway.
   model.numbers = {{"attention.scale", 0.125F}, {"attention.key_length_swa", 64}};
   EXPECT_EQ(refusal(model), "");
 }
@@ -218,8 +218,8 @@ TEST(Hparams, CountsForTheCacheTheLayersWithAttentionAlone) {
   EXPECT_EQ(g.n_layers, 1);
   EXPECT_EQ(g.sliding_window, (std::vector<int>{0}));
   EXPECT_EQ(g.n_recurrent_layers, 4);
-  // Each delta net has 3 inputs of 2 x 2 + 6 heads with 32 channels, and a matrix for each of the 6 value
-  // heads.
+  // Each delta net has 3 inputs for each of 2 x 2 + 6 heads with 32 channels, and a matrix for each of the 6
+  // value heads.
   EXPECT_EQ(g.recurrent_values, 4 * (3 * 10 * 32 + 6 * 32 * 32));
   EXPECT_FALSE(read({}).value().geometry().is_recurrent());
   model.arrays["attention.recurrent_layers"] = {1, 0, 1, 1, 0};

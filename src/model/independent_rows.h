@@ -1,14 +1,14 @@
-// Finds how many rows a small batch may have if other sequences must not change a sequence's bits. A server
-// batches that many completions, and each completion then has the bits that it would have alone.
+// Finds the largest small batch in which other sequences do not change a sequence's bits. A server batches
+// that many completions, and each completion then has the bits that it would have alone.
 #pragma once
 
 #include "model/weights.h"
 
 namespace kvant {
 
-// Returns the largest n below MatrixProduct::kGemmRows for which ggml's products of up to n rows give each
-// row the same bits as alone. For more rows, ggml uses other kernels, which sum some types in another order.
-// The function tries a few outputs of one weight of each type and size.
+// Returns the largest n below MatrixProduct::kGemmRows for which each row of ggml's products of up to n rows
+// has the same bits as in a product of one row. For more rows, ggml uses other kernels, which sum some types
+// in another order. The function tries a few outputs of one weight of each type and size.
 int independent_rows(const Weights& weights, int n_layers);
 
 }  // namespace kvant

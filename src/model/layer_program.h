@@ -1,7 +1,7 @@
 // Describes what a layer of a transformer computes, as data: a list of steps. All code that needs to know a
 // layer walks the list. That code includes the loader of weights, the graphs of the CPU and of devices, and
-// the gradients of both. A walker has a function run() for every kind of step; without one of them, the code
-// does not compile.
+// the gradients of both. A walker has a function run() for every kind of step; if a run() is missing, the
+// code does not compile.
 #pragma once
 
 #include <cstdint>
@@ -37,7 +37,7 @@ struct VectorName {
   const char* suffix = ".weight";
 };
 
-// These steps belong to attention, or to a delta net in its place.
+// The steps from Norm to RunDeltaNet belong to attention, or to a delta net in its place.
 
 // Computes to = norm(from). With `optional`, the file may lack the weights; the step then does nothing.
 struct Norm {
@@ -74,7 +74,7 @@ struct RunDeltaNet {
   bool grouped = false;
 };
 
-// These steps follow attention.
+// GateHeads, ProjectBack and Add follow attention.
 
 struct GateHeads {};    // multiplies the outputs of attention by the sigmoid of the gates
 struct ProjectBack {};  // projects the outputs of attention or of a delta net to y
@@ -82,7 +82,7 @@ struct Add {            // computes to += from; rows that are added to x may hav
   RowSet from = RowSet::y, to = RowSet::x;
 };
 
-// These steps run feed-forward networks.
+// The steps from RunNetwork to ScaleByWidth run feed-forward networks.
 
 struct RunNetwork {  // Architecture::unit describes the network
   RowSet from = RowSet::h, to = RowSet::y;
@@ -98,7 +98,7 @@ struct ScaleByWidth {  // computes rows /= sqrt(n_embd)
   RowSet rows;
 };
 
-// These steps end a layer.
+// ReadLayerInput and ScaleLayer end a layer.
 
 struct ReadLayerInput {};  // computes y = W (gelu(gate x) * the layer's own embedding of the token)
 struct ScaleLayer {};      // multiplies x by the layer's own number, if the file has one
@@ -111,7 +111,7 @@ using LayerSteps = std::span<const LayerStep>;
 // LayerProgram holds the steps of a layer in groups. A layer runs `attention` or `delta_net`, then `back`,
 // then `network` or `experts`, then `inputs` if layers have embeddings of their own, and then `end`.
 struct LayerProgram {
-  LayerSteps attention, delta_net;  // ends with Attend or RunDeltaNet
+  LayerSteps attention, delta_net;  // each list ends with Attend or RunDeltaNet
   LayerSteps back;
   LayerSteps network, experts;
   LayerSteps inputs;

@@ -1,6 +1,7 @@
 // LayerTensors adds the steps of a layer (layer_program.h) to a ggml graph as operations, each of which makes
-// a new tensor. A device's graph and a device's gradients share this code. The two graphs differ in their
-// attention, and gradients also note what they must differentiate later.
+// a new tensor. The graph of a device's forward pass and the graph of its gradients share this code. The two
+// graphs differ in their attention. The graph of gradients also notes the operations that it must
+// differentiate later.
 #pragma once
 
 #include <ggml.h>
@@ -34,8 +35,9 @@ class LayerTensors {
   void run(const ScaleLayer& step);
 
  protected:
-  // Inputs holds the inputs of the layers. `numbers` is 0, 1, 2, ..., one per row of the longest weight, with
-  // which weights are expanded to F32. If `numbers` is null, products use the weights as they are stored.
+  // Inputs holds the inputs of the layers. `numbers` holds 0, 1, 2, ..., one number per row of the longest
+  // weight. With these row numbers, the graph expands weights to F32. If `numbers` is null, products use the
+  // weights as they are stored.
   struct Inputs {
     ggml_tensor *positions, *numbers;
     bool short_rope = false;  // RoPE uses LongRoPE's factors for short sequences
@@ -43,7 +45,8 @@ class LayerTensors {
   LayerTensors(ggml_context* context, const Hparams& hparams, const Weights& weights)
       : c_(context), h_(hparams), w_(weights) {}
 
-  // The graph of a gradient overrides the following operations in order to record them for the backward pass.
+  // The graph of a gradient overrides the operations from norm() to network(), in order to record them for
+  // the backward pass.
 
   // `weight` and `bias` may be null.
   virtual ggml_tensor* norm(ggml_tensor* x, ggml_tensor* weight, ggml_tensor* bias = nullptr);
@@ -57,11 +60,12 @@ class LayerTensors {
   virtual void project_heads(ggml_tensor* h);
   virtual ggml_tensor* network(const NetworkWeights& w, ggml_tensor* h);
 
-  // The following functions turn heads [d, n_heads, n_rows] into rows [d * n_heads, n_rows], and back.
+  // as_rows() turns heads [d, n_heads, n_rows] into rows [d * n_heads, n_rows], and as_heads() does the
+  // opposite.
   virtual ggml_tensor* as_rows(ggml_tensor* x);
   virtual ggml_tensor* as_heads(ggml_tensor* x, int n_heads);
 
-  // The following functions are parts of the operations.
+  // The functions from weights() on are parts of the operations.
 
   const LayerWeights& weights() const { return w_.layer(layer_); }
   ggml_tensor*& rows(RowSet which);

@@ -1,4 +1,4 @@
-// Multiplies large batches by the matrices of a model: y = W x for every row. Prefill takes most of its time
+// Multiplies large batches by the matrices of a model: y = W x for every row. Prefill spends most of its time
 // in these products.
 #pragma once
 
@@ -32,8 +32,9 @@ class MatrixProduct {
 
   // Multiplies weight [n_in, n_out] of any type by x F32 [n_in, n_rows], with the result F32 [n_out, n_rows].
   // Rows of x and of the result may have a larger stride. The result is an operation of the graph that
-  // `thread` runs. The graphs of all threads must contain the operation on the same memory, and they compute
-  // it together. The operation ends when the whole result is written. The object must outlive the graphs.
+  // `thread` runs. The graphs of all threads must contain the operation on the same memory, and all threads
+  // compute the operation together. The operation ends when the whole result is written. The object must
+  // outlive the graphs.
   ggml_tensor* multiply(ggml_context* context, ggml_tensor* weight, ggml_tensor* x, int thread);
 
  private:

@@ -11,7 +11,7 @@ struct Hparams;
 struct ModelParts {
   const GgufFile& file;
   const Hparams& hparams;
-  const Weights& weights;  // each tensor has its name in the file
+  const Weights& weights;  // each tensor has the name that it has in the file
 };
 
 }  // namespace kvant

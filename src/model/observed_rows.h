@@ -22,11 +22,11 @@ class ObservedRows {
   void read_outputs(const DeviceGraph& graph, const Plan& plan, int layer, const LayerTransforms& transforms,
                     ShownRows shown);
 
-  // Keeps a layer's queries on the device until the next step. Call this before the library's attention. `n`
-  // is the number of layers whose queries were kept before in this step. Returns an error if memory is
-  // exhausted or the device has failed.
+  // Keeps a layer's queries on the device until the next step. Call this before the library's attention. This
+  // step has already kept the queries of n layers. Returns an error if memory is exhausted or the device has
+  // failed.
   Status keep_queries(const DeviceGraph& graph, const Plan& plan, int n);
-  // Reads the queries that were kept as the nth in this step.
+  // Reads the queries that this step kept as the nth.
   void read_kept(const DeviceGraph& graph, const Plan& plan, int layer, const LayerTransforms& transforms,
                  int nth);
   // Forgets all rows.
@@ -41,7 +41,7 @@ class ObservedRows {
   void undo_query_transforms(const Plan& plan, int layer, const LayerTransforms& transforms);
 
   std::shared_ptr<PageDevice> device_;
-  DeviceBuffer kept_;  // the kept queries of one layer follow those of another
+  DeviceBuffer kept_;  // the queries of the kept layers, one block per layer
   int n_rows_ = 0;
   std::vector<float> q_, k_, v_, out_;
 };

@@ -115,8 +115,8 @@ std::int32_t Sampler::pick(std::span<const float> logits) {
   return draw(candidates(biased(logits)));
 }
 
-// Testing one token is fast, while testing the whole vocabulary takes milliseconds. If the biases forbid
-// everything that the grammar allows, the grammar wins.
+// The sampler picks without the grammar first, because testing one token is fast, while testing the whole
+// vocabulary takes milliseconds. If the biases forbid everything that the grammar allows, the grammar wins.
 std::int32_t Sampler::pick(std::span<const float> logits, const Grammar& grammar) {
   const std::int32_t token = pick(logits);
   if (grammar.allows(token)) return token;

@@ -15,23 +15,24 @@ struct llama_token_data_array;
 
 namespace kvant {
 
-// TokenBias is a number that is added to the logit of a token. With -infinity, the token is drawn only if
-// there is no other.
+// TokenBias is a number that is added to the logit of a token. With -infinity, the token is drawn only if all
+// other tokens have that bias, too.
 struct TokenBias {
   std::int32_t token = 0;
   float bias = 0;
 };
 
 struct SamplerOptions {
-  float temperature = 0;   // 0: always the likeliest token
-  int top_k = 40;          // keeps only the k likeliest tokens; 0: all
+  float temperature = 0;   // 0 always chooses the likeliest token
+  int top_k = 40;          // keeps only the k likeliest tokens; 0 keeps all
   float top_p = 0.95F;     // keeps the smallest set of likeliest tokens with at least this probability; 1:
                            // all
-  float min_p = 0.05F;     // keeps tokens at least this likely relative to the likeliest one; 0: all
+  float min_p = 0.05F;     // keeps tokens at least this likely relative to the likeliest one; 0 keeps all
   std::uint32_t seed = 0;  // the same seed and logits give the same tokens
-  // Keeps the tokens whose surprise is nearest to the entropy, up to this probability in total; 1: all.
+  // Only tokens whose surprise is nearest to the entropy are kept, up to this probability in total. 1 keeps
+  // all tokens.
   float typical_p = 1;
-  float top_n_sigma = 0;  // keeps logits within this many standard deviations of the largest one; 0: all
+  float top_n_sigma = 0;  // keeps logits within this many standard deviations of the largest one; 0 keeps all
   // XTC (exclude top choices) drops, with xtc_probability, all tokens above the threshold except the least
   // likely of them.
   float xtc_probability = 0;
@@ -52,7 +53,7 @@ class Sampler {
   static Result<std::unique_ptr<Sampler>> make(const SamplerOptions& options);
   ~Sampler();
 
-  // Starts a completion of this prompt; the counts for penalties start anew.
+  // Starts a completion of this prompt, and resets the counts for penalties.
   void begin(std::span<const std::int32_t> prompt) { penalties_.begin(prompt); }
   // Takes the completion's next token. pick() alone does not count a token.
   void accept(std::int32_t token) { penalties_.accept(token); }

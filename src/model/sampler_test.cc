@@ -97,7 +97,8 @@ TEST(Sampler, GreedyDecodingHasBiasAndPenaltiesToo) {
     tokens.push_back(sampler->pick(kLogits));
     sampler->accept(tokens.back());
   }
-  // Log .5 - 1 is below log .3, but above log .3 - 1 and log .1.
+  // The logits become log .5 - 1, log .3 and log .1. The first is below the second, but above the third and
+  // above log .3 - 1.
   EXPECT_EQ(tokens, (std::vector<std::int32_t>{1, 3, 1}));
   options = {.temperature = 0};
   options.bias = {{2, 100}};
@@ -126,7 +127,7 @@ TEST(Sampler, CutsByTypicalityAndDeviation) {
   options.top_n_sigma = 1;  // the standard deviation of the logits is .94
   EXPECT_EQ(kept(options), (Tokens{1, 3}));
   options.top_n_sigma = 0;
-  options.xtc_probability = 1;  // of .5, .3 and .1, only the last one stays
+  options.xtc_probability = 1;  // of the probabilities .5, .3 and .1, only the last one remains
   options.xtc_threshold = 0.08F;
   EXPECT_EQ(kept(options), (Tokens{0, 2, 4}));
 }

@@ -12,11 +12,11 @@ namespace kvant {
 
 class SharedLibrary {
  public:
-  // Loads the library from the first of `places` that has a file of this name. If none has, the system
-  // searches for it. Returns an error if the library does not exist or cannot be loaded.
+  // Loads the library from the first of `places` that has a file of this name. If no place has such a file,
+  // the system searches for the library. Returns an error if the library does not exist or cannot be loaded.
   static Result<std::unique_ptr<SharedLibrary>> open(const std::string& name,
                                                      const std::vector<std::string>& places);
-  // The library stays loaded, because objects that it registered or returned may outlive any owner.
+  // Keeps the library loaded, because objects that it registered or returned may outlive any owner.
   ~SharedLibrary() = default;
 
   // Returns the function called `name`, or null.
@@ -33,10 +33,10 @@ class SharedLibrary {
   void* handle_;
 };
 
-// Returns the path of the first file of this name in `places`, or an empty text if there is none.
+// Returns the path of the first file of this name in `places`, or an empty string if there is none.
 std::string find_library(const std::string& name, const std::vector<std::string>& places);
-// Returns the folders of the program's own libraries: the program's folder, ../lib, and lib next to a module
-// in another program such as Python.
+// Returns the folders of the program's own libraries: the program's folder, ../lib, and lib in the folder of
+// a module in another program such as Python.
 std::vector<std::string> program_places();
 // Returns the folder of the library or program that contains this function.
 std::string place_of(const void* function);

@@ -1,5 +1,5 @@
-// Tests speculative decoding on the CPU. Rows that are verified in one step must get the bits that they get
-// one by one, and wrong drafts must leave no trace.
+// Tests speculative decoding on the CPU. Rows that are verified in one step must get the same bits as in
+// steps of one token, and wrong drafts must leave no trace.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -22,7 +22,7 @@ using Tokens = std::vector<std::int32_t>;
 
 using testing::random_tokens;
 
-// Pair holds a sequence that decodes token by token, and one that uses drafts.
+// Pair holds a sequence that decodes token by token, and a sequence that uses drafts.
 class Pair {
  public:
   Pair(Engine& engine, AttentionBackend& backend, const std::string& recipe)
@@ -104,8 +104,8 @@ INSTANTIATE_TEST_SUITE_P(ProductRecipes, SpeculatedRows,
                            return name;
                          });
 
-// Drafts cross the end of a page. One is wrong at each position near the end, and others are right up to
-// various points.
+// Drafts cross the end of a page. One draft is wrong at each position near the end, and other drafts are
+// right up to various points.
 TEST_P(SpeculatedRows, AreThoseOfTokensOneByOneAndLeaveNothingBehind) {
   const int most_rows = std::min(engine_->independent_sequences(), 16);
   ASSERT_GT(most_rows, 1);

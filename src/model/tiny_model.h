@@ -26,15 +26,15 @@ struct TinyModel {
   int n_heads = 4;
   int n_kv_heads = 2;
   int head_dim = 64;
-  int n_rot = 0;  // 0: head_dim
-  // The next members apply to models whose layers differ. arrays["attention.sliding_window_pattern"] says
-  // which layers have a window.
-  int sliding_head_dim = 0;    // 0: head_dim
-  int sliding_n_kv_heads = 0;  // 0: n_kv_heads
+  int n_rot = 0;  // 0 means head_dim
+  // The members from sliding_head_dim to unturned_pairs apply to models whose layers differ.
+  // arrays["attention.sliding_window_pattern"] says which layers have a window.
+  int sliding_head_dim = 0;    // 0 means head_dim
+  int sliding_n_kv_heads = 0;  // 0 means n_kv_heads
   bool k_for_v = false;        // layers without a window have no attn_v
   bool layer_scales = false;
   int n_sharing = 0;            // this many last layers have no K and V, and networks twice as wide
-  int n_layer_embd = 0;         // > 0: layers have embeddings of their own
+  int n_layer_embd = 0;         // if not 0, layers have embeddings of their own with this many channels
   bool unturned_pairs = false;  // rope_freqs leave three quarters of the pairs unrotated
   int trained_context = 1024;
   bool qkv_bias = false;
@@ -59,11 +59,11 @@ struct TinyModel {
   int n_experts = 0;
   int n_dense = 0;  // this many first layers have no experts
   int n_ff_expert = 48;
-  int n_ff_shared = 0;  // 0: no shared network
+  int n_ff_shared = 0;  // 0 means no shared network
   bool shared_gate = false;
   bool choice_bias = false;
   bool router_bias = false;
-  // If > 0, the last layer of each group of this many has attention with gates, and the others are gated
+  // If this is n > 0, the last of each n layers has attention with gates, and the other layers are gated
   // delta nets.
   int full_attention_interval = 0;
   int n_delta_key_heads = 2;
@@ -80,8 +80,8 @@ struct TinyModel {
   ggml_type matrix_type = GGML_TYPE_F32;
   ggml_type rounded_to = GGML_TYPE_F32;  // the values of F32 matrices are exact in this type
   std::string damaged;                   // the tensor of this name contains a NaN
-  // If set, the vocabulary has byte pairs, and the file names this way to split texts before merges. An empty
-  // text means that the file names none. If unset, there are no merges.
+  // If this is set, the vocabulary has byte pairs, and the file names this method of splitting texts before
+  // merges. An empty string means that the file names no method. If this is unset, there are no merges.
   std::optional<std::string> pre_tokenizer = std::nullopt;
   std::uint32_t seed = 1;
   // The file has these metadata under "<architecture>.".
@@ -291,7 +291,7 @@ class TinyModelWriter {
   void vector(const std::string& name, int n_values, float spread, int n = 1) {
     tensor(name, n_values, 0, 0.0F, spread, n);
   }
-  // `prefix` is "blk.0.attn_norm", for example.
+  // `prefix` is for example "blk.0.attn_norm".
   void norm(const std::string& prefix, int n_values, int n = 1, bool of_layer = false) {
     tensor(prefix + ".weight", n_values, 0, 1.0F, 0.2F, n);
     if (of_layer && m_.layer_norm && m_.norm_biases) vector(prefix + ".bias", n_values, 0.2F);

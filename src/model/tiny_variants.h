@@ -196,8 +196,8 @@ inline std::vector<Variant> dense_variants() {
           {"starcoder2", starcoder2}};
 }
 
-// As in Gemma 4, heads have 256 channels in layers with a window and 512 channels in the others. The last
-// layer has full attention.
+// As in Gemma 4, heads have 256 channels in layers with a window and 512 channels in layers with full
+// attention. The last layer has full attention.
 inline TinyModel gemma4() {
   TinyModel model{.architecture = "gemma4", .n_layers = 3, .n_embd = 64, .n_kv_heads = 1, .head_dim = 512};
   model.sliding_head_dim = 256;

@@ -1,5 +1,5 @@
-// TokenPenalties makes tokens less likely that the text already contains. The OpenAI API and llama-server
-// define penalties in different ways, and both are supported.
+// TokenPenalties lowers the logits of tokens that the text already contains. The OpenAI API and llama-server
+// define penalties in different ways, and kvant supports both.
 #pragma once
 
 #include <cstdint>
@@ -10,16 +10,16 @@
 namespace kvant {
 
 struct PenaltyOptions {
-  // The following penalties are subtracted from the logit of every token in the completion. `presence` counts
-  // once and `frequency` per occurrence (presence_penalty and frequency_penalty of the OpenAI API). 0 means
-  // no penalty.
+  // `presence` and `frequency` are subtracted from the logit of every token in the completion. `presence`
+  // counts once and `frequency` counts per occurrence (presence_penalty and frequency_penalty of the OpenAI
+  // API). 0 means no penalty.
   float presence = 0;
   float frequency = 0;
   // The logits of the last tokens of prompt and completion are divided by this number if positive, and
-  // multiplied by it if negative. 1 means no penalty. The method is that of Keskar et al. 2019, section 4.1,
-  // as in llama.cpp.
+  // multiplied by it if negative. 1 means no penalty. Keskar et al. 2019, section 4.1, describe the method,
+  // which llama.cpp uses, too.
   float repeat = 1;
-  int repeat_last_n = 64;  // this many last tokens count; -1: all tokens
+  int repeat_last_n = 64;  // this many last tokens count; -1 means all tokens
 
   bool any() const { return presence != 0 || frequency != 0 || repeats(); }
   bool repeats() const { return repeat != 1 && repeat_last_n != 0; }

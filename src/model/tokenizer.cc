@@ -108,9 +108,9 @@ Status check_vocabulary(const GgufFile& file) {
   return {};
 }
 
-// Returns the file's name for the way in which texts are split before byte pairs are merged. An empty text
-// means that the file names none; llama.cpp's choice may then differ from the model's training. Returns
-// nothing if the tokenizer does not split texts.
+// Returns the file's name for the method by which texts are split before byte pairs are merged. An empty
+// string means that the file names no method; llama.cpp's choice may then differ from the model's training.
+// Returns nothing if the tokenizer does not split texts.
 std::optional<std::string> cut_before_merges(const GgufFile& file) {
   if (file.text("tokenizer.ggml.model") != "gpt2") return std::nullopt;
   return file.text("tokenizer.ggml.pre").value_or("");

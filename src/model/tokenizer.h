@@ -36,8 +36,8 @@ class Tokenizer {
                                                    bool parse_special) const = 0;
   virtual std::string piece(std::int32_t token) const = 0;     // may be part of a UTF-8 character
   virtual bool ends_generation(std::int32_t token) const = 0;  // true for the end of the text or of the turn
-  // Returns whether a token is a control token of the model, such as the start of a turn, and not part of the
-  // text.
+  // Returns whether a token is a control token of the model, such as the start of a turn, rather than a part
+  // of the text.
   virtual bool is_control(std::int32_t /*token*/) const { return false; }
   virtual FimTokens fim_tokens() const { return {}; }
   // Returns llama.cpp's model without weights, or null if there is none.

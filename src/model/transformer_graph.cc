@@ -9,8 +9,8 @@ namespace {
 // A cache line has this many bytes. Rows of different threads should not share a line.
 constexpr std::size_t kAlignment = 64;
 
-// The following functions count columns of the widest layer: the projected columns, and the columns that
-// attention or a delta net returns.
+// projected_columns() and attended_columns() count columns of the widest layer: the projected columns, and
+// the columns that attention or a delta net returns.
 int projected_columns(const Hparams& h) {
   int n = h.delta_net.width();
   for (int layer = 0; layer < h.n_layers; ++layer) n = std::max(n, AttentionColumns(h, layer).width);
@@ -43,12 +43,13 @@ ActivationRows TransformerGraph::allocate(int n_rows, int n_cols) {
   return {memory_.back().get(), n_cols, /*shared=*/true};
 }
 
-// Allocates the part of the residual stream that threads share. With few rows, x and h are each thread's own.
+// Allocates the part of the residual stream that threads share. With few rows, each thread has its own x and
+// h.
 ResidualRows TransformerGraph::allocate_residual(int n_rows, const Hparams& h) {
   ResidualRows rows{n_rows, {}, {}, allocate(n_rows, h.n_embd)};
   if (!MatrixProduct::is_batch(n_rows)) return rows;
   rows.x = allocate(n_rows, h.n_embd);
-  // h is not needed any more when a block writes y, unless the next block reads h again.
+  // A block writes y after it has read h, so both may share memory unless the next block reads h again.
   rows.h = h.network_may_read_normed() ? allocate(n_rows, h.n_embd) : rows.y;
   return rows;
 }
@@ -110,7 +111,8 @@ Result<std::unique_ptr<TransformerGraph>> TransformerGraph::build(const GraphPar
   return g;
 }
 
-// Returns false if memory is short. Products allocate memory for the rounded rows of a batch.
+// Returns false if memory is short. Memory can be short here, because products allocate the rounded rows of a
+// batch.
 bool TransformerGraph::build_parts(const GraphParts& parts, const std::vector<GraphBuffers>& buffers) {
   try {
     for (int thread = 0; thread < parts.n_threads; ++thread)

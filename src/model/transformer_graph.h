@@ -17,8 +17,8 @@ namespace kvant {
 class TransformerGraph {
  public:
   // Builds the graph and allocates its activations. With n_logit_rows = 0, the graph ends with the last
-  // layer's attention. With wants_states, the outputs are hidden states in place of logits. Whatever `parts`
-  // refers to must outlive the graph. Returns an error if memory is short.
+  // layer's attention. With wants_states, the outputs are hidden states in place of logits. The objects to
+  // which `parts` refers must outlive the graph. Returns an error if memory is short.
   static Result<std::unique_ptr<TransformerGraph>> build(const GraphParts& parts, int n_rows,
                                                          int n_logit_rows, bool wants_states);
 

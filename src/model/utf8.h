@@ -18,7 +18,8 @@ std::optional<std::size_t> first_invalid_utf8(std::string_view text);
 // Returns an error that gives the offset of the first invalid byte, if there is one. `what` names the text,
 // such as "the text".
 Status check_utf8(const char* what, std::string_view text);
-// Like check_utf8(), but also refuses a byte of value 0, at which a chat template would cut the text off.
+// Does the same as check_utf8(), and also refuses a byte of value 0, at which a chat template would cut the
+// text off.
 Status check_message_text(const char* what, std::string_view text);
 
 }  // namespace kvant

@@ -32,7 +32,7 @@ void split_nibbles(const std::byte* packed, std::uint32_t* quads) {
   }
 }
 
-// The following structures describe the blocks of a type by their size and by a function that reads a block.
+// Q40, Q41 and Q80 describe the blocks of a type by their size and by a function that reads a block.
 struct Q40 {
   static constexpr std::ptrdiff_t kBytes = 18;
   static void read(const std::byte* from, Block& block) {

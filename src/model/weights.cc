@@ -119,7 +119,7 @@ class Weights::Loader {
     return {};
   }
 
-  // The following functions plan which tensors each step of a layer takes from the file.
+  // Each function run() plans which tensors a step of a layer takes from the file.
   void run(const Norm& step) {
     const VectorName& v = step.weights;
     LayerWeights& w = planned_layer();
@@ -176,7 +176,7 @@ class Weights::Loader {
   }
   template <class Other>
   requires(one_of<Other, TurnHeads, NormValues, TemperQueries, GateHeads, Add, ScaleByWidth>) void run(
-      const Other&) {}  // the listed steps have no weights
+      const Other&) {}  // these steps have no weights
 
  private:
   enum class Need : std::uint8_t { required, optional, none };

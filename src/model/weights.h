@@ -20,7 +20,7 @@ namespace kvant {
 
 // NetworkWeights describes a feed-forward network or, with a third dimension, n of them. Biases may be null.
 struct NetworkWeights {
-  // [n_embd, n_ff]. If null, `up` [n_embd, 2 * n_ff] holds both gate and up, or the network has no
+  // [n_embd, n_ff]. If `gate` is null, `up` [n_embd, 2 * n_ff] holds both gate and up, or the network has no
   // gate.
   ggml_tensor* gate = nullptr;
   ggml_tensor* up = nullptr;    // [n_embd, n_ff]
@@ -59,7 +59,7 @@ struct LayerWeights {
   ggml_tensor* q_bias = nullptr;
   ggml_tensor* k_bias = nullptr;
   ggml_tensor* v_bias = nullptr;
-  // [head_dim], [head_dim, n_heads], or [n_heads * head_dim] for norms of whole rows.
+  // [head_dim], [head_dim, n_heads], or [n_heads * head_dim] for norms of whole rows
   ggml_tensor* q_norm = nullptr;
   ggml_tensor* k_norm = nullptr;    // the shapes of q_norm, with n_kv_heads
   ggml_tensor* attn_out = nullptr;  // [n_heads * head_dim, n_embd]
@@ -88,8 +88,8 @@ struct LayerWeights {
   ggml_tensor* device_expert_scales = nullptr;  // the experts' scales on a device, which uses only this
                                                 // tensor; null if all scales are 1
   ggml_tensor* ffn_post_norm = nullptr;         // [n_embd]
-  // The following tensors process the layer's own embeddings: a gate, the projection back, and its norm. The
-  // tensors are null if the model has no embeddings of that kind.
+  // embd_gate, embd_out and embd_post_norm process the layer's own embeddings. They are a gate, the
+  // projection back, and its norm. All three are null if the model has no embeddings of that kind.
   ggml_tensor* embd_gate = nullptr;       // [n_embd, n_layer_embd]
   ggml_tensor* embd_out = nullptr;        // [n_layer_embd, n_embd]
   ggml_tensor* embd_post_norm = nullptr;  // [n_embd]
@@ -118,7 +118,8 @@ class Weights {
   ggml_tensor* token_embedding() const { return embedding_; }  // [n_embd, n_vocab]
   ggml_tensor* output_norm() const { return output_norm_; }    // [n_embd]
   ggml_tensor* output_norm_bias() const { return output_norm_bias_; }
-  // Returns [n_embd, n_vocab]. If the file has none, this is the embedding, or on a device a copy of it.
+  // Returns [n_embd, n_vocab]. If the file has no output matrix, the result is the embedding, or on a device
+  // a copy of the embedding.
   ggml_tensor* output() const { return output_; }
   ggml_tensor* output_bias() const { return output_bias_; }
   // Returns the frequency factors of RoPE [n_rot / 2], or null. With is_short, returns LongRoPE's factors for
@@ -127,8 +128,9 @@ class Weights {
     return is_short ? short_rope_factors_ : rope_factors_;
   }
   bool has_short_rope_factors() const { return short_rope_factors_ != nullptr; }
-  // The following functions return the layers' own embeddings of tokens, and the projection from the model's
-  // embedding. The results are null if the model has none.
+  // layer_embedding() returns the layers' own embeddings of tokens. layer_projection() and
+  // layer_projection_norm() return the projection from the model's embedding, and its norm. The results are
+  // null if the model has none.
   ggml_tensor* layer_embedding() const { return layer_embedding_; }    // [n_layers * n_layer_embd, n_vocab]
   ggml_tensor* layer_projection() const { return layer_projection_; }  // [n_embd, n_layers * n_layer_embd]
   ggml_tensor* layer_projection_norm() const { return layer_projection_norm_; }  // [n_layer_embd]

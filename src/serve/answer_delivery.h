@@ -22,7 +22,7 @@ bool read_answers(const httplib::Request& request, Exchange& exchange,
 inline constexpr const char* kSseComment = ": still at work\n\n";
 
 // AnswerEvents holds the functions that format a stream. Each returns complete events with their separators,
-// or an empty text if there is nothing to send.
+// or an empty string if there is nothing to send.
 struct AnswerEvents {
   std::function<std::string()> start;  // this is called when prefill begins; null sends nothing
   std::function<std::string(int choice, const AnswerPart& part)> part;

@@ -43,8 +43,8 @@ char lower(char c) {
   return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
 }
 
-// Returns the value of the first field called `name` in a head, or an empty text if there is none. `name` is
-// in lower case.
+// Returns the value of the first field called `name` in a head, or an empty string if there is none. `name`
+// is in lower case.
 std::string_view field(std::string_view head, std::string_view name) {
   while (!head.empty()) {
     const std::size_t end = std::min(head.find('\n'), head.size());

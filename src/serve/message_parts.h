@@ -23,7 +23,7 @@ void refuse_part(JsonFields& part, const std::string& type, const std::string& w
 void add_thought(const std::string& more, std::string& thought);
 
 // Reads the member `key` of an OpenAI message: a text, or a list of texts, refusals and thoughts. Null and an
-// empty list give an empty text. The error names the message and the part.
+// empty list give an empty string. The error names the message and the part.
 MessageText read_parts(JsonFields& message, const std::string& where, const char* key = "content");
 
 }  // namespace kvant

@@ -22,7 +22,8 @@ struct EvaluationOptions {
   std::vector<std::string> recipes;
   // Names a suite of eval/suite.h; empty runs without a suite.
   std::string suite;
-  // If one of the next three fields is empty or -1, the suite decides, or else the default of QualityOptions.
+  // If `reference`, `contexts` or `chunks` is empty or -1, the suite decides, or else the default of
+  // QualityOptions.
   std::string reference;
   std::vector<int> contexts;
   int chunks = -1;

@@ -12,7 +12,7 @@
 namespace kvant {
 
 // Returns the constants [size] called `name`. Errors: no constants of that name (the message says to
-// calibrate), another size, or a number that isn't finite.
+// calibrate), another size, or a number that is not finite.
 Result<std::span<const float>> calibrated_constants(const HeadConstants& constants, const std::string& name,
                                                     std::size_t size);
 

@@ -118,9 +118,9 @@ __device__ __forceinline__ std::uint32_t max_u16x2(std::uint32_t a, std::uint32_
   }
 }
 
-// Both functions round two numbers and saturate the results to 0 .. 255, or to -128 .. 127. The two integers
-// become the upper bytes of a word, above the two low bytes of `behind`. A call takes one instruction if the
-// GPU has it (Architecture::kPacksBytes).
+// pack_unsigned_bytes() and pack_signed_bytes() round two numbers and saturate the results to 0 .. 255, or to
+// -128 .. 127. The two integers become the upper bytes of a word, above the two low bytes of `behind`. A call
+// takes one instruction if the GPU has it (Architecture::kPacksBytes).
 __device__ __forceinline__ std::uint32_t pack_unsigned_bytes(float x, float y, std::uint32_t behind) {
   std::uint32_t bytes;
   asm("cvt.pack.sat.u8.s32.b32 %0, %1, %2, %3;"
@@ -136,7 +136,7 @@ __device__ __forceinline__ std::uint32_t pack_signed_bytes(float x, float y, std
   return bytes;
 }
 
-// Converts two 8-bit floats (e4m3) in the low bits. NaN, which pages don't contain, becomes 480 on sm_80.
+// Converts two 8-bit floats (e4m3) in the low bits. NaN, which pages do not contain, becomes 480 on sm_80.
 __device__ __forceinline__ std::uint32_t half2_from_e4m3(std::uint32_t pair) {
   if constexpr (Architecture::kConvertsE4m3) {
     std::uint32_t y;

@@ -88,8 +88,8 @@ struct Schedule {
   // of heads that a launch serves, less one. The second index is 0 for equal ranges and 1 for graded ranges.
   // A decode kernel's pointer leads to the n_ctas shares of its launch.
   WorkStart* starts;
-  // Each launch has its own part of the three arrays below. In the schedule kernel the pointers lead to the
-  // first launch's parts.
+  // Each launch has its own part of the arrays `arrivals`, partial_out and partial_sums. In the schedule
+  // kernel the pointers lead to the first launch's parts.
   //
   // `arrivals` counts the CTAs that have left their part of a slice, [n_ctas][n_slices], if several CTAs
   // share a sequence and head. The counters of the first sharing CTA are used. All counters are 0 between

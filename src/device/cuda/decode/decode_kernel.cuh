@@ -51,8 +51,8 @@ struct RingReader {
     barrier_wait(rings.full(index, stage), parity);
     return slot();
   }
-  // The two functions below do not wait. noted_unit() returns the number of the unit that begins in the slot,
-  // or the number of an earlier unit. is_full() says whether the slot is full.
+  // noted_unit() and is_full() do not wait. noted_unit() returns the number of the unit that begins in the
+  // slot, or the number of an earlier unit. is_full() says whether the slot is full.
   __device__ int noted_unit() const { return load_shared(rings.unit(index, stage)); }
   __device__ bool is_full() const { return barrier_test(rings.full(index, stage), parity); }
   // Marks that this lane has read the slot. The slot is free once all lanes of the ring's warps have called

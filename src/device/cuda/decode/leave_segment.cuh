@@ -70,7 +70,8 @@ struct MergeBuffer
     : std::conditional_t<Architecture::kLargeSharedMemory, MergedParts<MergedOutputs<D>, MergedSums>,
                          MergedParts<MergedSums, MergedOutputs<D>>> {};
 
-// The functions below accept the arguments of any kernel that has outputs (DecodeArgs, ShortArgs).
+// A function with the template parameter Args accepts the arguments of any kernel with outputs (DecodeArgs,
+// ShortArgs).
 
 template <class Args>
 __device__ __forceinline__ void store_out(const Args& args, int seq, int head, int channel, float x) {

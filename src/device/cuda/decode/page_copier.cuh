@@ -32,8 +32,9 @@ struct Rings {
   __device__ std::uint32_t slot(int warp, int stage) const {
     return slots + (warp * stages + stage) * slot_bytes;
   }
-  // The words below hold unit numbers within the CTA's range. unit() holds the unit whose copies begin in a
-  // slot. last_unit() holds the last unit of a ring, and next_unit() the next unit to be dealt out.
+  // The words at unit(), last_unit() and next_unit() hold unit numbers within the CTA's range. unit() holds
+  // the unit whose copies begin in a slot. last_unit() holds the last unit of a ring, and next_unit() the
+  // next unit to be dealt out.
   __device__ std::uint32_t unit(int warp, int stage) const {
     return barriers + n * stages * 16 + (warp * stages + stage) * 4;
   }
@@ -207,7 +208,7 @@ class PageCopier {
     value_id_ = entry_[source_->side_stride];
   }
 
-  // The two functions below return the source of the current step's copy.
+  // sealed_page() and tile() return the source of the current step's copy.
   __device__ const unsigned char* sealed_page() const {
     return args_.sealed.at(step_ == 0 ? key_id_ : value_id_, segment_.head, step_);
   }

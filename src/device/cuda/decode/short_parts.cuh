@@ -82,7 +82,8 @@ __device__ __forceinline__ void load_tile(const PageSource& pages, int id, int h
   for (int i = 0; i < N; ++i) to[i] = from[i * kLanes];
 }
 
-// The two functions below make a tile whose first token is the new token, and whose other tokens are zeros.
+// take_key() and take_value() make a tile whose first token is the new token, and whose other tokens are
+// zeros.
 template <int N>
 __device__ __forceinline__ void take_key(const __nv_bfloat16* row, int lane, uint4 (&to)[N]) {
   const auto* fours = reinterpret_cast<const uint2*>(row) + lane % 4 * N;

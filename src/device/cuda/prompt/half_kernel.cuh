@@ -41,8 +41,8 @@ struct HalfShared {
   int claims[Shape::kGroups];
 };
 
-// The two functions below return the place of a tile's keys and values in a block's order of arrival. The
-// order is keys 0, keys 1, values 0, keys 2, values 1, and so on.
+// place_of_keys() and place_of_values() return the place of a tile's keys and values in a block's order of
+// arrival. The order is keys 0, keys 1, values 0, keys 2, values 1, and so on.
 __device__ __forceinline__ unsigned place_of_keys(int n) {
   return n == 0 ? 0 : 2 * n - 1;
 }

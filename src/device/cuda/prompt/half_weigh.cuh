@@ -9,7 +9,8 @@ namespace kvant::cuda {
 // A row's sums are in units of 2^reference. The value means that there are no sums yet.
 inline constexpr float kNoReference = -1e30F;
 
-// The types below compute weights of a row's scores in a tile. `top` is the tile's largest score, in log2.
+// ExactHalfWeight and SasHalfWeight compute weights of a row's scores in a tile. `top` is the tile's largest
+// score, in log2.
 
 // Computes 2^(scale * score - reference).
 struct ExactHalfWeight {

@@ -42,7 +42,8 @@ struct IntegerMmaShared : WarpBlock<Shape::kWarps> {
 // A row's reference starts with this value, which is below the exponent of every tile.
 inline constexpr float kLeastReference = -0x1p126F;
 
-// Copies the steps of a block into the ring, with all threads.
+// IntegerSteps copies the steps of a block into the ring. All threads of the CTA call begin(), because each
+// thread copies a part.
 template <class Shape>
 class IntegerSteps {
  public:
@@ -280,7 +281,8 @@ __device__ __forceinline__ void quantize_warp_queries(const PromptArgs& args, co
   __syncwarp();
 }
 
-// Attends from the rows of a block with all threads. `ring` is the shared-memory address of the ring's slots.
+// Computes the attention of a block's rows. `ring` is the shared-memory address of the ring's slots. All
+// threads of the CTA must call this function, because it contains barriers.
 template <class Shape, class Weight>
 __device__ __forceinline__ void attend_integer_block(const PromptArgs& args, IntegerMmaShared<Shape>& shared,
                                                      unsigned char* queries, std::uint32_t ring, int n_slots,

@@ -17,8 +17,8 @@ __device__ __forceinline__ const float* channels_of(const PromptArgs& args, cons
   return args.channels + (static_cast<std::int64_t>(item.seq) * args.n_kv_heads + head / args.group) * 3 * D;
 }
 
-// With MayTurn, the functions below rotate queries and outputs if `args` asks for that. Kernels without
-// MayTurn are smaller.
+// With MayTurn, quantize_queries() and store_integer_rows() rotate queries and outputs if `args` asks for
+// that. Kernels without MayTurn are smaller.
 
 // Quantizes rows to INT8, eight channels at a time. `Lanes` neighbouring lanes share a row. A lane has every
 // `Lanes`-th group of eight channels of a row, and one row's groups come before the next row's. octet(n) must

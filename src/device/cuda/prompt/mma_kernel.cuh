@@ -45,8 +45,8 @@ struct MmaShape {
 template <class Shape>
 using MmaShared = WarpBlock<Shape::kWarps>;
 
-// Copies a block's keys and values into the ring with all threads. The order is keys of step 0, values of
-// step 0, keys of step 1, and so on.
+// StepCopies copies a block's keys and values into the ring. The order is keys of step 0, values of step 0,
+// keys of step 1, and so on. All threads of the CTA call begin(), because each thread copies a part.
 template <class Shape>
 class StepCopies {
  public:
@@ -225,7 +225,8 @@ __device__ __forceinline__ void load_warp_queries(const PromptArgs& args, const 
   }
 }
 
-// Attends from the rows of a block with all threads. `ring` is the shared-memory address of the ring's slots.
+// Computes the attention of a block's rows. `ring` is the shared-memory address of the ring's slots. All
+// threads of the CTA must call this function, because it contains barriers.
 template <class Shape, class Weight>
 __device__ __forceinline__ void attend_block(const PromptArgs& args, MmaShared<Shape>& shared,
                                              unsigned char* queries, std::uint32_t ring, int n_slots,

@@ -20,9 +20,9 @@ struct PageRows {
   alignas(16) unsigned short rows[kTokens][kStride];
 };
 
-// Writes tokens [first, end) of an unquantized page as rows in shared memory, with all threads. Each load has
-// 16 bytes as they lie in the page (plain_index). For keys these are four channels of two tokens, and for
-// values two channels of four tokens.
+// Writes tokens [first, end) of an unquantized page as rows in shared memory. All threads of the CTA must
+// call this function, because each thread writes a part. Each load has 16 bytes as they lie in the page
+// (plain_index). For keys these are four channels of two tokens, and for values two channels of four tokens.
 template <PageSide Side, int D>
 __device__ __forceinline__ void spread_plain_page(const unsigned char* page, int first, int end,
                                                   unsigned short* rows, int stride) {

@@ -46,9 +46,9 @@ struct PromptItem {
   std::int32_t split;  // number of a block that several CTAs share; otherwise negative
   // The sequence's first sealed page and first tile of rows have these slots.
   std::int32_t page_slot, row_slot;
-  // The members below are used if blocks have rows of several heads. first_head is the first unit's head
-  // within the KV head. Several CTAs share a block: this item is part `part` of n_parts. first_cut is the
-  // number of cuts in earlier blocks of this kind.
+  // The members from first_head to first_cut are used if blocks have rows of several heads. first_head is the
+  // first unit's head within the KV head. Several CTAs share a block: this item is part `part` of n_parts.
+  // first_cut is the number of cuts in earlier blocks of this kind.
   std::int32_t first_head, part, n_parts, first_cut;
 };
 

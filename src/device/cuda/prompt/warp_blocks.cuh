@@ -94,7 +94,8 @@ __device__ __forceinline__ bool stores_tile(const PromptArgs& args, const Prompt
                              args.claims + 2 * place, kFirstGroupBarrier + warp, lane, claim, rows, sums);
 }
 
-// Calls attend(warp, lane) with all threads for one block after another, until there is no more work.
+// Takes blocks until no work is left, and calls attend(warp, lane) on all threads for each block. All threads
+// of the CTA must call this function, because it contains barriers.
 template <class Shared, class Attend>
 __device__ __forceinline__ void take_blocks(const PromptArgs& args, Shared& shared, const Attend& attend) {
   const int warp = __shfl_sync(~0U, static_cast<int>(threadIdx.x) / 32, 0);

@@ -91,7 +91,8 @@ __device__ __forceinline__ void read_codes(const std::uint32_t* words, const Cod
   }
 }
 
-// The functions below turn the codes of eight channels of a token into values, each for one encoding.
+// Each of the decode functions from decode_channel_grid() on turns the codes of eight channels of a token
+// into values, for one encoding.
 template <int D>
 __device__ __forceinline__ void decode_channel_grid(const SealedPage& page, int token, int octet,
                                                     const std::uint32_t (&codes)[kOctet],

@@ -92,7 +92,8 @@ __device__ __forceinline__ int protected_token(const DequantizeArgs& args, const
   return rank;
 }
 
-// Copies a page and the page's levels to shared memory, with all threads of the CTA.
+// Copies a page and the page's levels to shared memory. All threads of the CTA must call this function,
+// because each thread copies a part. The copy is complete after the next barrier.
 template <int D>
 __device__ void load_page(const unsigned char* from, const PageDecoding& decoding,
                           DequantizeShared<D>& shared) {
@@ -125,7 +126,8 @@ struct RowWriter {
   }
 };
 
-// Writes rows of a sealed page with all threads.
+// Dequantizes tokens [at.first_token, at.end_token) of a sealed page to BF16 rows. All threads of the CTA
+// must call this function, because it contains a barrier.
 template <PageSide Side, int D>
 __device__ void dequantize_sealed(const DequantizeArgs& args, const DequantizedPage& at,
                                   const RowWriter<D>& writer, DequantizeShared<D>& shared) {
@@ -156,7 +158,8 @@ __device__ void dequantize_sealed(const DequantizeArgs& args, const DequantizedP
   }
 }
 
-// Writes rows of a sealed page or a tail page as BF16, with all threads.
+// Writes tokens [at.first_token, at.end_token) of a sealed page or a tail page as BF16 rows. All threads of
+// the CTA must call this function, because a sealed page needs a barrier.
 template <PageSide Side, int D>
 __device__ void dequantize_page(const DequantizeArgs& args, const DequantizedPage& at, unsigned char* rows,
                                 DequantizeShared<D>& shared) {

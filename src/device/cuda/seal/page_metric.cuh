@@ -50,8 +50,8 @@ __device__ inline int page_of_sequence(const PageMetrics& metrics, const DueArgs
                                         : metrics.first_pages[due.seq] + due.page - args.sealed_page[due.seq];
 }
 
-// Computes the steps of page `page` of a sequence with all threads of the CTA. `layer` counts from the first
-// sealed layer.
+// Computes the steps of page `page` of a sequence into work.steps. `layer` counts from the first sealed
+// layer. All threads of the CTA must call this function, because it contains barriers.
 template <int D>
 __device__ void make_page_metric(const PageMetrics& metrics, int layer, int head, int page,
                                  PageMetricWork<D>& work) {

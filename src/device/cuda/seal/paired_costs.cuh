@@ -198,7 +198,7 @@ class PairedCosts {
     return choices_of(next, x);
   }
 
-  // Forbids paths that don't come from the nodes for which `first` and `second` were made.
+  // Forbids paths that do not come from the nodes for which `first` and `second` were made.
   __device__ __forceinline__ void forbid_others(const PathOrigins& first, const PathOrigins& second) {
 #pragma unroll
     for (int node = 0; node < T::kNodes; ++node) {

@@ -228,8 +228,8 @@ __device__ inline float largest_magnitude(const PageFormat& stored, const __half
 }
 
 // Counts a page whose values exceed half precision, or whose parameters have the largest half-precision
-// magnitude, where half_saturated() puts larger ones. Left-out tokens don't matter. All threads of a CTA call
-// this function after the parameters have become visible to them.
+// magnitude, where half_saturated() puts larger ones. Left-out tokens do not matter. All threads of a CTA
+// call this function after the parameters have become visible to them.
 __device__ inline void count_if_out_of_range(const SealArgs& args, const DuePage& due, int head,
                                              const PageEncoding& format, int d, const void* parameters) {
   if (args.pages_out_of_range == nullptr) return;

@@ -67,8 +67,8 @@ struct alignas(16) SharedMetric {
   float roots[D];                    // square roots of the weights
   bool exists;
 
-  // Loads the steps [D][kStepNumbers] with all threads. A first weight of 0 means that the head has no
-  // metric.
+  // Loads the steps [D][kStepNumbers]. All threads of the CTA must call this function, because each thread
+  // loads a part. A first weight of 0 means that the head has no metric.
   __device__ void load(const float* steps) {
     exists = steps[0] > 0;
     for (int i = static_cast<int>(threadIdx.x); i < D; i += static_cast<int>(blockDim.x)) {
@@ -102,7 +102,7 @@ struct ShapedShared {
   float levels[kTrellisStates];
   float gains[kPageTokens];
 };
-// A CTA has four warps where the tokens of eight don't fit in the smallest shared memory.
+// A CTA has four warps where the tokens of eight do not fit in the smallest shared memory.
 template <int Bits, int D>
 inline constexpr int kShapedWarps = sizeof(ShapedShared<Bits, D, 8>) <= 99 * 1024 ? 8 : 4;
 
@@ -141,7 +141,7 @@ class ShapedPath {
   }
 
  private:
-  static constexpr float kFar = 1e30F;  // cost of a path that doesn't begin in the seam
+  static constexpr float kFar = 1e30F;  // cost of a path that does not begin in the seam
 
   // Returns the number of this lane's first branch to a node.
   __device__ __forceinline__ int first_branch() const {

@@ -177,7 +177,7 @@ struct alignas(16) TrellisPage {
     }
   }
 
-  // Finds the means over the tokens that aren't left out, for `channel` and N - 1 more channels at steps of
+  // Finds the means over the tokens that are not left out, for `channel` and N - 1 more channels at steps of
   // Distance.
   template <int Distance, int N>
   __device__ void find_means(const TailPage<D>& tail, int channel, float (&found)[N]) const {

@@ -129,8 +129,8 @@ class CapturedStep {
     return {last_out_[layer].begin() + row * size, last_out_[layer].begin() + (row + 1) * size};
   }
 
-  // The two functions below write between steps, as a server does. append_to_ring() writes rows of a page,
-  // and keep_sealed() limits the pages that stay sealed.
+  // append_to_ring() and keep_sealed() write between steps, as a server does. append_to_ring() writes rows of
+  // a page, and keep_sealed() limits the pages that stay sealed.
   void append_to_ring(int i, int page, int n, const LayerRows& rows) {
     const Ids blocks = tail_blocks_.read();
     Ids ids, tokens;

@@ -37,7 +37,8 @@ inline constexpr FormatPair kPairs[] = {{"bf16", "bf16"},
                                         {"prog3", "prog3"},
                                         {"prog5", "prog5"},
                                         {"nvq-d4b8", "nvq-d4b8"},
-                                        // The generic kernel serves the pairs below.
+                                        // The generic kernel serves the pairs from here to the end of the
+                                        // list.
                                         {"fp8", "fp8"},
                                         {"tok8g32s", "lm3"},
                                         {"tcq4", "ch4g64"},

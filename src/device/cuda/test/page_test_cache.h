@@ -143,7 +143,7 @@ class PageTestCache {
     return rows_[(seq * kKvHeads + head) * 2 + side].data() + static_cast<std::ptrdiff_t>(token) * d_;
   }
 
-  // The three functions below return arguments for the library's calls.
+  // shape(), layer() and lengths() return arguments for the library's calls.
   const kvant_decode_shape& shape() const { return shape_; }
   const kvant_decode_layer& layer() const { return layer_; }
   const kvant_decode_lengths& lengths() const { return device_lengths_; }
