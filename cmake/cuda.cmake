@@ -134,10 +134,6 @@ function(kvant_cuda)
   kvant_precompile(cuda_test kvant_test_headers)
   kvant_unity(cuda_test)
 
-  add_executable(caller_1_0 ${room}/abi/caller_1_0.c)
-  target_link_libraries(caller_1_0 PRIVATE kvant_cuda)
-  add_test(NAME CudaApi.CallerOf1_0 COMMAND caller_1_0)
-  set_tests_properties(CudaApi.CallerOf1_0 PROPERTIES LABELS gpu TIMEOUT 60)
   add_test(NAME CudaApi.InstalledLibrary COMMAND ${room}/abi/installed_library_test.sh ${CMAKE_BINARY_DIR})
   set_tests_properties(CudaApi.InstalledLibrary PROPERTIES LABELS gpu TIMEOUT 60 RESOURCE_LOCK installation)
 
@@ -152,5 +148,5 @@ function(kvant_cuda)
     target_include_directories(${program} PRIVATE ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR}/include)
   endforeach()
   # A machine without a GPU may build programs that run on another machine, so their paths must be relative.
-  set_target_properties(cuda_test caller_1_0 decode_bench prompt_bench seal_bench PROPERTIES BUILD_RPATH_USE_ORIGIN ON BUILD_RPATH "\$ORIGIN")
+  set_target_properties(cuda_test decode_bench prompt_bench seal_bench PROPERTIES BUILD_RPATH_USE_ORIGIN ON BUILD_RPATH "\$ORIGIN")
 endfunction()

@@ -102,7 +102,7 @@ def package_recipes(registry):
 
 def c_page():
     header = (ROOT / "include/kvant/kvant.h").read_text(encoding="utf-8")
-    return "# C API of the GPU library\n\n" + NOTICE + c_header.page(header)
+    return "# C API of the device libraries\n\n" + NOTICE + c_header.page(header)
 
 
 def main():

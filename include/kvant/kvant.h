@@ -1,22 +1,30 @@
 /* The interface of a device that keeps low-bit pages of a KV cache and attends to them. Two libraries have
  * it: libkvant_cuda (NVIDIA, compute capability 8.0 and up) and libkvant_cpu.
  *
- * Nothing here allocates device memory, synchronizes with the host or keeps state: all memory is the
- * caller's. On a GPU all work goes to the caller's stream, and every call can be captured into a CUDA graph.
- * Lengths and page tables are read on the device, and a captured step can be replayed as sequences grow. On a
- * CPU device memory is any memory, the stream is null, and a call has ended when it returns; it uses threads
- * of its own, and several threads may call at a time.
+ * Memory. The library allocates no device memory, does not wait for the device and keeps no state: all memory
+ * is the caller's. On a GPU all work goes to the caller's stream, and every call can be captured into a CUDA
+ * graph. Lengths and page tables are read on the device, so a captured step can be replayed as sequences
+ * grow. On a CPU device memory is any memory, the stream is null, and a call has ended when it returns. It
+ * uses threads of its own, and several threads may call at a time.
  *
- * A page is 128 consecutive tokens of one KV head, one side (keys or values). Sealed pages are low-bit, in
- * the byte order of docs/dev/gpu.md; unquantized tokens (the sink and other protected tokens: protected
- * pages; those not yet sealed: "tail" pages) are BF16. On a CPU a sealed page has the bytes of its format,
- * and an unquantized page is rows, one behind another.
+ * Pages. A page is 128 consecutive tokens of one KV head, one side (keys or values). Sealed pages are
+ * low-bit. Unquantized tokens are BF16: sink and other protected tokens lie in protected pages, and tokens
+ * that are not sealed yet in "tail" pages. On a GPU pages have the byte order of docs/dev/gpu.md. On a CPU a
+ * sealed page has the bytes of its format, with the codes in the order of format/code_order.h if there is one
+ * for its side (token_lanes for keys, token_octets for values), and an unquantized page is [128][head_dim].
  *
- * Structures begin with their size, which the caller sets to sizeof: later versions only append members, and
- * take those that an older caller does not have for zero. (kvant_pages, a part of others, stays as it is.) A
- * program compiled against one version runs with every later one of the same major number.
+ * Units. Strides and offsets of rows count numbers of the row's type, strides of page tables count entries,
+ * and strides and offsets of pools count bytes. Dimensions stand in brackets, the outermost first.
  *
- * A call that is refused launches nothing, and kvant_last_error says which argument is wrong and why.
+ * Versions. Structures begin with their size, which the caller sets to sizeof. Later versions only append
+ * members, and take members that an older caller does not have for zero. (kvant_pages, a part of other
+ * structures, stays as it is.) A program compiled with one version runs with every later one of the same
+ * major number (kvant_check_version).
+ *
+ * Errors. A call that is refused launches nothing and changes nothing. KVANT_INVALID_ARGUMENT means that an
+ * argument breaks a rule of this header, KVANT_UNSUPPORTED that the device lacks something. Every call that
+ * launches may also return KVANT_DEVICE_ERROR on a GPU, and KVANT_OUT_OF_MEMORY on a CPU. kvant_last_error
+ * then says which argument is wrong and why.
  */
 #ifndef KVANT_KVANT_H
 #define KVANT_KVANT_H
@@ -34,48 +42,54 @@ extern "C" {
 #define KVANT_API
 #endif
 
-/* 1000 * major + minor, of this header. */
-#define KVANT_VERSION 1011
+/* The version of this header: 1000 * major + minor. */
+#define KVANT_VERSION 1000
 
-/* KVANT_VERSION of the library. */
+/* Returns the KVANT_VERSION that the library was built with. */
 KVANT_API int kvant_version(void);
 
 typedef enum kvant_status {
   KVANT_OK = 0,
-  KVANT_INVALID_ARGUMENT = 1, /* a size, stride or pointer is out of range */
-  KVANT_UNSUPPORTED = 2,      /* no kernel for these formats, this head size or this device */
-  KVANT_WORKSPACE_TOO_SMALL = 3,
-  KVANT_DEVICE_ERROR = 4, /* a CUDA call failed */
-  KVANT_OUT_OF_MEMORY = 5 /* on a CPU; the call may have been done in part */
+  KVANT_INVALID_ARGUMENT = 1,    /* A size, stride or pointer is out of range. */
+  KVANT_UNSUPPORTED = 2,         /* The device has no kernel for these formats or this head size. */
+  KVANT_WORKSPACE_TOO_SMALL = 3, /* The workspace is smaller than the function for its size says. */
+  KVANT_DEVICE_ERROR = 4,        /* A CUDA call failed. */
+  KVANT_OUT_OF_MEMORY = 5        /* Memory was short on a CPU. The call may have been done in part. */
 } kvant_status;
 
-/* One sentence in English; never null. */
+/* Returns one sentence in English. It is never null. */
 KVANT_API const char* kvant_status_text(kvant_status status);
 
-/* Why this thread's last refused call was refused: the argument and what it must be, or CUDA's own text.
- * Calls that succeed leave it. Never null; the text is there for good. */
+/* Returns why this thread's last refused call was refused: the argument and what it must be, or CUDA's own
+ * text. Calls that succeed leave it. It is never null, and never freed. */
 KVANT_API const char* kvant_last_error(void);
 
-/* KVANT_OK where the kernels run on the current device: KVANT_UNSUPPORTED if it is older than compute
- * capability 8.0 or the library has been compiled without code for it, KVANT_DEVICE_ERROR if there is none or
- * the driver is too old. Every call that launches checks it. */
+/* Returns KVANT_OK if the library serves a program whose header has this KVANT_VERSION: the major numbers are
+ * equal, and the library's minor number is not smaller. Otherwise it returns KVANT_UNSUPPORTED, and the
+ * program may call no other function but kvant_last_error, which says why. */
+KVANT_API kvant_status kvant_check_version(int version);
+
+/* Returns KVANT_OK if the kernels run on the current device. KVANT_UNSUPPORTED: its compute capability is
+ * less than 8.0, or the library was compiled without code for it. KVANT_DEVICE_ERROR: there is no device, or
+ * the driver is too old. Every call that launches checks this, too. On a CPU it is always KVANT_OK. */
 KVANT_API kvant_status kvant_check_device(void);
 
 typedef enum kvant_side { KVANT_KEY = 0, KVANT_VALUE = 1 } kvant_side;
-/* Of numbers of rows: queries, keys, values and outputs. Pages of unquantized tokens are BF16. F16 since
- * 1.10. */
+/* The type of the numbers of rows: of queries, keys, values and outputs. */
 typedef enum kvant_type { KVANT_BF16 = 0, KVANT_F32 = 1, KVANT_F16 = 2 } kvant_type;
 typedef void* kvant_stream; /* cudaStream_t of the current device; null: the default stream */
 
-/* Bytes of a page of `format` ("ch4g128", "bf16", ...) in GPU memory, a multiple of 16; 0 if no kernel reads
- * it. */
+/* Returns the bytes of a page of one KV head and side in device memory, a multiple of 16. It returns 0 if the
+ * library reads no pages of `format` ("ch4g128", "bf16", ...) with heads of head_dim channels. */
 KVANT_API size_t kvant_page_bytes(const char* format, int head_dim);
 
-/* Where pages lie: id = table[seq * seq_stride + layer * layer_stride + head * head_stride + side *
- * side_stride
- * + page]; address = pool + id * page_stride + layer * layer_offset + head * head_offset + side *
- * side_offset. Strides count table entries, offsets bytes; each may be 0. Addresses must be multiples of 16.
- */
+/* Says where pages lie. For a page of a sequence, layer, KV head and side:
+ *
+ *   id = table[seq * seq_stride + layer * layer_stride + head * head_stride + side * side_stride + page]
+ *   address = pool + id * page_stride + layer * layer_offset + head * head_offset + side * side_offset
+ *
+ * Strides of the table count entries; page_stride and offsets count bytes. Each may be 0. Addresses must be
+ * multiples of 16. */
 typedef struct kvant_pages {
   const int32_t* table;
   int64_t seq_stride, layer_stride, head_stride, side_stride;
@@ -83,13 +97,14 @@ typedef struct kvant_pages {
   int64_t page_stride, layer_offset, head_offset, side_offset;
 } kvant_pages;
 
-/* What stays the same from step to step. */
+/* Describes what stays the same from step to step. n_kv_heads and group have no upper limit on a CPU, and
+ * head_dim is any multiple of 16 from 16 to 512 there. */
 typedef struct kvant_decode_shape {
   size_t struct_size;
   int32_t n_seqs;
-  int32_t n_kv_heads; /* at most 64 */
-  int32_t group;      /* query heads of a KV head: 1 to 16; more than 8 read all pages twice */
-  /* 64, 128, 256 or, since 1.11, 512: with one query of a sequence, and neither a correction nor
+  int32_t n_kv_heads; /* at most 64 on a GPU */
+  int32_t group;      /* query heads of a KV head: 1 to 16 on a GPU, where more than 8 read all pages twice */
+  /* 64, 128, 256, or 512 with one query of a sequence, and neither a correction nor
    * kvant_weigh_tokens and kvant_protect. Heads of another size, such as 80 or 96, are served as ones of the
    * next larger of these whose last channels are zeros, which pages have and rows need not have: q_channels,
    * out_channels, key_channels, value_channels, row_channels, source_channels, channels (multiples of 16 at
@@ -114,40 +129,45 @@ typedef struct kvant_decode_shape {
    * none of its tokens has a weight above this, relative to the largest one so far. Kernels whose name ends
    * in "skipping values" do so; others read all. */
   float skip_threshold;
-  /* Since 1.3: c > 0: scores become c * tanh(score / c), with few kernels but the generic one. 0: they stay
+  /* If c > 0, scores become c * tanh(score / c), with few kernels but the generic one. 0: they stay
    * as they are. Not with a correction. */
   float score_softcap;
-  /* Since 1.8: queries of a sequence, at most: 1 to 8, 0: 1. They are its last tokens (drafts, the end of a
+  /* Queries of a sequence, at most: 1 to 8, 0: 1. They are its last tokens (drafts, the end of a
    * prompt): the last one sees all tokens, each before it one less at the end of the tail. A sequence's pages
    * are read once for as many of them as have up to 32 columns, with the query heads of a KV head (8 of a
-   * group of 4). Not with a correction. Before, a member that was 0. */
+   * group of 4). Not with a correction. */
   int32_t max_queries;
+  /* Names the kernels that attend on a CPU; null on a GPU. Null: the best kernels that the processor runs.
+   * "avx512", "avxvnni", "avx2" or "portable": those of a set of instructions. "reference": attention in
+   * double precision, with which kernels are compared. */
+  const char* kernels;
 } kvant_decode_shape;
 
-/* What a step's sequences hold, in device memory; the same for all layers. */
+/* Says what a step's sequences hold, the same in all layers. Arrays are in device memory. */
 typedef struct kvant_decode_lengths {
   size_t struct_size;
   const int32_t* sealed_pages; /* [n_seqs], or null: none */
   const int32_t* tail_tokens;  /* [n_seqs], or null: none */
-  const int32_t*
-      protected_tokens; /* [n_seqs * protected_seq_stride + head * protected_head_stride], or null: none */
+  /* Of sequence i and KV head h: protected_tokens[i * protected_seq_stride + h * protected_head_stride]; or
+   * null: none. */
+  const int32_t* protected_tokens;
   int64_t protected_seq_stride, protected_head_stride;
-  /* Since 1.3: sliding windows. [n_seqs], 0 to 127, or null: so many tokens at the beginning of a sequence's
+  /* Sliding windows. [n_seqs], 0 to 127, or null: so many tokens at the beginning of a sequence's
    * first page (of its sealed ones or, where it has none, of its tail) are masked out. Tables begin with the
    * first page that the window reaches, and counts are of what lies from there on, so that pages before the
    * window are not read. Layers with different windows have lengths, tables and a schedule each. Read by
    * kvant_decode_attention alone. */
   const int32_t* first_tokens;
-  /* Since 1.6: about how many tail tokens the longest sequence has; 0: unknown. Up to 2048 of them, and
+  /* About how many tail tokens the longest sequence has; 0: unknown. Up to 2048 of them, and
    * neither sealed nor protected tokens (null): a few sequences are then served by a smaller kernel, which
    * needs no schedule. This number decides which kernel runs, and not what it computes. Tables of the tail
    * have as many entries for each sequence as so many tokens have pages. */
   int32_t max_tail_tokens;
-  /* Since 1.10: likewise how many sealed pages; 0: unknown. With up to 32 of them a few sequences that have
+  /* Likewise how many sealed pages; 0: unknown. With up to 32 of them a few sequences that have
    * sealed pages are served by such a kernel, too, on a Hopper GPU. Tables of sealed pages have as many
-   * entries for each sequence. Before, a member that was 0. */
+   * entries for each sequence. */
   int32_t max_sealed_pages;
-  /* Since 1.8: rows of q, out and lse by sequence: [n_seqs + 1], not decreasing, of which sequence i has
+  /* Rows of q, out and lse by sequence: [n_seqs + 1], not decreasing, of which sequence i has
    * query_begins[i] to query_begins[i + 1] - 1, up to max_queries; or null: sequence i has max_queries rows,
    * from i * max_queries on. All of a sequence's queries see its sealed pages: where they lie on both sides
    * of a page's end, they are two sequences of the same pages. With several queries, max_tail_tokens is not
@@ -175,13 +195,13 @@ typedef struct kvant_correction {
   /* 0: c = 1. Not 0: c = e^-m, and where m < 0, m is taken for 0 throughout. */
   int32_t absolute;
   int32_t reserved; /* 0 */
-  /* Since 1.10, for kvant_seal_pages. 0: the pages of a sequence are added to its sums. Not 0, a multiple of
+  /* For kvant_seal_pages. 0: the pages of a sequence are added to its sums. Not 0, a multiple of
    * 4: the sums before them stay, and those after the nth page of the sequence, from 1, are written n *
    * state_page_stride numbers behind. */
   int64_t state_page_stride;
 } kvant_correction;
 
-/* One layer. */
+/* Describes one layer of a step: its pages, its queries and where outputs go. */
 typedef struct kvant_decode_layer {
   size_t struct_size;
   int32_t layer;
@@ -225,17 +245,17 @@ typedef struct kvant_decode_layer {
    * which some kernels compute: attention to such a page may be wrong or infinite. Not of fp8, prog and tcq,
    * whose scales have the range of F32 and which have no such limit. */
   uint32_t* pages_out_of_range;
-  /* Since 1.3: attention sinks. Logits in device memory, F32 [n_kv_heads * group], that join the denominator
+  /* Attention sinks. Logits in device memory, F32 [n_kv_heads * group], that join the denominator
    * of a query head's softmax and nothing else (-infinity: none); or null. `lse` counts them. */
   const float* sink_logits;
-  /* Since 1.4. F32 queries are read with 11 bits instead of BF16's 8. */
+  /* F32 queries are read with 11 bits instead of BF16's 8. */
   kvant_type q_type;
-  /* Since 1.4: outputs go back from the basis of rotated values before they are stored, as by
+  /* Outputs go back from the basis of rotated values before they are stored, as by
    * kvant_transform: not 0: the orthonormal Walsh-Hadamard matrix; then channels times these factors,
    * [n_kv_heads][head_dim], or null. */
   int32_t out_hadamard;
   const float* out_factors;
-  /* Since 1.5: what errors of keys cost, for kvant_seal and trellis formats (tcq...) of keys; or null: their
+  /* What errors of keys cost, for kvant_seal and trellis formats (tcq...) of keys; or null: their
    * squares. In device memory, F32 [n_kv_heads][head_dim][17]: of a head's metric e^T (1 + V V^T) e with
    * eight directions V [head_dim][8], in the basis of the keys as they are stored, and of channel i: the
    * weight w[i], then the feedback g[i][8], then V[i], so that the metric is the sum of w[i] (e[i] +
@@ -243,43 +263,81 @@ typedef struct kvant_decode_layer {
    * the end: w[i] = 1 + V[i]^T K V[i], g[i] = K V[i] / w[i], and then K becomes K - w[i] g[i] g[i]^T. A head
    * whose first weight is 0 has no metric. */
   const float* key_metrics;
-  /* Since 1.6: bytes that are added to the address of a sealed page, by KV head and side: multiples of 16,
+  /* Bytes that are added to the address of a sealed page, by KV head and side: multiples of 16,
    * from 0 to below 64 GiB, [n_kv_heads][2] in host memory, read before a call returns; or null: none. With a
    * head_offset and a side_offset of 0 in `sealed` they alone say where in an entry the pages of heads and
    * sides lie: those of heads whose formats differ side by side, each in as many bytes as it has. */
   const int64_t* sealed_offsets;
-  /* Since 1.6, for kvant_decode_attention: rows that are appended first, as kvant_append does, or null. Row i
+  /* For kvant_decode_attention: rows that are appended first, as kvant_append does, or null. Row i
    * is the last token of sequence i's tail, as tail_tokens counts them (0: its keys and values are
    * left out, and its queries are not): n_rows is n_seqs, and seq and tail_token are not read. No sequence
    * sees the row of another. Queries, if there are any, are q, of its type and strides; what is left in their
    * place is not defined. With several queries of a sequence its rows are those of its queries, and n_rows is
    * theirs, or with query_begins at least the last of these. */
   const struct kvant_new_rows* new_rows;
-  /* Since 1.10: channels that rows of q and of out have, multiples of 8 up to head_dim, 0: head_dim. Of q the
+  /* Channels that rows of q and of out have, multiples of 8 up to head_dim, 0: head_dim. Of q the
    * others are zeros, of out they are not stored. With a correction q has all. */
   int32_t q_channels, out_channels;
 } kvant_decode_layer;
 
-/* The kernel that serves a shape, such as "cuda/sm90/ch4g128+tok4g128", or "cuda/sm90/generic:fp8+lm3" for a
- * pair of formats without a kernel of its own at this head size (or, with `sas`, without one that
- * takes it); null if there is none, and kvant_last_error says why. Where formats differ by head: that of
- * head 0, or null if any head has none. "sm80" instead of "sm90": the current device is no Hopper GPU, and
- * runs what all from compute capability 8.0 on have in common. Without a device: that of an H100. */
+/* Returns the kernel that serves a shape, such as "cuda/sm90/ch4g128+tok4g128", or
+ * "cuda/sm90/generic:fp8+lm3" for a pair of formats without a kernel of its own at this head size (or, with
+ * `sas`, without one that takes it); null if there is none, and kvant_last_error says why. Where formats
+ * differ by head it is the kernel of head 0, or null if any head has none. "sm80" instead of "sm90": the
+ * current device is no Hopper GPU, and runs what all from compute capability 8.0 on have in common. Without a
+ * device: that of an H100. */
 KVANT_API const char* kvant_decode_kernel(const kvant_decode_shape* shape);
 
-/* Bytes of workspace (256-byte aligned) for a shape on the current device; the schedule is a part of it. */
+/* What a model or a recipe may ask of a device besides the formats of its pages: bits of a set. */
+typedef enum kvant_feature {
+  KVANT_SEALING = 1,           /* kvant_seal makes pages of the shape's formats */
+  KVANT_SEALED_ROWS = 2,       /* kvant_seal_pages makes them of rows that are not in the tail */
+  KVANT_PROTECTION = 4,        /* kvant_weigh_tokens and kvant_protect */
+  KVANT_CORRECTION = 8,        /* kvant_correction, and kvant_seal adds pages to its states */
+  KVANT_SLIDING_WINDOW = 16,   /* kvant_decode_lengths.first_tokens */
+  KVANT_SINK_LOGITS = 32,      /* kvant_decode_layer.sink_logits */
+  KVANT_EVICTION = 64,         /* tokens are dropped from sealed pages, and kept nowhere */
+  KVANT_INTEGER_PROMPTS = 128, /* kvant_prompt_attention without half_products */
+  KVANT_HALF_PROMPTS = 256     /* kvant_prompt_attention with half_products */
+} kvant_feature;
+
+/* What is asked of a device, for the layers of one kind. */
+typedef struct kvant_plan {
+  size_t struct_size;
+  const kvant_decode_shape* shape; /* heads, formats, SAS, caps, queries, kernels */
+  const char* tail_format;         /* of unquantized tokens; null: "bf16" */
+  uint32_t features;               /* kvant_feature, added up */
+  uint32_t reserved;               /* 0 */
+} kvant_plan;
+
+/* What a device has at most. */
+typedef struct kvant_limits {
+  size_t struct_size;
+  int32_t max_kv_heads, max_group, max_queries; /* as kvant_decode_shape has them */
+  int32_t max_format_pairs;                     /* that differ among the KV heads of a layer */
+  uint32_t features;                            /* that the plan's shape can have, each by itself */
+  uint32_t reserved;                            /* 0 */
+} kvant_limits;
+
+/* Whether the device serves a plan: KVANT_OK, or KVANT_UNSUPPORTED, and kvant_last_error says what it lacks.
+ * KVANT_INVALID_ARGUMENT where a structure is missing or broken. `limits`, whose struct_size the caller has
+ * set, or null: is filled in unless a structure is broken. Without a GPU, libkvant_cuda speaks of an H100. */
+KVANT_API kvant_status kvant_supports(const kvant_plan* plan, kvant_limits* limits);
+
+/* Writes how many bytes of workspace (256-byte aligned) a shape needs on the current device. The schedule is
+ * a part of the workspace. A CPU needs a few bytes, which it does not use. */
 KVANT_API kvant_status kvant_decode_workspace(const kvant_decode_shape* shape, size_t* bytes);
 
-/* Divides a step's work over the GPU: once a step, before the layers, for which lengths must then stay as
- * they are. Shapes that differ only in their formats may share it, in a workspace that is large enough for
- * each, and whose whole size is said here. */
+/* Divides a step's work over the GPU. It is called once a step, before the layers, for which lengths must
+ * then stay as they are. On a CPU it does nothing. Shapes that differ only in their formats may share it, in
+ * a workspace that is large enough for each, and whose whole size is said here. */
 KVANT_API kvant_status kvant_decode_schedule(const kvant_decode_shape* shape,
                                              const kvant_decode_lengths* lengths, void* workspace,
                                              size_t workspace_bytes, kvant_stream stream);
 
-/* out = softmax(softmax_scale * q K^T) V of one layer, for one query token of each sequence, or for several
- * (max_queries). Rows of sequences without any token are left as they are; among several queries those that
- * see none get zeros, and an lse of -infinity. */
+/* Computes out = softmax(softmax_scale * q K^T) V of one layer, for one query token of each sequence or for
+ * several (max_queries). The workspace holds the step's schedule. Rows of sequences without any token are
+ * left as they are; among several queries those that see none get zeros, and an lse of -infinity. */
 KVANT_API kvant_status kvant_decode_attention(const kvant_decode_shape* shape,
                                               const kvant_decode_lengths* lengths,
                                               const kvant_decode_layer* layer, void* workspace,
@@ -300,30 +358,32 @@ typedef struct kvant_new_rows {
   const float* key_factors; /* [n_kv_heads][head_dim] */
   const float* value_factors;
   int32_t key_hadamard, value_hadamard;
-  /* Since 1.4. Of keys, values and queries. */
+  /* Of keys, values and queries. */
   kvant_type type;
   int32_t rows_reserved; /* 0 */
-  /* Since 1.4: the rows' queries, [n_rows][n_kv_heads * group][head_dim], which are transformed in place to
+  /* The rows' queries, [n_rows][n_kv_heads * group][head_dim], which are transformed in place to
    * match keys: channels times query_factors, [n_kv_heads][head_dim] or null, then rotated if key_hadamard.
    * Or null. */
   void* queries;
   int64_t query_row_stride, query_head_stride;
   const float* query_factors;
-  /* Since 1.10: channels that rows of keys and of values have, multiples of 8 up to head_dim, 0: head_dim.
+  /* Channels that rows of keys and of values have, multiples of 8 up to head_dim, 0: head_dim.
    * The others are zeros before rows are transformed. Queries have as many as keys, and can't be rotated in
    * rows of less than head_dim: kvant_transform makes others of them. */
   int32_t key_channels, value_channels;
 } kvant_new_rows;
 
-/* Writes rows into the tail pages of `layer` (of which only `layer` and `tail` are used). */
+/* Writes rows into the tail pages of `layer`, whose members `layer` and `tail` alone are used. A row is
+ * scaled, rotated, and rounded to BF16. */
 KVANT_API kvant_status kvant_append(const kvant_decode_shape* shape, const kvant_decode_layer* layer,
                                     const kvant_new_rows* rows, kvant_stream stream);
 
-/* Whether kvant_seal can encode a format. */
+/* Returns 1 if kvant_seal can encode a format, otherwise 0. */
 KVANT_API int kvant_can_seal(const char* format);
 
-/* Since 1.11: whether kvant_seal_pages can make its pages of rows that aren't in the tail
- * (kvant_seal_range.rows): all but trellis formats (tcq...), which are read more than once. */
+/* Returns 1 if kvant_seal_pages can make pages of a format of rows that are not in the tail
+ * (kvant_seal_range.rows), otherwise 0. A GPU reads rows of trellis formats (tcq...) more than once, and
+ * takes them from the tail alone. */
 KVANT_API int kvant_can_seal_rows(const char* format);
 
 /* Encodes full tail pages into sealed pages, both sides of all KV heads: page tail_page[seq] of the tail into
@@ -352,10 +412,10 @@ typedef struct kvant_page_metrics {
    * nothing. */
   const float* basis;
   int64_t basis_head_stride;
-  /* Since 1.10: from a layer's directions and turns to those of the next one, numbers, of a range with
+  /* From a layer's directions and turns to those of the next one, numbers, of a range with
    * several layers. */
   int64_t direction_layer_stride, turn_layer_stride;
-  /* Since 1.10: [n_seqs], which page of its sequence the first one that is sealed is; or null: the one that
+  /* [n_seqs], which page of its sequence the first one that is sealed is; or null: the one that
    * sealed_page says. For tables that begin elsewhere. */
   const int32_t* first_pages;
 } kvant_page_metrics;
@@ -368,35 +428,35 @@ typedef struct kvant_seal_range {
   const int32_t* n_pages;     /* [n_seqs]: of each sequence, or null: max_pages */
   int32_t max_pages;          /* of any sequence */
   int32_t reserved;           /* 0 */
-  /* Since 1.8: metrics that turn with the page, in place of kvant_decode_layer.key_metrics; or null. */
+  /* Metrics that turn with the page, in place of kvant_decode_layer.key_metrics; or null. */
   const struct kvant_page_metrics* page_metrics;
-  /* Since 1.9: the same pages of so many layers, from kvant_decode_layer.layer on; 0: 1. Their pages lie as
+  /* The same pages of so many layers, from kvant_decode_layer.layer on; 0: 1. Their pages lie as
    * kvant_pages says and, unless it is null, layer_offsets[i] bytes (multiples of 16, in device memory)
    * further on for the ith of these layers. Not with what differs by layer: masks, codebooks, key_metrics, a
-   * correction; since 1.10 with page_metrics. */
+   * correction. page_metrics are by layer. */
   int32_t n_layers;
-  /* Since 1.9. Not 0: tokens of the layer's `sink` of a sequence whose page 0 is sealed are copied into the
+  /* Not 0: tokens of the layer's `sink` of a sequence whose page 0 is sealed are copied into the
    * sequence's protected pages, from the first one's place on. */
   int32_t keep_sink;
   const int64_t* layer_offsets;
-  /* Since 1.11: rows of which pages are made straight away, such as the keys and values of a prompt that a
+  /* Rows of which pages are made straight away, such as the keys and values of a prompt that a
    * model has just computed; or null: pages are in the tail. Pages get the bytes that they would get from a
    * tail to which kvant_append has written the rows; of `rows` are used the type, keys and values, their
    * strides, channels, factors and rotations. For formats that kvant_can_seal_rows knows, one layer, and
    * layers without a correction. */
   const struct kvant_new_rows* rows;
-  /* Since 1.11, with rows: [n_seqs], in device memory, the row of the first token of the first page; the rows
+  /* With rows: [n_seqs], in device memory, the row of the first token of the first page; the rows
    * behind it are the other tokens, of this page and the next ones. Negative: pages of this sequence are in
    * the tail, where tail_page says; if tail_page is null, it has none. For the others tail_page is not read.
    */
   const int32_t* first_rows;
 } kvant_seal_range;
 
-/* kvant_seal for more than one page of a sequence. */
+/* Does the work of kvant_seal for more than one page of a sequence, and for several layers. */
 KVANT_API kvant_status kvant_seal_pages(const kvant_decode_shape* shape, const kvant_decode_layer* layer,
                                         const kvant_seal_range* range, kvant_stream stream);
 
-/* Since 1.9: steps whose lengths the device alone knows, so that a CUDA graph that was captured once serves
+/* Steps whose lengths the device alone knows, so that a CUDA graph that was captured once serves
  * any step. Of a step are given how many tokens each *request* has and how many of them are new;
  * kvant_plan_step makes of it all that the calls above read in device memory. Token t sees the first (t -
  * window) / 128 pages sealed, and what lies behind them in the tail: as if tokens were decoded one by one.
@@ -425,7 +485,7 @@ typedef struct kvant_step_table {
   int32_t units;         /* of a block: 1, or more where entries count smaller pieces */
   int32_t n_pages;       /* that a row has entries for */
   int32_t* table; /* out: [n_seqs][n_entries][n_pages], as kvant_pages counts from a sequence's first page */
-  /* Since 1.10, without places: pages of a block, one behind another, so many units apart. Page p is then
+  /* Without places: pages of a block, one behind another, so many units apart. Page p is then
    * page p % pages_of_block of the block that page p / pages_of_block would have alone. 0: 1. */
   int32_t pages_of_block, page_units;
 } kvant_step_table;
@@ -468,7 +528,7 @@ typedef struct kvant_step {
   const kvant_step_table *sealed, *tail, *protected_pages;
 } kvant_step;
 
-/* One kernel. It reads what is given and writes what is wanted; nothing else is kept from step to step. */
+/* Plans a step. It is one kernel, which reads what is given and writes what is wanted. */
 KVANT_API kvant_status kvant_plan_step(const kvant_step* step, kvant_stream stream);
 
 /* Prefill. A prompt block attends to what is sealed before it in parts: kvant_dequantize turns a stretch of
@@ -490,19 +550,19 @@ typedef struct kvant_dequantization {
   void* keys;
   void* values;
   int64_t seq_stride, token_stride, head_stride;
-  /* Since 1.10: ranges of pages by sequence, in device memory, [n_seqs], or null. Sequence i (of those
+  /* Ranges of pages by sequence, in device memory, [n_seqs], or null. Sequence i (of those
    * chosen) has pages [first_pages[i], first_pages[i] + page_counts[i]), of which n_pages is the most;
    * without one of them its number is that above. Its first token is row row_begins[i], in place of i *
    * seq_stride: rows of all sequences may so follow one another. */
   const int32_t* first_pages;
   const int32_t* page_counts;
   const int32_t* row_begins;
-  /* Since 1.10: rows go back from the basis in which they are stored, as by kvant_transform: not 0: the
+  /* Rows go back from the basis in which they are stored, as by kvant_transform: not 0: the
    * orthonormal Walsh-Hadamard matrix; then channels times these factors, [n_kv_heads][head_dim], or null. */
   const float* key_factors;
   const float* value_factors;
   int32_t key_hadamard, value_hadamard;
-  /* Since 1.10: KVANT_BF16 or KVANT_F16; and how many channels rows have, a multiple of 8 up to head_dim, 0:
+  /* KVANT_BF16 or KVANT_F16; and how many channels rows have, a multiple of 8 up to head_dim, 0:
    * head_dim. */
   kvant_type type;
   int32_t channels;
@@ -546,12 +606,12 @@ typedef struct kvant_transformation {
   const float* factors_after;
   int32_t heads_of_factors; /* that share them: the query heads of a KV head */
   int32_t hadamard;
-  const void* source; /* since 1.1: what is read, of the same type, and stays; null: `rows`, in place */
+  const void* source; /* what is read, of the same type, and stays; null: `rows`, in place */
   int64_t source_row_stride, source_head_stride;
-  int32_t source_is_bf16; /* since 1.2: not 0: the source is BF16, and rows that are F32 are made of it */
-  int32_t source_is_f32;  /* since 1.4: not 0: the source is F32, and rows that are BF16 are made of it */
-  int32_t source_is_f16;  /* since 1.10: not 0: the source is F16, whatever rows are */
-  /* Since 1.10, with a source: channels that its rows have, and those that are made of them: multiples of 8
+  int32_t source_is_bf16; /* not 0: the source is BF16, and rows that are F32 are made of it */
+  int32_t source_is_f32;  /* not 0: the source is F32, and rows that are BF16 are made of it */
+  int32_t source_is_f16;  /* not 0: the source is F16, whatever rows are */
+  /* With a source: channels that its rows have, and those that are made of them: multiples of 8
    * up to head_dim, 0: head_dim. Of the source the others are zeros, and of rows they are not stored. */
   int32_t source_channels, row_channels;
   int32_t reserved; /* 0 */
@@ -559,9 +619,9 @@ typedef struct kvant_transformation {
 
 KVANT_API kvant_status kvant_transform(const kvant_transformation* transformation, kvant_stream stream);
 
-/* Since 1.1: attention of prompts in 8-bit integers (FlashQ: TurboAttention, section 3; keys without their
+/* Attention of prompts in 8-bit integers (FlashQ: TurboAttention, section 3; keys without their
  * mean, as in SageAttention, section 4). Queries, keys and values are read once in 16 bits and become INT8
- * within the call, tile by tile; products and their sums are exact. Since 1.6 in half precision as well.
+ * within the call, tile by tile; products and their sums are exact. They exist in half precision as well.
  * Nothing is sealed. */
 
 /* What stays the same from layer to layer. */
@@ -570,7 +630,7 @@ typedef struct kvant_prompt_shape {
   int32_t n_seqs;
   int32_t n_heads; /* of queries: a multiple of n_kv_heads */
   int32_t n_kv_heads;
-  int32_t head_dim; /* 64, 128, 256 (since 1.7 with half_products, 1.8 without), 512 (1.11, with) */
+  int32_t head_dim; /* 64, 128, 256, or 512 with half_products */
   /* Of all sequences together, at most; the workspace grows with both. */
   int32_t n_queries;
   int32_t n_tokens;
@@ -580,28 +640,26 @@ typedef struct kvant_prompt_shape {
   int32_t causal;
   int32_t window; /* how many tokens a query sees, its own included; 0: all. Only causal */
   /* Not 0: the exponential is SAS, see kvant_decode_shape, but 0 where a score is more than 6 below the
-   * largest that its query sees of the same 64 or 128 tokens; slower here than the exact one. Since 1.8 with
-   * half_products too. */
+   * largest that its query sees of the same 64 or 128 tokens; slower here than the exact one. */
   int32_t sas;
   int32_t half;           /* Not 0: numbers of 16 bits are half precision; otherwise BF16. Not with pages */
-  int32_t n_sealed_pages; /* since 1.2: of all sequences together, at most; before, a member that was 0 */
-  /* Since 1.6. Not 0: products in half precision instead of 8-bit integers, with sums in F32: as exact as
+  int32_t n_sealed_pages; /* of all sequences together, at most */
+  /* Not 0: products in half precision instead of 8-bit integers, with sums in F32: as exact as
    * kvant_decode_attention. */
   int32_t half_products;
-  /* Since 1.7, with half_products: c > 0: scores become c * tanh(score / c). 0: they stay as they are.
-   * Before, a member that was 0. */
+  /* With half_products: if c > 0, scores become c * tanh(score / c). 0: they stay as they are. */
   float score_softcap;
-  /* Since 1.9, with half_products. Not 0: a layer's prompt may have a correction, for which the workspace
+  /* With half_products. Not 0: a layer's prompt may have a correction, for which the workspace
    * then has room: of BF16 rows, heads of 64 and 128, groups of up to 8, scores without a cap. */
   int32_t corrected;
-  /* Since 1.9, without half_products: protected tokens (of sealed pages: `sink`, `masks`) of all sequences
+  /* Without half_products: protected tokens (of sealed pages: `sink`, `masks`) of all sequences
    * together, of the KV head that has most, at most. More than 0: they are attended to in half precision,
    * beside the INT8 tiles of their pages, in the same softmax (VQuant, section 5.2): on Hopper GPUs, with
    * heads of 64 and 128, without window and SAS. Otherwise they become INT8 with the tokens beside. */
   int32_t n_kept_tokens;
 } kvant_prompt_shape;
 
-/* Since 1.2: sealed pages before the rows of a prompt's tokens, or beside them. They become INT8 (or half
+/* Sealed pages before the rows of a prompt's tokens, or beside them. They become INT8 (or half
  * precision) within the call as rows do; protected tokens (`sink`, `masks`) are taken from their pages. Pages
  * lie where kvant_decode_attention finds them, transformed as they are: q must be transformed to match, `out`
  * back (kvant_transform, or q_hadamard and out_hadamard of kvant_prompt), and so must be the rows.
@@ -639,38 +697,37 @@ typedef struct kvant_prompt {
   int64_t out_token_stride, out_head_stride;
   float* lse; /* ln sum exp(score) of each query and head, -infinity where it sees no token; or null */
   int64_t lse_token_stride, lse_head_stride;
-  /* Since 1.2: or null. With pages k and v may both be null: token t of a sequence's rows is then token t of
+  /* Or null. With pages k and v may both be null: token t of a sequence's rows is then token t of
    * its tail pages, the layer's `tail`. */
   const kvant_prompt_pages* pages;
-  /* Since 1.6, with half_products: KVANT_F32, or KVANT_BF16 for the 16 bits of k and v. F32 queries are read
-   * with 11 bits. Since 1.10: or KVANT_F16, beside pages in BF16 too. */
+  /* With half_products: KVANT_F32, or KVANT_BF16 for the 16 bits of k and v. F32 queries are read
+   * with 11 bits. Or KVANT_F16, beside pages in BF16 too. */
   kvant_type q_type, out_type;
-  /* Since 1.6, with half_products: attention sinks in device memory as kvant_decode_layer has them, F32
+  /* With half_products: attention sinks in device memory as kvant_decode_layer has them, F32
    * [n_heads]; or null. */
   const float* sink_logits;
-  /* Since 1.8, with half_products; since 1.11 without, too, of BF16. Not 0: queries are multiplied by the
+  /* With half_products, or without of BF16. Not 0: queries are multiplied by the
    * orthonormal Walsh-Hadamard matrix when they are read, as keys were when they were appended; q stays as it
    * is. And outputs before they are stored, as values were. */
   int32_t q_hadamard, out_hadamard;
-  /* Since 1.9: KVLinC's correction as kvant_decode_layer has it, or null. Its states are those of queries:
+  /* KVLinC's correction as kvant_decode_layer has it, or null. Its states are those of queries:
    * query row i has that of state_of_seq[i], the sums over the sealed pages that it sees. Then n_queries is
    * how many queries there are, and not more; `lse` counts the correction. Not with sink logits, nor with
    * q_hadamard or out_hadamard. */
   const kvant_correction* correction;
 } kvant_prompt;
 
-/* Bytes of workspace for a shape: a little more than 2 for each channel of each token and KV head, those of
- * sealed pages among them, as many as 128 tokens have for each sequence, and some 20 MB; with half_products
- * twice that for channels, and up to 30 MB. GPUs other than Hopper have prompts since 1.7 in half precision
- * and since 1.8 in 8-bit integers. */
+/* Writes how many bytes of workspace a shape needs: a little more than 2 for each channel of each token and
+ * KV head, those of sealed pages among them, as many as 128 tokens have for each sequence, and some 20 MB;
+ * with half_products twice that for channels, and up to 30 MB. */
 KVANT_API kvant_status kvant_prompt_workspace(const kvant_prompt_shape* shape, size_t* bytes);
 
-/* out = softmax(softmax_scale * q K^T) V of one layer. The workspace is 256-byte aligned; the same inputs
- * give the same bits. */
+/* Computes out = softmax(softmax_scale * q K^T) V of one layer. The workspace is 256-byte aligned; the same
+ * inputs give the same bits. */
 KVANT_API kvant_status kvant_prompt_attention(const kvant_prompt_shape* shape, const kvant_prompt* prompt,
                                               void* workspace, size_t workspace_bytes, kvant_stream stream);
 
-/* Since 1.4: tokens that stay unquantized for the attention that they draw (VQuant, section 5). Sums of
+/* Tokens that stay unquantized for the attention that they draw (VQuant, section 5). Sums of
  * softmax weights say how much that is: kvant_weigh_tokens adds those of some queries, for keys as rows, of
  * which kvant_dequantize makes some pages at a time. What to protect is the caller's choice: bits in `masks`,
  * with which the page is sealed, and kvant_protect, which copies the tokens' rows out of the tail. */
@@ -692,7 +749,7 @@ typedef struct kvant_token_weights {
   int64_t key_token_stride, key_head_stride;
   float* weights; /* F32: of row t and KV head h at h * weight_head_stride + t */
   int64_t weight_head_stride;
-  /* Since 1.9, or null: the rows are all that the queries see, and their log-sum-exps are found first and
+  /* Or null: the rows are all that the queries see, and their log-sum-exps are found first and
    * left here, with lse's strides; lse is not read and may be null. -infinity where a query sees none. */
   float* found_lse;
 } kvant_token_weights;
@@ -714,8 +771,8 @@ typedef struct kvant_protected_rows {
   const int32_t* protected_token; /* [n_rows]: which of the protected tokens of its sequence and head it is */
 } kvant_protected_rows;
 
-/* Copies rows of both sides out of the tail of `layer` into its protected pages (`layer`, `tail` and
- * `protected_pages` are used). */
+/* Copies rows of both sides out of the tail of `layer` into its protected pages. Of `layer` the members
+ * `layer`, `tail` and `protected_pages` are used. */
 KVANT_API kvant_status kvant_protect(const kvant_decode_shape* shape, const kvant_decode_layer* layer,
                                      const kvant_protected_rows* rows, kvant_stream stream);
 

@@ -9,7 +9,7 @@ import pathlib
 BF16, F32, F16 = 0, 1, 2  # kvant_type
 KEY, VALUE = 0, 1  # kvant_side
 # MAJOR_VERSION and MINOR_VERSION make up KVANT_VERSION. Libraries with a later minor version work too.
-MAJOR_VERSION, MINOR_VERSION = 1, 11
+MAJOR_VERSION, MINOR_VERSION = 1, 0
 
 _pointer, _int, _long, _float, _text = (ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64, ctypes.c_float,
                                         ctypes.c_char_p)
@@ -65,7 +65,7 @@ class Shape(Struct):
     _fields_ = _fields((ctypes.c_size_t, "struct_size"), (_int, "n_seqs n_kv_heads group head_dim"),
                        (_float, "softmax_scale"), (_text, "key_format value_format"), (_int, "corrected"),
                        (_pointer, "head_key_formats head_value_formats"), (_int, "sas"), (_float, "skip_threshold score_softcap"),
-                       (_int, "max_queries"))
+                       (_int, "max_queries"), (_text, "kernels"))
 
 
 class Lengths(Struct):
@@ -198,9 +198,21 @@ class Step(Struct):
                        (_pointer, "sealed tail protected_pages"))
 
 
+class Plan(Struct):
+    c_name = "kvant_plan"
+    _fields_ = _fields((ctypes.c_size_t, "struct_size"), (_pointer, "shape"), (_text, "tail_format"),
+                       (ctypes.c_uint32, "features reserved"))
+
+
+class Limits(Struct):
+    c_name = "kvant_limits"
+    _fields_ = _fields((ctypes.c_size_t, "struct_size"), (_int, "max_kv_heads max_group max_queries max_format_pairs"),
+                       (ctypes.c_uint32, "features reserved"))
+
+
 STRUCTS: tuple[type[Struct], ...] = (Pages, Shape, Lengths, Correction, Layer, NewRows, SealRange, PageMetrics, Dequantization,
                                      Partial, Transformation, PromptShape, PromptPages, Prompt, TokenWeights,
-                                     ProtectedRows, StepTable, Step)
+                                     ProtectedRows, StepTable, Step, Plan, Limits)
 
 
 class KvantError(RuntimeError):
@@ -279,6 +291,13 @@ class Library:
         """Returns the name of the kernel that serves a shape, such as cuda/sm90/tcq4+tcq4, or None if there is none."""
         name = self._library.kvant_decode_kernel(ctypes.byref(shape))
         return name.decode() if name else None
+
+    def limits(self, plan: Plan) -> Limits:
+        """Returns what the device has at most for a plan that it serves. Raises KvantError, which says what the device
+        lacks, for any other."""
+        limits = Limits()
+        self._check("supports", self._library.kvant_supports(ctypes.byref(plan), ctypes.byref(limits)))
+        return limits
 
     def workspace_bytes(self, shape: Shape) -> int:
         """Returns the bytes of workspace that a shape needs on the current device."""

@@ -1,4 +1,4 @@
-// The queries of a step as a tile of one KV head.
+// Makes a tile of the queries of a step and one KV head.
 #pragma once
 
 #include "base/matrix_view.h"

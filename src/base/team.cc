@@ -1,5 +1,7 @@
 #include "base/team.h"
 
+#include <system_error>
+
 namespace kvant {
 
 void run_team(int n_threads, const std::function<void(Team&)>& body) {
@@ -19,8 +21,12 @@ void run_team(int n_threads, const std::function<void(Team&)>& body) {
 
 StandingTeam::StandingTeam(int n_threads) {
   threads_.reserve(n_threads - 1);
-  for (int i = 1; i < n_threads; ++i)
-    threads_.emplace_back(&StandingTeam::work, this, Team(i, n_threads, shared_));
+  try {
+    for (int i = 1; i < n_threads; ++i) threads_.emplace_back(&StandingTeam::work, this, i);
+  } catch (const std::system_error&) {  // The threads that there are make the team.
+  }
+  size_ = static_cast<int>(threads_.size()) + 1;
+  size_.notify_all();
 }
 
 StandingTeam::~StandingTeam() {
@@ -29,7 +35,9 @@ StandingTeam::~StandingTeam() {
   for (std::thread& t : threads_) t.join();
 }
 
-void StandingTeam::work(Team team) {
+void StandingTeam::work(int index) {
+  size_.wait(0);
+  Team team(index, size(), shared_);
   for (team.barrier(); body_ != nullptr; team.barrier()) {
     (*body_)(team);
     team.barrier();

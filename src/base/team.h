@@ -74,20 +74,22 @@ void run_team(int n_threads, const std::function<void(Team&)>& body);
 // than a short piece. Idle threads sleep.
 class StandingTeam {
  public:
+  // Where the system gives fewer threads, the team has fewer.
   explicit StandingTeam(int n_threads);
   ~StandingTeam();
   StandingTeam(const StandingTeam&) = delete;
   StandingTeam& operator=(const StandingTeam&) = delete;
 
-  int size() const { return static_cast<int>(threads_.size()) + 1; }
+  int size() const { return size_; }
 
   // Runs body(team) on all threads, including the caller's, and returns when all threads are done.
   void run(const std::function<void(Team&)>& body);
 
  private:
-  void work(Team team);
+  void work(int index);
 
   TeamState shared_;
+  std::atomic<int> size_{0};                          // 0 until all threads have started
   const std::function<void(Team&)>* body_ = nullptr;  // Null ends the threads.
   std::vector<std::thread> threads_;
 };

@@ -29,6 +29,15 @@ inline bool is_aligned(const void* address, std::size_t bytes) {
   return reinterpret_cast<std::uintptr_t>(address) % bytes == 0;
 }
 
+// Returns why a program is refused that was compiled with a kvant.h of this version, or null.
+constexpr Reason fault_of_version(int version) {
+  return version / 1000 == KVANT_VERSION / 1000 && version <= KVANT_VERSION
+             ? nullptr
+             : "the program was compiled with a kvant.h of another major version, or of a later minor one, "
+               "than "
+               "this library's (kvant_version): install the header and the library of one release";
+}
+
 // The reason for refusing a structure that is missing or has no known version.
 template <class T>
 inline constexpr Reason kNoStruct = nullptr;
@@ -50,6 +59,8 @@ KVANT_NAME_STRUCT(kvant_prompt_pages);
 KVANT_NAME_STRUCT(kvant_prompt);
 KVANT_NAME_STRUCT(kvant_token_weights);
 KVANT_NAME_STRUCT(kvant_protected_rows);
+KVANT_NAME_STRUCT(kvant_plan);
+KVANT_NAME_STRUCT(kvant_limits);
 KVANT_NAME_STRUCT(kvant_step_table);
 KVANT_NAME_STRUCT(kvant_step);
 #undef KVANT_NAME_STRUCT

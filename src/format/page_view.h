@@ -1,4 +1,4 @@
-// The pages of one KV head, as attention reads them.
+// Describes the pages of one KV head as attention reads them.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,7 @@
 
 namespace kvant {
 
-// One side of a page.
+// PageSide is one side of a page.
 struct PageSide {
   const Format* format = nullptr;
   const std::byte* bytes = nullptr;

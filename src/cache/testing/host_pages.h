@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "cache/page_device.h"
+#include "format/code_order.h"
 #include "format/format.h"
 
 namespace kvant::testing {
@@ -60,14 +61,18 @@ class HostPages : public PageDevice {
   void clear_rows(void* rows, std::size_t stride, std::size_t row_bytes, std::size_t n_rows) override {
     for (std::size_t i = 0; i < n_rows; ++i) std::memset(static_cast<char*>(rows) + i * stride, 0, row_bytes);
   }
-  // Pages are canonical, here.
-  void page_to_host(const std::string& format, Side /*side*/, int d, const std::byte* page,
+  // As the CPU library orders codes.
+  void page_to_host(const std::string& format, Side side, int d, const std::byte* page,
                     std::byte* canonical) const override {
-    std::memcpy(canonical, page, find_format(format)->page_bytes(d));
+    const Format& known = *find_format(format);
+    const auto ordered = with_code_order(known, side, d);
+    to_canonical_order(ordered == nullptr ? known : *ordered, d, page, canonical);
   }
-  void page_from_host(const std::string& format, Side /*side*/, int d, const std::byte* canonical,
+  void page_from_host(const std::string& format, Side side, int d, const std::byte* canonical,
                       std::byte* page) const override {
-    std::memcpy(page, canonical, find_format(format)->page_bytes(d));
+    const Format& known = *find_format(format);
+    const auto ordered = with_code_order(known, side, d);
+    from_canonical_order(ordered == nullptr ? known : *ordered, d, canonical, page);
   }
   Status finish() override { return std::exchange(failure_, {}); }
 

@@ -4,12 +4,12 @@
 #include "device/caller_structs.h"
 #include "device/cpu/calls.h"
 #include "device/cpu/rows.h"
-#include "device/cpu/tasks.h"
+#include "device/cpu/workers.h"
 
 namespace kvant::device::cpu {
 namespace {
 
-// The type of a transformation's source.
+// Returns the type of a transformation's source.
 kvant_type source_type(const kvant_transformation& t) {
   if (t.source == nullptr) return t.type;
   if (t.source_is_f16 != 0) return KVANT_F16;
@@ -76,43 +76,24 @@ void stored_row(const kvant_new_rows& rows, int d, int row, int head, int side, 
   if ((is_key ? rows.key_hadamard : rows.value_hadamard) != 0) rotate_row(to, d);
 }
 
+void append_row(const kvant_decode_shape& shape, const kvant_decode_layer& layer, const kvant_new_rows& rows,
+                int row, int seq, int head, int tail_token) {
+  float values[kMostChannels];
+  for (int side = 0; side < 2; ++side) {
+    stored_row(rows, shape.head_dim, row, head, side, values);
+    write_row(values, shape.head_dim, tail_token % kPageTokens,
+              page_address(layer.tail, seq, layer.layer, head, side, tail_token / kPageTokens));
+  }
+}
+
 void append(const kvant_decode_shape& shape, const kvant_decode_layer& layer, const kvant_new_rows& rows) {
-  const int d = shape.head_dim;
-  const std::int64_t work = std::int64_t{16} * rows.n_rows * shape.n_kv_heads * d;
+  const std::int64_t work = std::int64_t{16} * rows.n_rows * shape.n_kv_heads * shape.head_dim;
   for_each_task(shape.n_kv_heads, work, [&](int head) {
-    std::vector<float> row(d);
     for (int i = 0; i < rows.n_rows; ++i) {
-      const int token = rows.tail_token[i];
-      if (token < 0) continue;
-      for (int side = 0; side < 2; ++side) {
-        stored_row(rows, d, i, head, side, row.data());
-        write_row(row.data(), d, token % kPageTokens,
-                  page_address(layer.tail, rows.seq[i], layer.layer, head, side, token / kPageTokens));
-      }
+      if (rows.tail_token[i] >= 0) append_row(shape, layer, rows, i, rows.seq[i], head, rows.tail_token[i]);
     }
   });
   if (rows.queries != nullptr) transform_queries(shape, rows);
-}
-
-void append_last(const kvant_decode_shape& shape, const kvant_decode_lengths& lengths,
-                 const kvant_decode_layer& layer) {
-  kvant_new_rows rows = *layer.new_rows;
-  std::vector<std::int32_t> seq(rows.n_rows), token(rows.n_rows, -1);
-  for (int i = 0; i < shape.n_seqs; ++i) {
-    const auto [first, end] = query_rows(shape, lengths, i);
-    for (int row = first; row < std::min(end, rows.n_rows); ++row) {
-      seq[row] = i;
-      token[row] = (lengths.tail_tokens == nullptr ? 0 : lengths.tail_tokens[i]) - (end - row);
-    }
-  }
-  rows.seq = seq.data();
-  rows.tail_token = token.data();
-  if (rows.queries != nullptr) {
-    rows.queries = const_cast<void*>(layer.q);
-    rows.query_row_stride = layer.q_seq_stride;
-    rows.query_head_stride = layer.q_head_stride;
-  }
-  append(shape, layer, rows);
 }
 
 }  // namespace kvant::device::cpu

@@ -1,20 +1,34 @@
 // The calls of kvant/kvant.h, of arguments that cpu_api.cc has checked.
 #pragma once
 
+#include "device/cpu/kernels/byte_kernels.h"
 #include "kvant/kvant.h"
 
 namespace kvant::device::cpu {
 
+inline constexpr int kMostChannels = 512;  // of a head
+inline constexpr int kMostQueries = 8;     // of a sequence
+
 void transform(const kvant_transformation& t);
 void append(const kvant_decode_shape& shape, const kvant_decode_layer& layer, const kvant_new_rows& rows);
-// Appends rows that come with a call of kvant_decode_attention.
-void append_last(const kvant_decode_shape& shape, const kvant_decode_lengths& lengths,
-                 const kvant_decode_layer& layer);
+// Writes one head of a row of new keys and values into the tail.
+void append_row(const kvant_decode_shape& shape, const kvant_decode_layer& layer, const kvant_new_rows& rows,
+                int row, int seq, int head, int tail_token);
 // Writes a row of new keys or values as the tail keeps it, [head_dim] in F32.
 void stored_row(const kvant_new_rows& rows, int head_dim, int row, int head, int side, float* to);
 
+// Returns the kernels that serve a shape: those that it names, or the best that the processor runs. Null
+// stands for attention in double precision: the shape names the reference, or its heads have no kernels.
+const kvant::cpu::ByteKernels* kernels_of(const kvant_decode_shape& shape);
+// Whether shape.kernels is null, "reference", or a set of instructions that the processor and the build have.
+bool knows_kernels(const kvant_decode_shape& shape);
+// Returns a name such as "cpu/avx512/ch4g128+tok4g128", which is never freed.
+const char* kernel_name(const kvant_decode_shape& shape);
 void decode_attention(const kvant_decode_shape& shape, const kvant_decode_lengths& lengths,
                       const kvant_decode_layer& layer);
+// Attends in double precision, page by page. Tests compare kernels with this function.
+void reference_decode_attention(const kvant_decode_shape& shape, const kvant_decode_lengths& lengths,
+                                const kvant_decode_layer& layer);
 void prompt_attention(const kvant_prompt_shape& shape, const kvant_prompt& prompt);
 
 void seal_pages(const kvant_decode_shape& shape, const kvant_decode_layer& layer,

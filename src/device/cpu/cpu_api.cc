@@ -7,14 +7,14 @@
 #include "device/caller_structs.h"
 #include "device/cpu/calls.h"
 #include "device/cpu/rows.h"
+#include "device/support.h"
 #include "format/format.h"
 #include "kvant/kvant.h"
 
 namespace kvant::device::cpu {
 namespace {
 
-constexpr int kLeastHeadDim = 16, kMostHeadDim = 512;
-constexpr int kMostQueries = 8;               // of a sequence
+constexpr int kLeastHeadDim = 16;
 constexpr int kMostTokens = 1 << 30;          // of a sequence, so that a token's number is an int32
 constexpr std::size_t kWorkspaceBytes = 256;  // nothing lies there, and callers may still allocate it
 constexpr Reason kNoHeadDim = "head_dim must be a multiple of 16 from 16 to 512";
@@ -47,13 +47,15 @@ kvant_status run(Reason fault, const Call& call) {
 }
 
 constexpr bool is_head_dim(int d) {
-  return d >= kLeastHeadDim && d <= kMostHeadDim && d % 16 == 0;
+  return d >= kLeastHeadDim && d <= kMostChannels && d % 16 == 0;
 }
 
 const Format* readable_format(const char* name, int d) {
   if (name == nullptr || !is_head_dim(d)) return nullptr;
   const Format* format = find_format(name);
-  return format == nullptr || format->page_bytes(d) == 0 || d < format->least_head_dim() ? nullptr : format;
+  if (format == nullptr || format->page_bytes(d) == 0 || d < format->least_head_dim()) return nullptr;
+  // A layer gives codebooks to the library, but no other constants of a model.
+  return format->needed_constants().empty() || format->codebook_shape() ? format : nullptr;
 }
 
 bool is_sealable(const Format* format) {
@@ -74,7 +76,11 @@ Reason fault_of_heads(const kvant_decode_shape* shape) {
        {shape->group > 0, "shape.group must be at least 1"},
        {shape->score_softcap >= 0, "shape.score_softcap must not be negative"},
        {shape->max_queries >= 0 && shape->max_queries <= kMostQueries, "shape.max_queries must be 0 to 8"},
-       {is_head_dim(shape->head_dim), kNoHeadDim}});
+       {is_head_dim(shape->head_dim), kNoHeadDim},
+       {knows_kernels(*shape),
+        "shape.kernels must be null, \"reference\" or a set of instructions that this processor and this "
+        "build "
+        "have"}});
 }
 
 Reason fault_of_formats(const kvant_decode_shape& shape, bool seals) {
@@ -116,7 +122,7 @@ constexpr Reason kNoTail = "layer.tail: table or pool is null, or an address is 
 constexpr Reason kNoProtected =
     "layer.protected_pages: table or pool is null, or an address is not a multiple of 16";
 
-// Channels of rows; 0: all.
+// Whether rows may have this number of channels; 0 stands for all.
 bool is_channel_count(int channels, int d) {
   return channels >= 0 && channels <= d && channels % 8 == 0;
 }
@@ -420,6 +426,11 @@ int kvant_version(void) {
   return KVANT_VERSION;
 }
 
+kvant_status kvant_check_version(int version) {
+  const Reason reason = fault_of_version(version);
+  return reason == nullptr ? KVANT_OK : refuse(KVANT_UNSUPPORTED, reason);
+}
+
 const char* kvant_status_text(kvant_status status) {
   switch (status) {
     case KVANT_OK:
@@ -462,9 +473,32 @@ int kvant_can_seal_rows(const char* name) {
 const char* kvant_decode_kernel(const kvant_decode_shape* shape) {
   Reason fault = fault_of_heads(shape);
   if (fault == nullptr) fault = fault_of_formats(*shape, false);
-  if (fault == nullptr) return "cpu/reference";
-  last_reason = fault;
-  return nullptr;
+  const char* name = nullptr;
+  const kvant_status status = run(fault, [&] { name = kernel_name(*shape); });
+  return status == KVANT_OK ? name : nullptr;
+}
+
+kvant_status kvant_supports(const kvant_plan* plan, kvant_limits* limits) {
+  Reason fault = fault_of_struct(plan);
+  if (fault == nullptr) fault = fault_of_plan(*plan);
+  if (fault == nullptr) fault = fault_of_struct(plan->shape);
+  if (fault == nullptr && limits != nullptr) fault = fault_of_struct(limits);
+  if (fault != nullptr) return refuse(KVANT_INVALID_ARGUMENT, fault);
+  const kvant_decode_shape& shape = *plan->shape;
+  Reason of_shape = fault_of_heads(&shape);
+  if (of_shape == nullptr) of_shape = fault_of_formats(shape, false);
+  constexpr int kAnyNumber = 1 << 20;
+  kvant_limits most{sizeof most, kAnyNumber, kAnyNumber, kMostQueries, kAnyNumber, 0, 0};
+  const Reason reason = judge_plan(
+      *plan, of_shape,
+      [&](kvant_feature feature) -> Reason {
+        if (feature == KVANT_EVICTION) return kNoEviction;
+        const bool seals = feature == KVANT_SEALING || feature == KVANT_SEALED_ROWS;
+        return seals ? fault_of_formats(shape, true) : nullptr;
+      },
+      most);
+  if (limits != nullptr) *limits = most;
+  return reason == nullptr ? KVANT_OK : refuse(KVANT_UNSUPPORTED, reason);
 }
 
 kvant_status kvant_decode_workspace(const kvant_decode_shape* shape, size_t* bytes) {

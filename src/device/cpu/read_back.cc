@@ -7,7 +7,7 @@
 #include "device/caller_structs.h"
 #include "device/cpu/calls.h"
 #include "device/cpu/rows.h"
-#include "device/cpu/tasks.h"
+#include "device/cpu/workers.h"
 
 namespace kvant::device::cpu {
 namespace {

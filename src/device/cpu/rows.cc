@@ -2,9 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <tuple>
 
 #include "base/float16.h"
 #include "base/simd_clones.h"
+#include "format/code_order.h"
 #include "transform/walsh_hadamard.h"
 
 namespace kvant::device::cpu {
@@ -28,19 +33,39 @@ const char* format_name(const kvant_decode_shape& shape, int head, int side) {
   return side == KVANT_KEY ? shape.key_format : shape.value_format;
 }
 
+const StoredFormat& stored_format(const char* name, int side, int head_dim) {
+  struct Kept : StoredFormat {
+    std::unique_ptr<const Format> ordered;
+  };
+  static std::mutex reading;
+  static auto& known = *new std::map<std::tuple<const Format*, int, int>, Kept>;
+  const Format* const canonical = find_format(name);
+  const std::unique_lock lock(reading);
+  Kept& kept = known[{canonical, side, head_dim}];
+  if (kept.format != nullptr) return kept;
+  kept.ordered = with_code_order(*canonical, side == KVANT_KEY ? Side::key : Side::value, head_dim);
+  kept.context.head_dim = head_dim;
+  if (!canonical->codebook_shape()) kept.context.table = canonical->code_table(kept.context);
+  kept.format = kept.ordered != nullptr ? kept.ordered.get() : canonical;
+  return kept;
+}
+
 SideContext::SideContext(const kvant_decode_shape& shape, const kvant_decode_layer& layer, int head,
                          int side) {
-  context_ = {.head_dim = shape.head_dim};
+  const int d = shape.head_dim;
   const char* const name = format_name(shape, head, side);
-  if (name != nullptr) format_ = find_format(name);
+  if (name == nullptr || find_format(name) == nullptr) return;
+  stored_ = &stored_format(name, side, d);
   const void* all = side == KVANT_KEY ? layer.key_codebooks : layer.value_codebooks;
   const std::int64_t stride = side == KVANT_KEY ? layer.key_codebook_stride : layer.value_codebook_stride;
-  if (format_ == nullptr || !format_->codebook_shape() || all == nullptr) return;
-  std::vector<float> centroids(format_->constant_size(shape.head_dim));
+  if (!format().codebook_shape() || all == nullptr) return;
+  std::vector<float> centroids(format().constant_size(d));
   float_row_from_f16(static_cast<const std::uint16_t*>(all) + head * stride, centroids.data(),
                      centroids.size());
-  constants_.set(0, 0, Side::key, format_->needed_constants().front(), std::move(centroids));
-  context_.constants.all = &constants_;
+  constants_.set(0, 0, Side::key, format().needed_constants().front(), std::move(centroids));
+  with_codebook_.head_dim = d;
+  with_codebook_.constants.all = &constants_;
+  with_codebook_.table = format().code_table(with_codebook_);
 }
 
 TokenMask masked_tokens(const kvant_decode_layer& layer, std::int64_t seq, int head, int page) {

@@ -16,31 +16,55 @@ std::byte* page_address(const kvant_pages& p, std::int64_t seq, int layer, int h
 std::byte* sealed_address(const kvant_decode_layer& layer, std::int64_t seq, int head, int side, int page);
 const char* format_name(const kvant_decode_shape& shape, int head, int side);
 
-// The format of a head's sealed pages of one side, and their context with the codebook that the layer has.
+// StoredFormat says how the library keeps pages of one side. Codes are in the order that kernels read, if
+// the format has such an order (format/code_order.h).
+struct StoredFormat {
+  const Format* format = nullptr;
+  PageContext context;  // of formats without a codebook
+};
+// Requires a format of this name. The result is there for good.
+const StoredFormat& stored_format(const char* name, int side, int head_dim);
+
+// SideContext has the format of a head's sealed pages of one side, and their context with the layer's
+// codebook.
 class SideContext {
  public:
   SideContext(const kvant_decode_shape& shape, const kvant_decode_layer& layer, int head, int side);
   SideContext(const SideContext&) = delete;
   SideContext& operator=(const SideContext&) = delete;
   // Requires that there is a format, which callers have checked where anything is sealed.
-  const Format& format() const { return *format_; }
-  const PageContext& context() const { return context_; }
+  const Format& format() const { return *stored_->format; }
+  const PageContext& context() const {
+    return with_codebook_.head_dim > 0 ? with_codebook_ : stored_->context;
+  }
   // Writes rows [kPageTokens][head_dim].
   void decode(const std::byte* page, float* rows) const {
-    format_->decode(page, kPageTokens, context_, rows);
+    format().decode(page, kPageTokens, context(), rows);
   }
 
  private:
-  const Format* format_ = nullptr;
+  const StoredFormat* stored_ = nullptr;
   Constants constants_;
-  PageContext context_;
+  PageContext with_codebook_;
 };
 
 // The tokens of a sealed page that lie in protected pages.
 TokenMask masked_tokens(const kvant_decode_layer& layer, std::int64_t seq, int head, int page);
 
-// The first row of a sequence's queries, and the row behind the last one.
+// Returns the first row of a sequence's queries, and the row behind the last one.
 std::pair<int, int> query_rows(const kvant_decode_shape& shape, const kvant_decode_lengths& lengths, int seq);
+
+// Estimates the multiplications of a call of kvant_decode_attention.
+std::int64_t attention_work(const kvant_decode_shape& shape, const kvant_decode_lengths& lengths);
+// Appends one head of the rows that come with the call.
+void append_new_rows(const kvant_decode_shape& shape, const kvant_decode_lengths& lengths,
+                     const kvant_decode_layer& layer, int seq, int head);
+// Reads a query, [head_dim], and transforms it to match keys if new rows come with queries.
+void read_query(const kvant_decode_shape& shape, const kvant_decode_layer& layer, std::int64_t row,
+                int query_head, float* q);
+// Writes the output and the log-sum-exp of a query. Overwrites `out`.
+void write_output(const kvant_decode_shape& shape, const kvant_decode_layer& layer, std::int64_t row,
+                  int query_head, float* out, float lse);
 
 inline constexpr std::size_t number_bytes(kvant_type type) {
   return type == KVANT_F32 ? 4 : 2;
@@ -63,7 +87,7 @@ double dot(const float* a, const float* b, int n);
 void add_row(double factor, const float* row, int n, double* sums);
 
 inline constexpr int kHalfFeatures = 128;  // of a correction
-// phi(x) of kvant_correction. maps: [2][d][128].
+// Computes phi(x) of kvant_correction. maps: [2][d][128].
 std::vector<double> features(const float* maps, const float* x, int d);
 float* correction_state(const kvant_correction& c, std::int64_t seq, int head);
 

@@ -9,7 +9,7 @@
 #include "base/float16.h"
 #include "device/cpu/calls.h"
 #include "device/cpu/rows.h"
-#include "device/cpu/tasks.h"
+#include "device/cpu/workers.h"
 #include "format/error_metric.h"
 
 namespace kvant::device::cpu {

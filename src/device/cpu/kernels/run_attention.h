@@ -1,5 +1,5 @@
-// Attention of decoded tokens to a run of pages of one KV head, for any format: the scores of all pages, then
-// the softmax, then V. A backend and the CPU library share it.
+// RunAttention attends to a run of pages of one KV head, in any format. It computes the scores of all pages,
+// then the softmax, then the products with V. The engine's CPU backend and the CPU library share it.
 #pragma once
 
 #include <cstdint>
@@ -13,9 +13,9 @@
 
 namespace kvant::cpu {
 
-// Pages of which V stays unread, because no query gives any of their tokens more than `threshold` times the
-// weight of the token that it weighs most in the run. Counts what came up. Protected and unsealed pages are
-// read in any case.
+// UnreadPages says which sealed pages' V stays unread: pages whose tokens no query gives more than
+// `threshold` times the weight of its heaviest token in the run. It counts the sealed pages, and those that
+// stayed unread.
 struct UnreadPages {
   float threshold = 0;
   std::int64_t seen = 0, unread = 0;
@@ -27,7 +27,7 @@ struct UnreadPages {
 // on the runs, and it has one.
 int run_pages(std::size_t n_pages, Softmax softmax);
 
-// Buffers of one thread are part of it.
+// Each thread has a RunAttention of its own, because it contains buffers.
 class RunAttention {
  public:
   explicit RunAttention(const ByteKernels& kernels) : products_(kernels) {}
@@ -37,7 +37,7 @@ class RunAttention {
   SkipCount attend(const QueryTile& tile, std::span<const PageView> pages, const AttentionRules& rules,
                    const SkipRule* skip, PartialAttention& partial);
 
-  // Adds `pages` to `partial` but for V of the pages that count too little.
+  // Adds `pages` to `partial`, but leaves V of pages that count too little unread.
   void attend_but(UnreadPages& unread, const QueryTile& tile, std::span<const PageView> pages,
                   const AttentionRules& rules, PartialAttention& partial);
 

@@ -17,6 +17,10 @@ int main(void) {
   shape.key_format = "tcq4";
   shape.value_format = "tcq4";
 
+  if (kvant_check_version(KVANT_VERSION) != KVANT_OK) {
+    fprintf(stderr, "%s\n", kvant_last_error());
+    return 1;
+  }
   const char* kernel = kvant_decode_kernel(&shape);
   if (kernel == NULL) {
     fprintf(stderr, "%s\n", kvant_last_error());

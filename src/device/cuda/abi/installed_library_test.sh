@@ -31,14 +31,14 @@ if command -v pkg-config > /dev/null; then
   export PKG_CONFIG_PATH=$lib/pkgconfig
   eval "cc '$source/first_program.c' $(pkg-config --cflags --libs kvant_cuda) -o by_pkg_config"
   expect ./by_pkg_config
-  pkg-config --exists 'kvant_cuda >= 1.11'
+  pkg-config --exists 'kvant_cuda >= 1.0'
 fi
 
 mkdir project
 cat > project/CMakeLists.txt << CMAKE
 cmake_minimum_required(VERSION 3.20)
 project(stranger C)
-find_package(kvant_cuda 1.11 REQUIRED)
+find_package(kvant_cuda 1.0 REQUIRED)
 add_executable(by_cmake "$source/first_program.c")
 target_link_libraries(by_cmake PRIVATE kvant::kvant_cuda)
 CMAKE

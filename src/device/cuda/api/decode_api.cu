@@ -62,7 +62,8 @@ Reason read_shape(const kvant_decode_shape* from, Shape* shape) {
       {{shape->n_seqs > 0, "shape.n_seqs must be at least 1"},
        {shape->score_softcap >= 0, "shape.score_softcap must not be negative"},
        {shape->max_queries >= 0 && shape->max_queries <= kMaxQueries, "shape.max_queries must be 0 to 8"},
-       {shape->group > 0 && shape->group <= kMaxGroup, "shape.group must be 1 to 16"}});
+       {shape->group > 0 && shape->group <= kMaxGroup, "shape.group must be 1 to 16"},
+       {shape->kernels == nullptr, "shape.kernels must be null: the kernels that it names are a CPU's"}});
   shape->max_queries = std::max(shape->max_queries, 1);
   return reason == nullptr ? group_heads(*shape, &shape->groups) : reason;
 }

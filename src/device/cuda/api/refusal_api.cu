@@ -62,4 +62,9 @@ int kvant_version(void) {
   return KVANT_VERSION;
 }
 
+kvant_status kvant_check_version(int version) {
+  const Reason reason = kvant::device::fault_of_version(version);
+  return reason == nullptr ? KVANT_OK : refuse(KVANT_UNSUPPORTED, reason);
+}
+
 }  // extern "C"

@@ -18,33 +18,10 @@ using device::is_aligned;
 using device::is_number_type;
 using device::kNoStruct;
 
-// kFirstSize is the size of the first version of each structure. When a structure gets another member, its
-// size here becomes the offset of that member.
+// kFirstSize is the size that a structure has in version 1.0. When a structure gets another member, its size
+// here becomes the offset of that member.
 template <class T>
 inline constexpr std::size_t kFirstSize = sizeof(T);
-template <>
-inline constexpr std::size_t kFirstSize<kvant_decode_shape> = offsetof(kvant_decode_shape, score_softcap);
-template <>
-inline constexpr std::size_t kFirstSize<kvant_decode_lengths> = offsetof(kvant_decode_lengths, first_tokens);
-template <>
-inline constexpr std::size_t kFirstSize<kvant_decode_layer> = offsetof(kvant_decode_layer, sink_logits);
-template <>
-inline constexpr std::size_t kFirstSize<kvant_correction> = offsetof(kvant_correction, state_page_stride);
-template <>
-inline constexpr std::size_t kFirstSize<kvant_new_rows> = offsetof(kvant_new_rows, type);
-template <>
-inline constexpr std::size_t kFirstSize<kvant_seal_range> = offsetof(kvant_seal_range, page_metrics);
-template <>
-inline constexpr std::size_t kFirstSize<kvant_page_metrics> = offsetof(kvant_page_metrics,
-                                                                       direction_layer_stride);
-template <>
-inline constexpr std::size_t kFirstSize<kvant_transformation> = offsetof(kvant_transformation, source);
-template <>
-inline constexpr std::size_t kFirstSize<kvant_prompt> = offsetof(kvant_prompt, pages);
-template <>
-inline constexpr std::size_t kFirstSize<kvant_dequantization> = offsetof(kvant_dequantization, first_pages);
-template <>
-inline constexpr std::size_t kFirstSize<kvant_step_table> = offsetof(kvant_step_table, pages_of_block);
 
 // Copies a structure and zeroes the members that the caller's version lacks. Returns a reason if the
 // structure is null or smaller than its first version.

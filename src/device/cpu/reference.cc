@@ -10,7 +10,7 @@
 #include "device/caller_structs.h"
 #include "device/cpu/calls.h"
 #include "device/cpu/rows.h"
-#include "device/cpu/tasks.h"
+#include "device/cpu/workers.h"
 
 namespace kvant::device::cpu {
 namespace {
@@ -174,20 +174,10 @@ class DecodeBlocks : public TokenBlocks {
   SideContext sides_[2];
 };
 
-void write_decoded(const kvant_decode_shape& shape, const kvant_decode_layer& layer, int head, Query& query) {
-  const int d = shape.head_dim;
-  if (layer.lse != nullptr)
-    layer.lse[query.row * shape.n_kv_heads * shape.group + query.query_head] = query.lse;
-  if (layer.out_hadamard != 0) rotate_row(query.out.data(), d);
-  scale_row(query.out.data(), d,
-            layer.out_factors == nullptr ? nullptr : layer.out_factors + std::ptrdiff_t{head} * d);
-  write_numbers(query.out.data(), channels_or_all(layer.out_channels, d), layer.out_type,
-                query.row * layer.out_seq_stride + query.query_head * layer.out_head_stride, layer.out);
-}
-
 void attend_sequence(const kvant_decode_shape& shape, const kvant_decode_lengths& lengths,
                      const kvant_decode_layer& layer, int seq, int head) {
   const auto [first, end] = query_rows(shape, lengths, seq);
+  append_new_rows(shape, lengths, layer, seq, head);
   if (first == end) return;
   const DecodeBlocks blocks(shape, lengths, layer, seq, head, end);
   if (blocks.empty()) return;
@@ -195,18 +185,18 @@ void attend_sequence(const kvant_decode_shape& shape, const kvant_decode_lengths
   for (int row = first; row < end; ++row) {
     for (int query_head = head * shape.group; query_head < (head + 1) * shape.group; ++query_head) {
       Query& query = queries.emplace_back();
-      query.q.assign(shape.head_dim, 0.0F);
+      query.q.resize(shape.head_dim);
       query.query_head = query_head;
       query.row = row;
       query.state_seq = seq;
-      read_numbers(layer.q, layer.q_type, row * layer.q_seq_stride + query_head * layer.q_head_stride,
-                   channels_or_all(layer.q_channels, shape.head_dim), query.q.data());
+      read_query(shape, layer, row, query_head, query.q.data());
     }
   }
   attend({shape.head_dim, shape.softmax_scale, shape.score_softcap, shape.sas != 0, layer.correction,
           layer.sink_logits},
          shape.group, blocks, queries);
-  for (Query& query : queries) write_decoded(shape, layer, head, query);
+  for (Query& query : queries)
+    write_output(shape, layer, query.row, query.query_head, query.out.data(), query.lse);
 }
 
 // A prompt's sequence: sealed pages with the protected tokens at their place, then rows.
@@ -323,16 +313,9 @@ constexpr int kRowsTogether = 32;  // queries for which a page is decoded once
 
 }  // namespace
 
-void decode_attention(const kvant_decode_shape& shape, const kvant_decode_lengths& lengths,
-                      const kvant_decode_layer& layer) {
-  if (layer.new_rows != nullptr) append_last(shape, lengths, layer);
-  std::int64_t n_tokens = 0;
-  for (int seq = 0; seq < shape.n_seqs; ++seq) {
-    n_tokens += lengths.sealed_pages == nullptr ? 0 : std::int64_t{kPageTokens} * lengths.sealed_pages[seq];
-    n_tokens += lengths.tail_tokens == nullptr ? 0 : lengths.tail_tokens[seq];
-  }
-  const std::int64_t work = n_tokens * shape.n_kv_heads * shape.head_dim * (2 * shape.group + 4);
-  for_each_task(shape.n_seqs * shape.n_kv_heads, work, [&](int i) {
+void reference_decode_attention(const kvant_decode_shape& shape, const kvant_decode_lengths& lengths,
+                                const kvant_decode_layer& layer) {
+  for_each_task(shape.n_seqs * shape.n_kv_heads, attention_work(shape, lengths), [&](int i) {
     attend_sequence(shape, lengths, layer, i / shape.n_kv_heads, i % shape.n_kv_heads);
   });
 }

@@ -1,0 +1,52 @@
+// Runs the library's work on threads of its own.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+#include "base/team.h"
+
+namespace kvant::device::cpu {
+
+// Runs body(team) on the threads of the library, as many as the process may use, and returns when all are
+// done. `work` counts multiplications: waking threads for a small call would cost more time than they save.
+// The caller works alone if the call is small, or while the threads work for another call. A body throws
+// nothing. The threads sleep between calls. A forked process gets threads of its own.
+void run_on_workers(std::int64_t work, const std::function<void(Team&)>& body);
+
+// TeamWork runs the parts of a call on a team, and remembers if memory was short in one of them.
+class TeamWork {
+ public:
+  // Runs body(i) for each i in [0, n) on one thread of the team each, and then last() on one of them. Each
+  // thread of the team calls it. Nothing more is run once a body has thrown.
+  template <class Body, class Last>
+  void for_each(Team& team, int n, const Body& body, const Last& last) {
+    team.for_each(
+        n, [&](int i) { attempt([&] { body(i); }); }, [&] { attempt(last); });
+  }
+  template <class Body>
+  void for_each(Team& team, int n, const Body& body) {
+    for_each(team, n, body, [] {});
+  }
+  // Throws std::bad_alloc if a body has thrown.
+  void check() const;
+
+ private:
+  template <class Body>
+  void attempt(const Body& body) {
+    if (failed_.load(std::memory_order_relaxed)) return;
+    try {
+      body();
+    } catch (...) {
+      failed_ = true;
+    }
+  }
+
+  std::atomic<bool> failed_{false};
+};
+
+// Runs body(i) for each i in [0, n), and returns when all are done. It throws std::bad_alloc if a body
+// throws.
+void for_each_task(int n, std::int64_t work, const std::function<void(int)>& body);
+
+}  // namespace kvant::device::cpu
