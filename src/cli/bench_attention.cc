@@ -13,6 +13,7 @@
 #include "bench/cache_attention.h"
 #include "bench/ggml_attention.h"
 #include "bench/last_level_cache.h"
+#include "bench/library_attention.h"
 #include "bench/read_bandwidth.h"
 #include "cli/command.h"
 #include "cli/model_options.h"
@@ -28,6 +29,7 @@ struct AttentionOptions {
   AttentionHeads shape;
   std::vector<int> contexts = {4096, 32768, 131072};
   int repeats = 10;
+  bool library = false;
 };
 
 using PlansByContext = std::map<int, std::shared_ptr<const Plan>>;
@@ -83,7 +85,8 @@ Status check_all_memory(const AttentionOptions& options, const std::vector<Recip
   for (const int context : options.contexts) {
     double bytes = 0;
     for (const RecipePlans& recipe : recipes)
-      bytes += static_cast<double>(predicted_cache_bytes(*recipe.plans.at(context), context));
+      bytes += (options.library ? 2.0 : 1.0) *
+               static_cast<double>(predicted_cache_bytes(*recipe.plans.at(context), context));
     for (const GgmlCache& rival : rivals) {
       bytes += ggml_layer_bytes(rival, options.shape, context) * ggml_layers(rival, options.shape, context);
     }
@@ -100,6 +103,15 @@ AttentionEntry entry_of(const RecipePlans& recipe, const ModelOptions& options) 
             if (!backend.ok()) return backend.error();
             auto made = CacheAttention::make(recipe.plans.at(context), std::move(backend).value(), context,
                                              options.n_threads);
+            if (!made.ok()) return made.error();
+            return std::unique_ptr<AttentionContender>(std::move(made).value());
+          }};
+}
+
+AttentionEntry library_entry(const RecipePlans& recipe) {
+  return {"libkvant_cpu:" + recipe.name,
+          [&recipe](int context) -> Result<std::unique_ptr<AttentionContender>> {
+            auto made = LibraryAttention::make(recipe.plans.at(context), context);
             if (!made.ok()) return made.error();
             return std::unique_ptr<AttentionContender>(std::move(made).value());
           }};
@@ -151,8 +163,11 @@ Result<std::vector<AttentionRow>> run_all(const AttentionOptions& options,
                                           const std::vector<RecipePlans>& recipes,
                                           const std::vector<GgmlCache>& rivals) {
   std::vector<AttentionEntry> entries;
-  entries.reserve(recipes.size() + rivals.size());
-  for (const RecipePlans& recipe : recipes) entries.push_back(entry_of(recipe, options.common));
+  entries.reserve(2 * recipes.size() + rivals.size());
+  for (const RecipePlans& recipe : recipes) {
+    entries.push_back(entry_of(recipe, options.common));
+    if (options.library) entries.push_back(library_entry(recipe));
+  }
   for (const GgmlCache& rival : rivals) entries.push_back(ggml_entry(rival, options));
   const int units = attention_bench_units(entries.size(), options.contexts.size(), options.repeats);
   Progress progress("benchmark", units, "runs");
@@ -214,6 +229,7 @@ Command add_bench_attention_command(CLI::App& bench) {
   command->add_option("-r,--repetitions", options->repeats, "runs of which the median is taken")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
+  command->add_flag("--library", options->library, "measure the recipes' formats in libkvant_cpu, too");
   add_recipe_options(*command, options->common, /*many_recipes=*/true);
   return {command, [options] { return bench_attention(*options); }};
 }
