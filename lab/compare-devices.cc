@@ -2,9 +2,10 @@
 // both with weights expanded to F32.
 //
 // The program compares the logits of the text's first 512 tokens, and greedy completions of N tokens for each
-// of the text's first 20 paragraphs. The program prints the relative difference of the logits. For comparison
-// it prints how far the CPU's engine is from itself when its keys change by a rounding of F32. The program
-// also prints every token that the CPU would not have chosen, and by how much.
+// of the text's first 20 paragraphs. The program prints the relative difference of the logits. For
+// comparison, it prints how much the logits of the CPU's engine change when the engine's keys change by a
+// rounding of F32. The program also prints every token that the CPU would not have chosen, with the
+// difference of the logits.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -25,8 +26,8 @@ using namespace kvant;
 namespace {
 
 // Changes each key by about 1e-7 of its size, which is F32's precision. Another order of summation causes
-// changes of this size. The effect of these changes, rounded in the cache, is the smallest difference that
-// two engines with different orders can have.
+// changes of this size. Rounding in the cache enlarges these changes. The effect is the smallest difference
+// that two engines with different orders can have.
 class OtherwiseSummedKeys : public BackendDecorator {
  public:
   using BackendDecorator::BackendDecorator;

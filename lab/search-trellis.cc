@@ -1,14 +1,14 @@
-// Searches for the constants of src/format/trellis_code.h. The best constants have levels that leave the
-// smallest squared error of Gaussian rows on the best path through the trellis. For 3 bits, 20 seconds and
-// random seed 1:
+// Searches for the constants of src/format/trellis_code.h. With the best constants, the best path through the
+// trellis leaves the smallest squared error of Gaussian rows. The commands for 3 bits, 20 seconds and random
+// seed 1 are:
 //
 //   c++ -std=c++20 -O3 -march=native -Isrc lab/search-trellis.cc -o search_trellis
 //   ./search_trellis 3 20 1
 //
-// The search varies the best candidates so far, and sometimes starts from a random one; each candidate is
-// measured on one row. In the end the best candidates are ranked on many rows. The program prints the first
-// of them in the form of kTrellisCodes, with their mean squared errors. A good run finds about .079 at 2
-// bits, .0215 at 3, .0062 at 4 and .0018 at 5.
+// The search varies the best candidates so far, and sometimes starts from a random candidate. Each candidate
+// is measured on one row. In the end the best candidates are ranked on many rows. The program prints the
+// first candidates in the form of kTrellisCodes, with their mean squared errors. A good run finds about .079
+// at 2 bits, .0215 at 3, .0062 at 4 and .0018 at 5.
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -80,8 +80,8 @@ double mean_error(const TrellisCode& code, const std::vector<float>& values, int
   return sum / (static_cast<double>(n_rows) * kRowValues);
 }
 
-// Fits the scale to the candidate's other constants: tries all scales and keeps the best one, with its error
-// on the first n_rows rows.
+// Fits the scale to the candidate's other constants. The function tries all scales and keeps the best scale,
+// with its error on the first n_rows rows.
 template <class Scales>
 void fit_scale(Candidate& candidate, float unit, const Scales& scales, const std::vector<float>& values,
                int n_rows) {

@@ -1,6 +1,6 @@
 // Measures compact coding of session files: the bytes, and the speed in MB of the decoded sequence per
-// second. The speed is given for one thread, for one thread per second of its processor time (which excludes
-// other work), and for two threads. The program prints the best of 2 runs.
+// second. The program gives three speeds: of one thread per second, of one thread per second of its processor
+// time (which excludes other work), and of two threads per second. The program prints the best of 2 runs.
 //
 //   cmake --preset default -DKVANT_LAB=ON && cmake --build --preset default --target session_coding
 //   build/default/session_coding MODEL RECIPE FILE...       (FILE from kvant run --session FILE)

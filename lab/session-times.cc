@@ -4,8 +4,8 @@
 //   cmake --preset default -DKVANT_LAB=ON && cmake --build --preset default --target session_times
 //   build/default/session_times MODEL [RECIPE [TOKENS]]      kvant-3bit, 100000
 //
-// The program prints the bytes, and the seconds of each part as the best of 3 runs. When the file is read,
-// the system still holds it in memory.
+// The program prints the bytes, and the seconds of each part as the best of 3 runs. When the program reads
+// the file, the system still holds the file in memory.
 #include <unistd.h>
 
 #include <chrono>

@@ -1,6 +1,6 @@
-// Measures caches as they are stored: kvant's compact coding, which shortens a recipe's bytes without loss,
-// and KVTC (arXiv 2511.01815), which is lossy. The figures are bits over the chunks of a text, and for KVTC
-// also the mean KLD, as `kvant eval` defines both.
+// Measures caches in their stored form. kvant's compact coding shortens a recipe's bytes without loss, and
+// KVTC (arXiv 2511.01815) is lossy. The figures are bits over the chunks of a text, and for KVTC also the
+// mean KLD, as `kvant eval` defines both.
 //
 //   cmake --preset default -DKVANT_LAB=ON && cmake --build --preset default --target cold_tiers
 //   build/default/cold_tiers sizes MODEL TEXT CONTEXT CHUNKS JSON RECIPE...
@@ -118,8 +118,8 @@ int write_rows(const char* model, const std::string& path) {
   return 0;
 }
 
-// Computes the mean bits of a recipe's caches in compact coding over the chunks of a text. What coding saves
-// of each quantized page is subtracted from the recipe's own bits.
+// Computes the mean bits of a recipe's caches in compact coding over the chunks of a text. The bits that
+// coding saves in each quantized page are subtracted from the recipe's own bits.
 class CompactBits {
  public:
   CompactBits(const Session& session, const std::string& recipe)
@@ -148,7 +148,7 @@ class CompactBits {
   nlohmann::ordered_json row(const std::string& recipe, int context) const {
     const double token_elements = static_cast<double>(bf16_bytes(plan_->geometry, 1)) / 2;
     const double of_sealed = 8 * saved_bytes_ / (n_sealed_ * token_elements);
-    // The mean share of quantized tokens over the positions of a page.
+    // `share` is the mean share of quantized tokens over the positions of a page.
     double share = 0;
     for (int n = context - kPageTokens + 1; n <= context; ++n)
       share += static_cast<double>(n / kPageTokens * kPageTokens) / n / kPageTokens;
@@ -167,7 +167,7 @@ class CompactBits {
   std::shared_ptr<const SequenceCoder> coder_;
   std::int64_t predictor_bytes_ = 0;
   CacheBits hot_bits_;
-  // n_sealed_ counts tokens, the others count bytes.
+  // n_sealed_ counts tokens, and the other members count bytes.
   double hot_bytes_ = 0, saved_bytes_ = 0, n_sealed_ = 0;
 };
 

@@ -14,7 +14,7 @@ constexpr int kFloatBits = 8;
 constexpr int kParameterBits = 32;
 constexpr float kE4m3Max = 448;
 
-// Holds a number of E4M3 as a whole number of units 2^unit. E4M3 has 4 bits of exponent, the smallest being
+// Holds an E4M3 number as a whole number of units 2^unit. E4M3 has 4 bits of exponent, the smallest being
 // 2^-6, and 3 bits of mantissa.
 struct E4m3 {
   int number, unit;
@@ -24,7 +24,7 @@ struct E4m3 {
 };
 constexpr int kE4m3Symbols = 15 * 32;
 
-// |x| must be at most 448.
+// |x| must not exceed 448.
 E4m3 nearest_e4m3(float x) {
   int exponent = 0;
   std::frexp(x, &exponent);
@@ -34,8 +34,8 @@ E4m3 nearest_e4m3(float x) {
   return nearest;
 }
 
-// Removes a whole number from the front of `text`, and returns the number. Returns -1 if `text` does not
-// begin with one.
+// Removes an integer from the front of `text`, and returns the integer. Returns -1 if `text` does not begin
+// with an integer.
 int take_whole(std::string_view& text) {
   int value = 0;
   std::size_t digits = 0;

@@ -1,10 +1,10 @@
 // Codes the principal components of a token as KVTC does (arXiv 2511.01815). Neighbouring components form a
-// group with its own shift and scale in f16, and with 2, 4 or 8 bits per value. An entropy coder follows, of
-// which only the ideal size is computed.
+// group with its own shift and scale in f16, and with 2, 4 or 8 bits per value. An entropy coder follows, but
+// the code computes only the coder's ideal size.
 //
-// With 2 and 4 bits, values become whole numbers: the shift is the group's smallest value, the scale its
-// range over 2^bits - 1. With 8 bits, values become E4M3, as in the paper. The shift is the middle of the
-// group's range, the scale half of the range over 448.
+// With 2 and 4 bits, values become integers. The shift is the group's smallest value, and the scale is the
+// group's range divided by 2^bits - 1. With 8 bits, values become E4M3, as in the paper. The shift is the
+// middle of the group's range, and the scale is half of the range divided by 448.
 #pragma once
 
 #include <array>
@@ -19,12 +19,12 @@ namespace kvant {
 
 struct ComponentGroup {
   int size = 0;  // components
-  // Bits of a value: 2, 4 or 8, or 0 for components that become zero and have no parameters.
+  // Each value has 2, 4 or 8 bits. Components with 0 bits become zero and have no parameters.
   int bits = 0;
 };
 
-// Parses groups such as "2x8 64x4 256x2", sizes times bits in the order of components. Returns an error for
-// any other text.
+// Parses groups such as "2x8 64x4 256x2". Each group is written as its size times its bits, in the order of
+// components. Returns an error for any other text.
 Result<std::vector<ComponentGroup>> parse_component_groups(const std::string& text);
 
 // Counts how often each symbol of one component or parameter occurs.
@@ -33,7 +33,7 @@ class SymbolCounts {
   explicit SymbolCounts(int n_symbols) : counts_(n_symbols) {}
   void add(unsigned symbol) { ++counts_[symbol]; }
   // Returns the bits of all symbols under an ideal entropy coder. The coder knows how often each symbol
-  // occurs, and nothing about neighbouring symbols.
+  // occurs, but nothing about neighbouring symbols.
   double ideal_bits() const;
 
  private:
@@ -48,8 +48,8 @@ class ComponentCoder {
   // Returns the bits of a token before entropy coding, including parameters.
   int plain_bits() const { return plain_bits_; }
 
-  // Replaces x [n_components] by what decoding would return, and counts the symbols. All values must be
-  // finite.
+  // Replaces x [n_components] by the result of coding and decoding, and counts the symbols. All values must
+  // be finite.
   void code(float* x);
   // Returns the ideal bits of all symbols so far. Each component, and each byte of a parameter, has its own
   // coder.

@@ -37,8 +37,8 @@ TEST(ComponentCoder, CountsPlainBitsWithParameters) {
   EXPECT_EQ(coder.plain_bits(), 8 + 32 + 64 + 32 + 128 + 32);
 }
 
-// With 2 and 4 bits, each value must become the nearest of 2^bits numbers that are spread evenly over its
-// group's range.
+// With 2 and 4 bits, each value must become the nearest of 2^bits numbers that are spread evenly over the
+// range of the value's group.
 TEST(ComponentCoder, GivesTheNearestOfEvenlySpreadNumbers) {
   for (const int bits : {2, 4}) {
     ComponentCoder coder({{16, bits}, {4, 0}, {48, bits}});
@@ -54,7 +54,7 @@ TEST(ComponentCoder, GivesTheNearestOfEvenlySpreadNumbers) {
           if (const double at = *least + code * step;
               std::abs(at - values[i]) < std::abs(nearest - values[i]))
             nearest = at;
-        // The parameters are rounded to f16.
+        // The tolerance covers the rounding of the parameters to f16.
         EXPECT_NEAR(coded[i], nearest, 0.003 * (*most - *least)) << i;
       }
     }
@@ -62,8 +62,7 @@ TEST(ComponentCoder, GivesTheNearestOfEvenlySpreadNumbers) {
   }
 }
 
-// With 8 bits, each value must become the nearest number of E4M3. The test lists all these numbers one by
-// one.
+// With 8 bits, each value must become the nearest number of E4M3. The test enumerates all these numbers.
 TEST(ComponentCoder, GivesTheNearestNumberOfE4m3) {
   std::vector<double> numbers;
   for (int exponent = 0; exponent < 16; ++exponent)

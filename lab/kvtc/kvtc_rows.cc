@@ -52,7 +52,7 @@ void KvtcRows::for_each_head(std::span<Byte> sequence, int page, Side side, Rows
   const PageLayout layout(*plan_, run.layers);
   Byte* entry = sequence.data() + run.first + run.entry_bytes * static_cast<std::size_t>(page);
   const Geometry& g = plan_->geometry;
-  int first = 0;  // first channel of the head in a row
+  int first = 0;  // the head's first channel in a row
   for (int layer = 0; layer < g.n_layers; ++layer) {
     const int d = g.dim(layer);
     for (int h = 0; h < g.kv_heads(layer); ++h, first += d) {

@@ -77,7 +77,7 @@ class KvtcSource : public LogitSource {
   // The sink is not coded, because attention reads the sink from its own page.
   static int first_coded(int page) { return page == 0 ? kSink : 0; }
 
-  // Codes the pages that were sealed since the last call. All layers have sealed them by now.
+  // Codes the pages that were sealed since the last call. All layers have already sealed these pages.
   Status code_sealed_pages() {
     auto sequence = cache_.export_sequence(sequence_);
     if (!sequence.ok()) return sequence.error();

@@ -72,8 +72,8 @@ TEST_F(KvtcCache, PredictsAsABf16CacheWhereNothingIsLost) {
   EXPECT_LT(std::sqrt(errors / squares), 0.01);
 }
 
-// A group of 0 bits stores nothing, so decoding returns zeros. Queries see zeros in place of whole pages that
-// end 128 tokens or more before themselves.
+// A group of 0 bits stores nothing, so decoding returns zeros. Queries must read zeros in place of whole
+// pages that end at least 128 tokens before the queries.
 TEST_F(KvtcCache, QueriesSeeWhatDecodingGivesOfPagesBehindTheWindow) {
   const auto directions = unturned(width());
   const std::vector<ComponentGroup> nothing = {{width(), 0}};
@@ -86,7 +86,8 @@ TEST_F(KvtcCache, QueriesSeeWhatDecodingGivesOfPagesBehindTheWindow) {
   };
   for (const int token : {200, 230, 255}) EXPECT_FALSE(unlike(token)) << token;
   for (const int token : {256, 300, 499}) EXPECT_TRUE(unlike(token)) << token;
-  // At 500 tokens, 3 pages of 128 are sealed and at most 2 of them lie before the window. The sink is exact.
+  // At 500 tokens, 3 pages of 128 tokens are sealed, and at most 2 of these pages lie before the window. The
+  // sink is exact.
   double bits = 0;
   for (int n = kTokens - 127; n <= kTokens; ++n) bits += 16.0 * (n - ((n - 128) / 128 * 128 - 4)) / n / 128;
   EXPECT_EQ(source->bits().sealed, 0);

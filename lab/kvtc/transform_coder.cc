@@ -11,7 +11,7 @@
 namespace kvant {
 namespace {
 
-// Calls work(first, n) for equal parts of [0, n_rows), each in its own thread.
+// Calls work(first, n) for equal parts of [0, n_rows). Each part has its own thread.
 void in_parts(int n_rows, int n_threads, const std::function<void(int, int)>& work) {
   std::vector<std::thread> threads;
   for (int i = 0; i < n_threads; ++i) {

@@ -20,8 +20,8 @@ struct PrincipalDirections {
   std::vector<float> directions;
 };
 
-// Reads a file of F32 numbers: the mean and directions of K, then those of V. Returns an error if the file
-// cannot be read or has another size.
+// Reads a file of F32 numbers. The mean and the directions of K come first, then the mean and the directions
+// of V. Returns an error if the file cannot be read or has another size.
 Result<std::array<PrincipalDirections, 2>> read_principal_directions(const std::string& path, int width);
 
 class TransformCoder {
@@ -33,11 +33,11 @@ class TransformCoder {
   int width() const { return static_cast<int>(learned_.mean.size()); }
   ComponentCoder& components() { return components_; }
   const ComponentCoder& components() const { return components_; }
-  // Returns how many constants decoding needs in addition to symbols: the mean, and the directions of coded
-  // components.
+  // Returns how many constants decoding needs besides symbols. These are the mean, and the directions of
+  // coded components.
   std::size_t n_constants() const { return learned_.mean.size() * (1 + components_.n_components()); }
 
-  // Replaces rows [n, width] by what decoding would return. The threads share the products.
+  // Replaces rows [n, width] by the result of coding and decoding. The threads share the products.
   void code(MatrixView<float> rows, int n_threads);
 
  private:

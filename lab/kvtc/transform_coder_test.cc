@@ -35,8 +35,7 @@ std::vector<float> normal_rows(int n, int width) {
   return rows;
 }
 
-// Compares with sums that are written out: components, coded by another coder with equal groups, and
-// projected back.
+// Compares with explicit sums: components, coded by another coder with equal groups, and projected back.
 TEST(TransformCoder, CodesWhatPrincipalDirectionsMakeOfRows) {
   constexpr int kWidth = 24, kRows = 7, kComponents = 20;
   const PrincipalDirections learned = turned_pairs(kWidth);

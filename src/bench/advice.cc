@@ -24,8 +24,8 @@ double least_divergence(const std::vector<AdviceRow>& rows) {
   return least;
 }
 
-// Sorts candidates for the recommendation first, then other rows that fit, then the rest. Each group is
-// sorted by divergence, then by size.
+// Sorts candidates for the recommendation first, then other rows that fit, then rows that do not fit. Each
+// group is sorted by divergence, then by size.
 bool before(const AdviceRow& a, const AdviceRow& b) {
   if (a.fits != b.fits) return a.fits;
   if (a.measured != b.measured) return a.measured;

@@ -1,5 +1,5 @@
-// Advises which of several caches to use, from figures that were measured for each cache. The advice weighs
-// the divergence from the unquantized cache against decode speed.
+// Recommends one of several caches, from figures that were measured for each cache. The advice weighs the
+// divergence from the unquantized cache against decode speed.
 #pragma once
 
 #include <cstdint>
@@ -21,10 +21,10 @@ struct AdviceRow {
   double decode_tps = 0;  // tokens per second
   // Says why the cache was not measured.
   std::string note;
-  // The figures hold only under this condition, for example "in the place of kvant-4bit, ...". Empty means no
-  // condition.
+  // The figures hold only under this condition, for example "in the place of kvant-4bit, ...". An empty
+  // string means no condition.
   std::string caveat;
-  // Names the recipe that was asked for, which differs from `recipe` if the uncalibrated recipe is used.
+  // Names the requested recipe, which differs from `recipe` if the uncalibrated recipe is used.
   std::string asked;
 };
 
@@ -37,9 +37,9 @@ struct Advice {
   std::string why;
 };
 
-// Chooses among good rows, which fit, were measured, and have a small divergence. Small means at most 0.005
-// nats, or twice the smallest divergence. Of the good rows with at least 0.9 times the speed of the fastest
-// good row, advise() recommends the row with the smallest divergence.
+// Chooses among good rows, which fit, were measured, and have a small divergence. A divergence is small if it
+// is at most 0.005 nats or at most twice the smallest divergence. Of the good rows with at least 0.9 times
+// the speed of the fastest good row, advise() recommends the row with the smallest divergence.
 Advice advise(std::vector<AdviceRow> rows);
 
 }  // namespace kvant

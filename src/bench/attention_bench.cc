@@ -22,7 +22,7 @@ Result<Contenders> make_all(std::span<const AttentionEntry> entries, int context
   return contenders;
 }
 
-// Returns seconds, [contender][round].
+// Returns the seconds of each run, [contender][round].
 Result<std::vector<std::vector<double>>> run_rounds(const Contenders& contenders, int n_rounds,
                                                     const std::function<void(int)>& advance) {
   std::vector<std::vector<double>> seconds(contenders.size());

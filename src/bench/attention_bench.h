@@ -36,16 +36,16 @@ inline double read_speed(const AttentionRow& row) {
 
 // Makes all contenders at each context, runs each contender once without timing, and then runs all of them
 // `repeats` times in turn. Rows are ordered by context, then by entry. advance(1) is called
-// attention_bench_units() times in all.
+// attention_bench_units() times in total.
 Result<std::vector<AttentionRow>> run_attention_bench(std::span<const AttentionEntry> entries,
                                                       std::span<const int> contexts, int repeats,
                                                       const std::function<void(int)>& advance);
 int attention_bench_units(std::size_t n_entries, std::size_t n_contexts, int repeats);
 
-// Says whether a row belongs to ggml, the rival of kvant.
+// Returns whether a row belongs to ggml, the rival of kvant.
 bool is_rival(const AttentionRow& row);
-// Returns the fastest rival at the context of `row` whose cache stores at least as many bits, which may be
-// `row` itself. Returns null if there is none.
+// Returns the fastest rival whose cache stores at least as many bits, at the context of `row`. The rival may
+// be `row` itself. Returns null if there is none.
 const AttentionRow* fastest_rival(std::span<const AttentionRow> rows, const AttentionRow& row);
 
 }  // namespace kvant

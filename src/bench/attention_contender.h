@@ -1,7 +1,6 @@
 // Defines AttentionContender, a row of the attention benchmark: kvant with a recipe, or ggml with a cache
-// type. A contender attends over the caches of several layers one after another, as a model's decode step
-// does. Each layer's bytes therefore come from memory, even if the processor's caches could hold one layer
-// between runs.
+// type. A contender attends over the caches of several layers in turn, as a model's decode step does. Each
+// layer's bytes therefore come from memory, even if the processor's caches could hold one layer between runs.
 #pragma once
 
 #include <cstdint>
@@ -24,31 +23,30 @@ Status check_shape(const AttentionHeads& shape);
 // Holds the values that one layer of a contender attends over.
 struct AttentionValues {
   std::vector<float> q;  // query of the new token, [n_heads * head_dim]
-  // Rows of one page, [kPageTokens, n_kv_heads * head_dim], serve for all tokens by repetition.
+  // The rows of one page, [kPageTokens, n_kv_heads * head_dim], are repeated for all tokens.
   std::vector<float> k, v;
 };
 
-// Returns independent, normally distributed values. Scores are then normally distributed as well and the
+// Returns independent, normally distributed values. Scores are then normally distributed, too, and the
 // softmax is flat, so no kernel can gain by skipping values.
 AttentionValues random_attention_values(const AttentionHeads& shape, std::uint64_t seed);
 
 class AttentionContender {
  public:
   virtual ~AttentionContender() = default;
-  // Attends with one new token over all layers, one after another, and forgets the token. Returns the seconds
-  // per layer.
+  // Attends with one new token over all layers in turn, and forgets the token. Returns the seconds per layer.
   virtual Result<double> layer_seconds() = 0;
   // Returns how many bytes of cache layer_seconds() reads per layer.
   virtual double layer_bytes() const = 0;
   // Returns the cache's bits per number of K and V.
   virtual double bits() const = 0;
   virtual int n_layers() const = 0;
-  // Returns the names of the kernels that run, each once, such as "reference" and "ggml".
+  // Returns the names of the kernels that run, such as "reference" and "ggml". Each name occurs once.
   virtual std::vector<std::string> kernels() const = 0;
 };
 
-// Returns how many layers of layer_bytes fill working_set bytes. The result is at least `least`, and
-// otherwise at most 64, which deep models have.
+// Returns how many layers with layer_bytes bytes each fill working_set bytes. The result is at least `least`,
+// and otherwise at most 64, the depth of deep models.
 int rotation_layers(double layer_bytes, std::int64_t working_set, int least);
 
 }  // namespace kvant

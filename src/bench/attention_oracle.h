@@ -1,6 +1,5 @@
-// Computes the attention of one query in double precision, straight from its definition, as the expected
-// result of tests. The inputs must be the values that the cache stores, so that only the arithmetic of
-// attention differs.
+// Computes the attention of one query in double precision from its definition, as the expected result of
+// tests. The inputs must be the values that the cache stores. Only the arithmetic of attention then differs.
 #pragma once
 
 #include <algorithm>

@@ -86,7 +86,8 @@ Result<double> CacheAttention::layer_seconds() {
                        {output_.data(), 1, q_size}};
   double seconds = 0;
   run_team(n_threads_, [&](Team& team) {
-    // Every thread has started after this barrier, so starting threads is not timed.
+    // Every thread has started after this barrier, so the measured time does not include the start of
+    // threads.
     team.barrier();
     const auto start = Clock::now();
     for (int layer = 0; layer < g.n_layers; ++layer) backend_->run_layer(**step, layer, rows, team);

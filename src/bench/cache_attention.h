@@ -14,13 +14,13 @@ namespace kvant {
 // Resolves `recipe` for a model of this shape. The model has as many layers as fill working_set bytes at
 // `context` tokens, but at least the layers that the recipe names. Constants that calibration would make are
 // synthetic. Bits that calibration would allocate to layers and heads are spread evenly. `order` must be the
-// page order that the backend reads fast.
+// page order that is fastest for the backend.
 Result<std::shared_ptr<const Plan>> plan_without_model(const Recipe& recipe, const AttentionHeads& shape,
                                                        int context, std::int64_t working_set,
                                                        PageOrder order);
 
-// Times what a decode step does in each layer: transform, append, attend. The step is opened and closed once
-// for all layers, outside the timed part.
+// Times the work of a decode step in each layer: transform, append, attend. The step is opened and closed
+// once for all layers, outside the timed part.
 class CacheAttention final : public AttentionContender {
  public:
   // Returns an error if memory is short.
@@ -35,7 +35,7 @@ class CacheAttention final : public AttentionContender {
   std::vector<std::string> kernels() const override;
 
   const HeadState& head(int layer, int kv_head) const { return cache_.head(sequence_, layer, kv_head); }
-  // Returns the new token's rows.
+  // Returns the rows of the new token.
   const AttentionValues& values() const { return values_; }
   // Returns the output of the last layer, [n_heads * head_dim].
   std::span<const float> output() const { return output_; }

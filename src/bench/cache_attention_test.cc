@@ -28,7 +28,7 @@ std::unique_ptr<CacheAttention> contender(const std::shared_ptr<const Plan>& pla
   return std::move(made).value();
 }
 
-// Adds the rows of one side of a page, without the tokens that attention does not see.
+// Adds the rows of one side of a page, without the tokens that are hidden from attention.
 void add_rows(const PageView& page, const PageSide& side, testing::Rows& rows) {
   const int d = side.context->head_dim;
   std::vector<float> values(static_cast<std::size_t>(page.n_tokens) * d);

@@ -1,5 +1,5 @@
 // Defines Contender, a row of the engine benchmark: kvant with a recipe, or llama.cpp with a cache type.
-// engine_contender.cc and llama_contender.cc implement the two.
+// engine_contender.cc and llama_contender.cc implement the two kinds.
 #pragma once
 
 #include <algorithm>
@@ -13,9 +13,9 @@
 
 namespace kvant {
 
-// Says whether a rival's cache stores at least as many bits as a cache of `bits`, so that their speeds may be
-// compared. The tolerance of a hundredth allows for free slots of a tail. Caches of more than 16 bits count
-// as unquantized and are compared with unquantized ones.
+// Returns whether a rival's cache stores at least as many bits as a cache of `bits`. The two speeds may then
+// be compared. The tolerance of a hundredth allows for free slots of a tail. Caches of more than 16 bits
+// count as unquantized and are compared with unquantized caches.
 inline bool stores_as_many_bits(double rival_bits, double bits) {
   constexpr double kUnquantizedBits = 16;
   return rival_bits * 1.01 >= std::min(bits, kUnquantizedBits);
@@ -25,7 +25,7 @@ class Contender {
  public:
   virtual ~Contender() = default;
   virtual const std::string& name() const = 0;
-  // Returns the name that was asked for, which differs from name() if the uncalibrated recipe is used.
+  // Returns the requested name, which differs from name() if the uncalibrated recipe is used.
   virtual std::string asked() const { return name(); }
   // Returns the cache's bits per number of K and V at the depth that was filled last, or 0 at depth 0.
   virtual double bits() const = 0;
@@ -34,14 +34,14 @@ class Contender {
   // Runs a prompt of n tokens after the filled tokens of one sequence, then forgets the prompt. Returns
   // seconds.
   virtual Result<double> prompt_seconds(int n) = 0;
-  // Generates n tokens of each sequence one by one after the filled tokens, then forgets the generated
+  // Generates n tokens of each sequence in single steps after the filled tokens, then forgets the generated
   // tokens. Returns the seconds of each step. One untimed step comes first, because the first step after a
   // prompt also seals the end of the prompt.
   virtual Result<std::vector<double>> token_seconds(int n) = 0;
 };
 
 // Holds the tokens that fill the contenders' caches and that are run afterwards. Null means synthetic
-// contents and arbitrary tokens. A text affects speed only by what kernels can skip (Sparse V).
+// contents and arbitrary tokens. A text affects speed only if kernels can skip values (Sparse V).
 using BenchText = std::shared_ptr<const std::vector<std::int32_t>>;
 
 // Holds options that all contenders of a run share.
@@ -59,7 +59,7 @@ inline std::int32_t bench_token(const BenchText& text, int depth, int i, int n_v
   return text == nullptr ? (i * 7919 + 11) % n_vocab : (*text)[(depth + i) % text->size()];
 }
 
-// Calls run(i) for tokens 1 to n and returns the seconds of each call.
+// Calls run(i) for each i in [1, n], and returns the seconds of each call.
 template <class Run>
 Result<std::vector<double>> time_tokens(int n, const Run& run) {
   using Clock = std::chrono::steady_clock;
@@ -86,9 +86,9 @@ class LlamaModelFile;
 // Loads a GGUF file as it is. All of the model runs on `device`, or on the CPU if `device` is null.
 Result<std::shared_ptr<LlamaModelFile>> open_llama_model(const std::string& path, const Geometry& geometry,
                                                          const ComputeDevice* device = nullptr);
-// Makes the contender of llama.cpp. The name says the cache types and the graph, for example
-// "llama.cpp:f16-plain". Each sequence has room for max_depth tokens, and for max_new more in prompts and
-// generations.
+// Makes the contender of llama.cpp. The name gives the cache types and the graph, for example
+// "llama.cpp:f16-plain". Each sequence has room for max_depth tokens, and for max_new more tokens in prompts
+// and generations.
 Result<std::unique_ptr<Contender>> make_llama_contender(const std::string& name,
                                                         std::shared_ptr<LlamaModelFile> model, int max_depth,
                                                         int max_new, int n_threads,

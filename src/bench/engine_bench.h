@@ -26,18 +26,18 @@ struct BenchOptions {
 struct BenchRow {
   std::string name;
   int depth = 0;
-  double bits = 0;        // as Contender::bits()
+  double bits = 0;        // Contender::bits()
   double prompt_tps = 0;  // tokens per second, or 0 if not timed
   double decode_tps = 0;  // tokens per second of all sequences together
   // Summarizes the seconds of single steps over all runs: median, 99th percentile and maximum. A page is
-  // sealed at every 128th token, which the percentile therefore excludes and the maximum includes.
+  // sealed at every 128th token. The percentile therefore excludes such steps, and the maximum includes them.
   double token_p50 = 0, token_p99 = 0, token_max = 0;
-  std::string asked;  // as Contender::asked()
+  std::string asked;  // Contender::asked()
 };
 
 // Selects the rate that is compared: BenchRow::prompt_tps or BenchRow::decode_tps.
 using Rate = double BenchRow::*;
-// Says whether a row belongs to llama.cpp, the rival of kvant.
+// Returns whether a row belongs to llama.cpp, the rival of kvant.
 bool is_rival(const BenchRow& row);
 // Returns the row with which a row's rate is compared: the fastest rival at the row's depth whose cache
 // stores at least as many bits. The rival may be the row itself, and is null if no rival stores enough bits.

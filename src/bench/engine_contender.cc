@@ -68,7 +68,7 @@ class EngineContender : public Contender {
 
  private:
   int depth() const { return cache_.length(filled_[0]); }
-  // Returns token i of the tokens after the filled ones.
+  // Returns token i of the tokens that follow the filled tokens.
   std::int32_t token(int i) const { return bench_token(options_.text, depth(), i, engine_.n_vocab()); }
   static double seconds_since(Clock::time_point start) {
     return std::chrono::duration<double>(Clock::now() - start).count();

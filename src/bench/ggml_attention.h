@@ -1,5 +1,5 @@
 // Defines the rival in the attention benchmark: ggml with its own cache types, with and without flash
-// attention. The graphs are as in llama.cpp, so the times hold for llama.cpp too.
+// attention. The graphs equal those of llama.cpp, so the times hold for llama.cpp, too.
 #pragma once
 
 #include <memory>
@@ -17,7 +17,7 @@ struct ggml_threadpool;
 
 namespace kvant {
 
-// Describes a cache of llama.cpp: the types of K and V, and which of the two attention graphs is used. With a
+// Describes a cache of llama.cpp: the types of K and V, and the attention graph (one of two). With a
 // quantized V, llama.cpp requires flash attention.
 struct GgmlCache {
   const char* name;  // name of the row, after "ggml:"
@@ -31,12 +31,13 @@ inline constexpr GgmlCache kGgmlCaches[] = {
     {"q4_0", "q4_0", "q4_0", true}, {"q4_0-f16-plain", "q4_0", "f16", false},
 };
 
-// Says whether ggml can store heads of this size in both types, whose block sizes must divide head_dim.
+// Returns whether ggml can store heads of this size in both types. The types' block sizes must divide
+// head_dim.
 bool ggml_stores(const GgmlCache& cache, int head_dim);
-// Returns how many bytes one layer's K and V have.
+// Returns the bytes of one layer's K and V.
 double ggml_layer_bytes(const GgmlCache& cache, const AttentionHeads& shape, int context);
 
-// Attends with one token as llama.cpp's decode graph does (build_attn_mha), with F32 accumulation where ggml
+// Attends with one token like llama.cpp's decode graph (build_attn_mha), with F32 accumulation where ggml
 // offers it. K is [context][n_kv_heads][head_dim].
 //
 // With flash attention, V has the shape of K, and the mask is F16. Without flash attention, V is stored

@@ -24,7 +24,7 @@ int number_in(const fs::path& path) {
   return number;
 }
 
-// Returns the bytes of a size such as "32768K", or 0 for anything else.
+// Returns the bytes of a size such as "32768K". Returns 0 for any other text.
 std::int64_t size_in(const fs::path& path) {
   std::int64_t number = 0;
   char unit = 0;
@@ -32,7 +32,8 @@ std::int64_t size_in(const fs::path& path) {
   return unit == 'K' ? number << 10 : unit == 'M' ? number << 20 : 0;
 }
 
-// Maps lists of processors to the bytes of the cache that the processors share, for one level.
+// Describes the caches of one level. A list of processors is mapped to the bytes of the cache that these
+// processors share.
 using Caches = std::map<std::string, std::int64_t>;
 
 // Adds the caches of one processor to the caches of their levels.

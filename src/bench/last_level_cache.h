@@ -7,8 +7,8 @@
 
 namespace kvant {
 
-// Returns the bytes of the last-level caches of all cores together, as Linux reports in
-// /sys/devices/system/cpu. Without a report, returns a guess for a small server.
+// Returns the bytes of the last-level caches of all cores together, as Linux reports them in
+// /sys/devices/system/cpu. Without a report, returns a typical value for a small server.
 std::int64_t last_level_cache_bytes(const std::string& processors = "/sys/devices/system/cpu");
 
 }  // namespace kvant

@@ -120,7 +120,7 @@ class LlamaContender : public Contender {
     llama_synchronize(context_.get());
     return {};
   }
-  // Removes the tokens that were run after the filled ones.
+  // Removes the tokens that were run after the filled tokens.
   Status forget() {
     for (llama_seq_id sequence = 0; sequence < options_.parallel; ++sequence) {
       if (!llama_memory_seq_rm(llama_get_memory(context_.get()), sequence, depth_, -1))

@@ -8,7 +8,8 @@
 
 namespace kvant {
 
-// Returns the middle one of `values`, or the mean of the middle two. Requires at least one value.
+// Returns the median of `values`. For an even number of values, the median is the mean of the middle two.
+// Requires at least one value.
 inline double median(std::vector<double> values) {
   KVANT_CHECK(!values.empty(), "the median of nothing");
   std::sort(values.begin(), values.end());

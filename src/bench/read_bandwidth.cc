@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kPasses = 15;
 
-// The loop is plain, so that the compiler can use the widest available loads.
+// The loop is plain, so the compiler can use the widest available loads.
 KVANT_SIMD_CLONES
 std::uint64_t sum_of(const std::uint64_t* words, std::size_t n) {
   std::uint64_t sum = 0;

@@ -9,7 +9,7 @@
 namespace kvant {
 
 // Returns the bytes per second that n_threads read together in the best of several passes. Each thread reads
-// a part of its own of a buffer of `bytes`. The buffer should be much larger than the processor's caches.
+// a separate part of a buffer of `bytes`. The buffer should be much larger than the processor's caches.
 // Returns an error if there is not enough memory.
 Result<double> measure_read_bandwidth(std::size_t bytes, int n_threads);
 

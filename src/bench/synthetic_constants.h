@@ -10,8 +10,8 @@
 
 namespace kvant {
 
-// Returns stand-in constants, but with random codebooks. With equal centroids all codes would be equal. A
-// kernel would then look up one table entry again and again, which is faster than with real data.
+// Returns stand-in constants, but with random codebooks. With equal centroids, all codes would be equal. A
+// kernel would then look up the same table entry each time, which is faster than with real data.
 std::shared_ptr<const Constants> synthetic_constants(const Recipe& recipe, const Geometry& geometry);
 
 }  // namespace kvant

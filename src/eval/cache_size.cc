@@ -33,8 +33,8 @@ std::int64_t tail_bytes(const Plan& plan, int layer, int n_tokens) {
                  plan.tail->short_page_bytes(plan.geometry.dim(layer), tail_room(n_tokens)));
 }
 
-// observer_bytes() returns the bytes of the open page's observing queries, score_bytes() those of the scores
-// of earlier tokens.
+// observer_bytes() returns the bytes of the open page's observing queries, and score_bytes() returns the
+// bytes of the scores of earlier tokens.
 std::int64_t observer_bytes(const Geometry& g, int layer, int n_tokens) {
   const int n = std::max(n_tokens % kPageTokens - (kPageTokens - kObservers), 0);
   return static_cast<std::int64_t>(n) * g.group(layer) * TokenScores::observer_bytes(g.dim(layer));
@@ -139,7 +139,7 @@ std::vector<std::int64_t> cache_bytes_by_layer(const Plan& plan, int n_tokens) {
 CacheBits mean_bits(const Plan& plan, int context) {
   CacheBits sum;
   const int first = std::max(0, context - kPageTokens) + 1;
-  // Counts the lengths at which at least one page is sealed, because the other lengths have no sealed bits.
+  // Counts the lengths at which at least one page is sealed, because shorter sequences have no sealed bits.
   int n_sealed = 0;
   for (int n = first; n <= context; ++n) {
     const CacheBytes bytes = predicted_bytes(plan, n);
@@ -152,7 +152,8 @@ CacheBits mean_bits(const Plan& plan, int context) {
 }
 
 // If as many pages are sealed as predicted, any other difference comes from the tokens that the text
-// selected. Otherwise the prediction stands: a prompt in one block, for example, has not sealed anything yet.
+// selected. Otherwise, the result is the prediction. For example, a prompt in one block has not sealed
+// anything yet.
 CacheBits mean_bits(const Plan& plan, int context, const CacheBytes& measured) {
   CacheBits bits = mean_bits(plan, context);
   const CacheBytes predicted = predicted_bytes(plan, context);
@@ -167,7 +168,7 @@ std::int64_t largest_cache_bytes(const PlacedPlan& placed, int n_tokens, int ste
   return largest_batch_bytes(placed, n_tokens, {.n_seqs = 1, .step_tokens = step_tokens});
 }
 
-// The loop covers only the last page of the growth, because no shorter sequence needs more memory.
+// The loop covers only the last page of the growth, because shorter sequences need less memory.
 std::int64_t largest_batch_bytes(const PlacedPlan& placed, int n_tokens, const Batch& batch) {
   const Plan& plan = *placed;
   const std::int64_t states = batch.n_seqs * kRecurrentStates * plan.geometry.recurrent_bytes();

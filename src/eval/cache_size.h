@@ -1,6 +1,6 @@
 // Predicts the bytes of a cache at a given length before the cache exists. Users plan memory with these
-// figures, and tables show them as bits per value. Every function computes from the plan alone, so no model
-// has to run.
+// figures, and tables show the figures as bits per value. The functions need only the plan, so no model has
+// to run.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace kvant {
 
 // Counts the tokens of one (layer, KV head) that the cache keeps apart because they receive much attention.
 struct Selection {
-  // Includes the sink.
+  // The number includes the sink.
   int protected_tokens = 0;
   // Counts the sealed pages in which at least one token is masked.
   int masked_pages = 0;
@@ -23,9 +23,9 @@ struct Selection {
 Selection largest_selection(const Plan& plan, int layer, int n_tokens);
 
 // Returns the bytes of one (layer, KV head) of a sequence of n_tokens >= 0, whose last 128 tokens or more
-// were decoded one by one. The result covers pages, pages encoded ahead, the tail, protected pages, lists,
-// scores, observing queries and the sums of a correction, but no checkpoint. The result is exact with one
-// exception: pages that eviction would free still count.
+// were decoded in single steps. The result covers pages, pages encoded ahead, the tail, protected pages,
+// lists, scores, observing queries and the sums of a correction, but no checkpoint. The result is exact,
+// except that pages that eviction would free still count.
 CacheBytes predicted_head_bytes(const Plan& plan, int layer, int kv_head, int n_tokens,
                                 const Selection& selection);
 // predicted_bytes(), predicted_cache_bytes() and cache_bytes_by_layer() return the bytes of all heads with
@@ -36,15 +36,16 @@ std::vector<std::int64_t> cache_bytes_by_layer(const Plan& plan, int n_tokens);
 
 // Holds the bits per value of K and V together.
 struct CacheBits {
-  // Covers pages, their parameters, masks and protected pages except the sink's. The value is NaN if no page
-  // is sealed.
+  // This covers pages, their parameters, masks and protected pages except the sink's. The value is NaN if no
+  // page is sealed.
   double sealed = 0;
-  // Adds the tail, the window and the sink to `sealed`.
+  // This adds the tail, the window and the sink to `sealed`.
   double all = 0;
 };
-// Returns the bits that tables show: the mean of bytes(n) * 8 / elements(n) over the lengths n in (context -
-// 128, context]. The mean covers every position of a page, because the tail grows from nothing to a page and
-// is then sealed. `sealed` averages only over lengths with sealed pages. `context` must be positive.
+// Returns the bits that tables show, which are the mean of bytes(n) * 8 / elements(n) over the lengths n in
+// (context - 128, context]. The mean covers every position of a page, because the tail grows from nothing to
+// a page and is then sealed. `sealed` averages only over lengths with sealed pages. `context` must be
+// positive.
 CacheBits mean_bits(const Plan& plan, int context);
 // Returns the mean bits of a sequence that was measured at `context`. The number of tokens that the text
 // selected is taken from `measured` and used for all lengths.

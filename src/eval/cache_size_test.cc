@@ -47,7 +47,7 @@ class EveryProductRecipe : public ::testing::TestWithParam<std::string> {};
 
 INSTANTIATE_TEST_SUITE_P(Recipes, EveryProductRecipe, ::testing::ValuesIn(testing::product_recipes()));
 
-// The prediction must be exact at each position of a page while a sequence grows token by token.
+// The prediction must be exact at each position of a page while a sequence grows one token at a time.
 TEST_P(EveryProductRecipe, TakesTheBytesThatArePredicted) {
   const auto plan = plan_for(GetParam(), testing::small_geometry(/*head_dim=*/32, 2, /*n_kv_heads=*/1));
   const auto backend = make_reference_backend();
@@ -65,7 +65,7 @@ TEST_P(EveryProductRecipe, TakesTheBytesThatArePredicted) {
     if (HasFailure()) return;
   }
   // mean_bits() and the cache's bytes both count the tokens that are selected at length 512. At this short
-  // context a single protected page is visible on average, hence the slack.
+  // context, a single protected page affects the average, so recipes that protect tokens get a slack.
   const double slack = plan->recipe.protect > 0 ? 0.1 * bits : 1e-9;
   EXPECT_NEAR(mean_bits(*plan, 512, cache.bytes(s)).all, bits, slack);
   if (plan->recipe.protect == 0) {
@@ -106,7 +106,7 @@ TEST(PredictedBytes, ASlidingWindowStopsTheirGrowth) {
 }
 
 // Layers without attention keep one state from before a step, one from after the step and one of a
-// checkpoint. Bits per value count only what attention reads, so they must not change.
+// checkpoint. Bits per value count only what attention reads, so the bits must not change.
 TEST(LargestCacheBytes, CountThreeRecurrentStates) {
   Geometry geometry = testing::small_geometry();
   const auto plain = plan_for("k=ch4g128,v=tok4g128", geometry);
@@ -160,7 +160,7 @@ TEST(MeanBits, AverageOverThePositionsOfAPage) {
   EXPECT_NEAR(mean_bits(*plan, 256).all, sum / 128, 1e-9);
   EXPECT_NEAR(mean_bits(*plan, 256).sealed, 4.375, 1e-9);
   EXPECT_EQ(mean_cache_bytes(*plan, 256), std::llround(sum / 128 * 2 * 2 * 2 * 64 * 256 / 8));
-  // The largest size on the way occurs at 255 tokens, because 127 tail tokens take the space of 128.
+  // The largest size during growth occurs at 255 tokens, because 127 tail tokens take the space of 128.
   EXPECT_EQ(largest_cache_bytes(plan, 256), 2 * 2 * 2 * 64 * (128 * 35 / 8 + 128 * 16) / 8);
 }
 

@@ -14,15 +14,15 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Describes one figure of a row, and which fields of the row tell its noise.
+// Describes one figure of a row, and the fields that give the figure's noise.
 struct FigureKind {
   const char* name;
   bool more_is_better;
   // `lo` and `hi` name the fields of the figure's interval; null means that the row has no interval.
   const char* lo;
   const char* hi;
-  // Returns the values whose mean is the figure, one per piece of text or prompt. The two results must list
-  // their pieces in one order. An empty vector means that the pieces are unknown.
+  // Returns the values whose mean is the figure, one value per piece of text or prompt. The two results must
+  // list their pieces in one order. An empty vector means that the pieces are unknown.
   std::function<std::vector<double>(const Json& document, const Json& row)> pieces;
 };
 
@@ -62,7 +62,7 @@ std::vector<double> answer_exact(const Json& /*document*/, const Json& row) {
 
 struct SchemaKind {
   const char* schema;
-  // Names the field that tells apart the rows of one recipe; null means that a recipe has one row.
+  // This field distinguishes the rows of one recipe. Null means that a recipe has one row.
   const char* row_context;
   std::vector<FigureKind> figures;
 };
@@ -227,7 +227,7 @@ Json as_array(const Json& documents) {
 Interval student_interval(std::span<const double> values) {
   KVANT_CHECK(values.size() > 1, "an interval needs two values");
   // The table holds the 97.5 % quantiles for 1 .. 10 degrees of freedom. For more degrees of freedom, the
-  // expansion below is accurate to 0.2 %.
+  // code uses an expansion that is accurate to 0.2 %.
   constexpr std::array<double, 10> kQuantiles = {12.706, 4.303, 3.182, 2.776, 2.571,
                                                  2.447,  2.365, 2.306, 2.262, 2.228};
   const auto n = static_cast<double>(values.size());

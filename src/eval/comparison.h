@@ -1,5 +1,6 @@
 // Compares two result files of kvant figure by figure, for the command `kvant compare`. A difference counts
-// only if it exceeds the noise, which is judged piece by piece if both files measured the same text.
+// only if it exceeds the noise. If both files measured the same text, the noise is computed from the
+// differences of single pieces.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -21,19 +22,19 @@ struct FigureComparison {
   // Names a field of the JSON, for example "kld_mean".
   std::string figure;
   double before = 0, after = 0;
-  // Tells whether both results measured the same text or prompts, so pieces can be compared one to one.
+  // Says whether both results measured the same text or prompts. Pieces can then be compared one to one.
   bool paired = false;
   // Holds the 95 % interval of after - before by Student's t distribution over the pieces. Only paired
-  // figures have one.
+  // figures have an interval.
   std::optional<Interval> interval;
   Verdict verdict = Verdict::unknown;
 };
 
 struct Comparison {
   std::vector<FigureComparison> figures;
-  // List the rows that only one of the two files has.
+  // These lists name the rows that only one of the two files has.
   std::vector<std::string> only_before, only_after;
-  // List other differences between the files, for example "the models differ".
+  // This list states other differences between the files, for example "the models differ".
   std::vector<std::string> notes;
 };
 

@@ -93,8 +93,8 @@ TEST(Comparison, RefusesWhatCannotBeCompared) {
   EXPECT_FALSE(compare_results(Json{{"schema", "kvant.eval/2"}}, eval_result("b", {1, 2}, "t")).ok());
 }
 
-// A file with the shape of a result but wrong types is compared as far as possible, or refused with a
-// sentence.
+// A file with the structure of a result but wrong types must be compared as far as possible, or refused with
+// a sentence.
 TEST(Comparison, TakesAnyJson) {
   const Json good = eval_result("a", {1, 2}, "t");
   const auto changed = [&](const std::function<void(Json&)>& change) {
@@ -161,7 +161,7 @@ TEST(ComparisonFuzzSeeds, AreHandled) {
 // Tables of Student's distribution give the quantile 2.042 for 30 degrees of freedom and 2.201 for 11.
 TEST(StudentInterval, HasTheRightWidth) {
   for (const auto& [freedom, quantile] : {std::pair{11, 2.201}, {30, 2.042}, {5, 2.571}}) {
-    // Half of the values are 1, the other half -1.
+    // Half of the values are 1, and the other half are -1.
     std::vector<double> values;
     for (int i = 0; i <= freedom; ++i) values.push_back(i % 2 == 0 ? 1 : -1);
     const Interval interval = student_interval(values);

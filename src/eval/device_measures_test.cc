@@ -27,8 +27,8 @@ constexpr const char* kRecipes[] = {"k=hadamard:tok4g32,v=tok2g32,sink=4",
                                     "k=ch4g128,v=tok2g128,sink=4,protect=0.1",
                                     "bf16"};
 
-// The original rows of a device come from its tail, so the tail's rounding to BF16 is not an error there. On
-// the CPU this rounding counts.
+// The original rows of a device come from its tail, so the rounding of the tail to BF16 does not count as an
+// error on a device. On the CPU, this rounding counts.
 constexpr double kBf16Rounding = 1.5e-3;
 
 // Runs a model and its backend on the CPU or on a device.
@@ -93,8 +93,8 @@ INSTANTIATE_TEST_SUITE_P(Places, DeviceMeasures,
                                   (std::get<1>(info.param) ? "_windowed" : "");
                          });
 
-// The check ends before the guard moves on to another head. A device finds the new head's rows in the tail at
-// once, while the CPU has to wait for new tokens.
+// The check ends before the guard moves on to another head. A device finds the new head's rows in the tail
+// immediately, while the CPU has to wait for new tokens.
 TEST_P(DeviceMeasures, TheGuardFindsWhatItFindsOnTheCpu) {
   for (const std::string recipe : kRecipes) {
     const GuardReport found = device_->guard(recipe, 300, 90), right = host_->guard(recipe, 300, 90);

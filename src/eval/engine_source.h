@@ -1,4 +1,4 @@
-// Lets kvant's own engine predict tokens for evaluations, next to llama.cpp's (llama_reference.h).
+// Lets kvant's own engine predict tokens for evaluations. llama_reference.h does the same for llama.cpp.
 #pragma once
 
 #include <memory>

@@ -25,7 +25,7 @@ class TemporaryFile {
 };
 
 // Writes a copy of the model at `path`. Floating-point and quantized tensors become F32 with exactly the
-// values that ggml's dequantization gives; the metadata stays unchanged. Returns an error for an unreadable
+// values that ggml's dequantization gives. The metadata stays unchanged. Returns an error for an unreadable
 // model or a full disk.
 Result<TemporaryFile> dequantize_to_f32(const std::string& path);
 

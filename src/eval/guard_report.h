@@ -1,4 +1,4 @@
-// Words the findings of the quality guard for people and as JSON.
+// Writes the findings of the quality guard as sentences and as JSON.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -10,7 +10,7 @@ namespace kvant {
 
 // Returns a summary of two lines.
 std::string guard_summary(const GuardReport& report);
-// Returns the warning, which is null if there is none, and the findings of every layer. `recipe` is the text
+// Returns the findings of every layer, and the warning, which is null if there is none. `recipe` is the text
 // that --kv takes.
 nlohmann::ordered_json guard_to_json(const GuardReport& report, const std::string& recipe);
 

@@ -10,7 +10,7 @@
 namespace kvant {
 namespace {
 
-// The unit is nats, if all layers had the median layer's error.
+// The limit is in nats, under the assumption that all layers have the median layer's error.
 constexpr double kMaxDivergence = 1;
 // A layer is misconfigured if its relative error exceeds both kMaxError and kOutOfLine times the median.
 constexpr double kMaxError = 0.7;

@@ -1,4 +1,4 @@
-// Measures how recipes change the attention of each layer. The layers see the activations of the unquantized
+// Measures how recipes change the attention of each layer. The layers read the activations of the unquantized
 // model, so the error of one layer does not reach the next.
 #pragma once
 
@@ -22,7 +22,7 @@ struct LayerCandidate {
 
 struct LayerRow {
   std::string name;
-  // Holds the label of a suite's row; empty without a suite.
+  // Holds the label of a suite's row. The label is empty without a suite.
   std::string label;
   LayerEffects effects;
 };
@@ -35,8 +35,8 @@ struct LayerResult {
 };
 
 // Runs `reference` over the text as evaluate_quality() does, and gives its Q, K and V to all candidates. Only
-// the queries in the second half of each chunk are measured; options.step_tokens is ignored. advance(n)
-// reports n more tokens of the reference.
+// the queries in the second half of each chunk are measured, and options.step_tokens is ignored. advance(n)
+// is called after n more tokens of the reference.
 Result<LayerResult> evaluate_layers(const EvalText& text, Engine& engine, AttentionBackend& backend,
                                     const LayerCandidate& reference,
                                     std::span<const LayerCandidate> candidates, const QualityOptions& options,
@@ -49,8 +49,8 @@ struct AttentionSide {
 };
 
 // Compares the attention outputs of `other` with those of `own` on equal Q, K and V. The model continues with
-// the outputs of `own`. The queries are the tokens of the second half of each chunk, one by one. advance(n)
-// reports n more tokens of `own`.
+// the outputs of `own`. The queries are the tokens of the second half of each chunk, in single steps.
+// advance(n) is called after n more tokens of `own`.
 Result<OutputError> compare_outputs(const EvalText& text, Engine& engine, const AttentionSide& own,
                                     const AttentionSide& other, const QualityOptions& options,
                                     const std::function<void(std::int64_t)>& advance);

@@ -52,7 +52,7 @@ Json layer_to_json(const LayerEffects& effects, int layer) {
   return json;
 }
 
-// Returns two figures of one layer under a recipe; layer -1 stands for all layers.
+// Returns two figures of one layer under a recipe. Layer -1 stands for all layers.
 using Figures = std::function<std::pair<std::string, std::string>(const LayerEffects&, int layer)>;
 
 std::pair<std::string, std::string> errors_of(const LayerEffects& effects, int layer) {
@@ -69,7 +69,7 @@ std::pair<std::string, std::string> coverage_of(const LayerEffects& effects, int
 }
 
 // Formats the rows of `result` for which `has` returns true, with the numbers of the legend. Returns an empty
-// text if there are no such rows.
+// string if there are no such rows.
 std::string table(const LayerResult& result, const std::string& title, const char* first, const char* second,
                   const std::function<bool(const LayerEffects&)>& has, const Figures& figures) {
   constexpr int kWidth = 10;

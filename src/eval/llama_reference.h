@@ -17,13 +17,13 @@ bool names_llama(const std::string& name);
 // Returns an error if llama.cpp does not have the types in the name. names_llama(name) must be true.
 Status check_llama_name(const std::string& name);
 
-// Tells where llama.cpp's model runs and where its cache lies.
+// Says where llama.cpp's model runs and where its cache lies.
 struct LlamaPlace {
   // Null means the CPU. A device must outlive the reference.
   const ComputeDevice* device = nullptr;
-  // True stores the cache with the model; otherwise the cache lies in host memory and the CPU attends.
+  // If true, the cache lies with the model. Otherwise, the cache lies in host memory and the CPU attends.
   bool kv_offload = true;
-  // Describes the model; only needed with a device.
+  // This describes the model. Only a device needs the description.
   Geometry geometry;
 };
 

@@ -40,7 +40,7 @@ class LogCapture {
   LogCapture(const LogCapture&) = delete;
   LogCapture& operator=(const LogCapture&) = delete;
 
-  // Returns the value after "NAME = " in the log, or "" without such a value.
+  // Returns the value after "NAME = " in the log, or an empty string if there is no such value.
   std::string value(const std::string& name) const {
     const auto at = text_.find(name + " = ");
     if (at == std::string::npos) return "";
@@ -61,8 +61,8 @@ Result<LlamaModelPointer> load(const std::string& path, const llama_model_params
 }
 
 // llama.cpp would choose repacked layouts with AMX tiles. ggml faults on AMX in virtual machines that
-// announce AMX but do not let programs configure it. The function therefore gives llama.cpp the layouts of
-// kvant's engine by name.
+// announce AMX but do not let programs configure it. The function therefore passes to llama.cpp the names of
+// the layouts that kvant's engine uses.
 Result<LlamaModelPointer> load_on_cpu(const std::string& path) {
   auto file = GgufFile::open(path);
   if (!file.ok()) return file.error();

@@ -18,7 +18,8 @@ namespace kvant {
 struct LlamaCacheTypes {
   ggml_type k = GGML_TYPE_F16;
   ggml_type v = GGML_TYPE_F16;
-  // True disables flash attention; otherwise llama.cpp chooses, and it chooses flash attention on CPUs.
+  // If true, flash attention is disabled. Otherwise llama.cpp chooses, and on CPUs it chooses flash
+  // attention.
   bool plain = false;
 };
 // Parses "q8_0" or "q8_0/q4_0" (K/V), optionally followed by "-plain". The error for an unknown type lists
@@ -47,16 +48,16 @@ struct LlamaContextOptions {
   int context = 0;        // tokens of all sequences together
   int step_tokens = 512;  // largest batch, in tokens
   int n_sequences = 1;
-  // True lets all sequences share the cells of the cache; otherwise each sequence has its own part.
+  // If true, all sequences share the cells of the cache. Otherwise each sequence has its own part.
   bool shares_cells = true;
-  // True runs all operations where the model is.
+  // If true, all operations run on the model's device.
   bool on_device = false;
-  // True also puts the cache and attention where the model is; otherwise both stay on the CPU.
+  // If true, the cache and attention are also on the model's device. Otherwise both stay on the CPU.
   bool kv_offload = true;
   int n_threads = 2;
 };
-// Makes a context. If `notes` is not null, it receives the lines of llama.cpp's log about the rotation of K
-// and V. llama.cpp rotates both automatically before quantization (its pull request 21038).
+// Makes a context. `notes` may be null, and otherwise receives the lines of llama.cpp's log about the
+// rotation of K and V. llama.cpp rotates both automatically before quantization (its pull request 21038).
 Result<LlamaContextPointer> make_llama_context(llama_model& model, const LlamaContextOptions& options,
                                                std::vector<std::string>* notes);
 

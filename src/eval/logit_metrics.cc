@@ -93,8 +93,8 @@ KVANT_SIMD_CLONES Sums exponential_sums(const float* base, float base_max, const
 
 }  // namespace
 
-// With lse and lse' the logarithms of the sums of exp, KLD = sum p ((base - lse) - (other - lse')) = sum p
-// (base - other) - (lse - lse').
+// Let lse and lse' be the logarithms of the sums of exp. KLD is then sum p ((base - lse) - (other - lse')) =
+// sum p (base - other) - (lse - lse').
 LogitComparison compare_logits(const float* base, const float* other, int n_vocab, std::int32_t target) {
   const float base_max = largest(base, n_vocab);
   const float other_max = largest(other, n_vocab);

@@ -11,7 +11,7 @@
 
 namespace kvant {
 
-// Holds the scores of one position. p is the softmax of the reference's logits, p' the softmax of the
+// Holds the scores of one position. p is the softmax of the reference's logits, and p' is the softmax of the
 // recipe's logits.
 struct LogitComparison {
   double kld = 0;      // sum over tokens of p log(p / p'), nats
@@ -22,8 +22,8 @@ struct LogitComparison {
 };
 
 // Compares two rows of n_vocab logits. `target` is the actual next token, in [0, n_vocab). Exponentials are
-// computed in F32 and summed in F64; the error of kld is below 1e-7 for close logits. Logits may be -inf: a
-// token with a probability below 1e-37 counts as impossible.
+// computed in F32 and summed in F64, and the error of kld is below 1e-7 for close logits. Logits may be -inf.
+// A token with a probability below 1e-37 counts as impossible.
 LogitComparison compare_logits(const float* base, const float* other, int n_vocab, std::int32_t target);
 
 // Holds the figures of a table row over all scored positions.

@@ -32,8 +32,8 @@ const char* end_name(GenerationEnd end) {
   return "";
 }
 
-// Record fills in the log record of a request from its exchange. Record does nothing if the request has no
-// log record.
+// Record fills in the log record of a request from the exchange of that request. Record does nothing if the
+// request has no log record.
 class Record {
  public:
   Record(const RequestContext* context, const Exchange& exchange)
@@ -86,7 +86,7 @@ class Delivery {
   Delivery(const Delivery&) = delete;
   Delivery& operator=(const Delivery&) = delete;
 
-  // Sends what is ready, after waiting at most kPatience. Returns false if the client has gone.
+  // Sends the parts that are ready, after waiting at most kPatience. Returns false if the client has gone.
   bool go_on(httplib::DataSink& sink) {
     int choice = 0;
     AnswerPart part;
@@ -110,8 +110,9 @@ class Delivery {
   }
 
  private:
-  // A client that closed its connection looks like one that only stopped sending, until the client's system
-  // refuses a packet. A heartbeat after ever longer pauses provokes that refusal.
+  // A client that closed its connection cannot be told from a client that only stopped sending, until the
+  // client's system refuses a packet. A heartbeat, sent after longer and longer pauses, provokes that
+  // refusal.
   bool wants_heartbeat() {
     const Clock::time_point now = Clock::now();
     if (now - written_ >= kHeartbeat) return true;
@@ -166,7 +167,7 @@ void stream_answers(httplib::Response& response, const std::shared_ptr<Exchange>
                     AnswerEvents events) {
   response.set_header("Cache-Control", "no-cache");
   response.set_header("X-Accel-Buffering", "no");  // this makes nginx pass each event on at once
-  // The provider below owns the exchange, so the requests to the scheduler end together with the stream.
+  // The provider owns the exchange, so the requests to the scheduler end together with the stream.
   const auto delivery = std::make_shared<Delivery>(context_of(response), exchange, std::move(events));
   const auto provide = [delivery](std::size_t, httplib::DataSink& sink) { return delivery->go_on(sink); };
   const RequestContext* context = context_of(response);

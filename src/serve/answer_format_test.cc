@@ -40,7 +40,7 @@ const Json kPersonSchema = Json::parse(R"({"type": "object", "properties": {
     "alive": {"type": "boolean"}},
     "required": ["name", "age", "tags"]})");
 
-// The check parses the text as JSON and compares it with kPersonSchema by hand, independently of the grammar.
+// Parses the text as JSON and compares it with kPersonSchema by hand, independently of the grammar.
 void expect_person(const std::string& text) {
   // Clients see bytes that are not UTF-8 as U+FFFD.
   const std::string shown = Json::parse(response_text(text)).get<std::string>();
@@ -135,7 +135,7 @@ TEST_F(AnswerFormatTest, ProbabilitiesAreTheModelsOwn) {
         EXPECT_EQ(other.log_probability, token.chosen.log_probability);
       }
     }
-    EXPECT_NEAR(total, 1, 1e-5);  // the sum runs over the whole vocabulary
+    EXPECT_NEAR(total, 1, 1e-5);  // the probabilities of the whole vocabulary are added up
   }
   const auto first = [](const ReadReply& reply) {
     std::vector<double> probabilities;

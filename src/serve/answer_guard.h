@@ -1,6 +1,6 @@
 // AnswerGuard measures how the quantized cache changes one completion. A shadow sequence in an unquantized
-// cache gets the same prompt and the same tokens. The guard compares the next token of the shadow with the
-// next token of the completion.
+// cache gets the same prompt and the same tokens. For each position, the guard compares the token that the
+// shadow would choose with the completion's token.
 #pragma once
 
 #include <memory>
@@ -26,8 +26,8 @@ class AnswerGuard {
   // Takes the shadow's logits after the newest token.
   void set_logits(std::span<const float> logits) { logits_.assign(logits.begin(), logits.end()); }
 
-  // Returns the token that the shadow would choose, drawn with the completion's random number. `logits` are
-  // the completion's own, for the divergence.
+  // Returns the token that the shadow would choose with the random number of the completion's choice.
+  // `logits` are the completion's own logits, with which the shadow's divergence is computed.
   ShadowToken look(std::span<const float> logits);
   // Counts the token that the completion chose. Call count() after look().
   void count(std::int32_t token, const ShadowToken& shadow);

@@ -1,6 +1,6 @@
-// Handles requests that generate, in the same way for all APIs. A route parses a request and finds the recipe
-// that the request's model name stands for. The route then starts the request and sends the completions,
-// whole or as events.
+// Handles requests that generate completions, in the same way for all APIs. A route parses a request and
+// finds the recipe that the request's model name stands for. The route then starts the request and sends the
+// completions, whole or as events.
 #pragma once
 
 #include <functional>
@@ -18,7 +18,7 @@
 namespace kvant {
 
 // ApiAnswers writes the completions of one request in the format of an API. add() and whole() build a whole
-// response; the functions named *_events return a stream's events with their separators.
+// response. The functions named *_events return a stream's events with their separators.
 class ApiAnswers {
  public:
   using Json = nlohmann::ordered_json;

@@ -22,7 +22,7 @@ struct AnswerPart {
   std::string text = {};
   std::vector<ReportedToken> tokens = {};
   GenerationEnd end = GenerationEnd::none;  // any value but `none` marks the completion's last part
-  std::string stop = {};                    // this stop text ended the completion; empty if another cause did
+  std::string stop = {};                    // the stop text that ended the completion, or empty
   bool is_prompt = false;                   // the part repeats the prompt at the start of the completion
   std::vector<float> embedding = {};        // [n_embd]; only for requests that want the prompt's embedding
 };
@@ -44,10 +44,10 @@ struct TokenUsage {
   std::optional<GuardTally> guard;  // the value is set if the request asked for a guard
 };
 
-// AnswerStream is thread-safe for one writing thread, the scheduler's, and one reading thread.
+// AnswerStream is thread-safe for one writing thread (the scheduler's) and one reading thread.
 class AnswerStream {
  public:
-  // The scheduler's thread calls the following functions.
+  // The scheduler's thread calls the functions from begin() to is_cancelled().
   void begin(const TokenUsage& usage);  // `usage` covers the prompt and its cached prefix
   void write(AnswerPart part);
   void close(const TokenUsage& usage);
@@ -56,10 +56,10 @@ class AnswerStream {
   void fail(Error failure, bool is_of_request = false);
   bool is_cancelled() const { return cancelled_.load(std::memory_order_acquire); }
 
-  // The reading thread calls the following functions.
+  // The reading thread calls the functions from read() to usage().
   enum class Next { part, closed, nothing_yet };
-  // Waits for the next part, at most `patience`. `part`: the part is in `into`. `closed`: the stream has
-  // ended, and no part follows.
+  // Waits for the next part, at most for the time `patience`. The result is `part` if `into` has received the
+  // part, and `closed` if the stream has ended and no part follows.
   Next read(std::chrono::milliseconds patience, AnswerPart& into);
   // Tells the scheduler that nobody waits for the completion any more. The scheduler drops the request before
   // its next step.

@@ -31,7 +31,7 @@ struct ApiError {
   std::string parameter = {};                    // the request's wrong parameter; empty if no single
                                                  // parameter is wrong
   std::string code = {};                         // if the code is empty, the status determines it
-  int retry_seconds = 0;                         // if > 0, the client should retry after this time
+  int retry_seconds = 0;                         // if not 0, the client should retry after this time
   std::optional<ContextOverflow> overflow = {};  // the value is set if the prompt does not fit into the
                                                  // context
 
@@ -41,8 +41,8 @@ struct ApiError {
 
 // Returns the error for a model name that the server does not serve. The error lists the names in `served`.
 ApiError unknown_model(const std::string& name, std::span<const ServerInfo> served);
-// Returns the error for a prompt that is too long. Client programs search the message for certain words
-// before they shorten a conversation, so the message contains them.
+// Returns the error for a prompt that is too long. Client programs shorten a conversation if the error
+// message has certain words, so the message contains these words.
 ApiError context_overflow(const ContextOverflow& overflow);
 
 }  // namespace kvant

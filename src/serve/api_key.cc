@@ -14,7 +14,7 @@ bool equal_in_constant_time(std::string_view secret, std::string_view shown) {
 }
 
 bool is_authorized(const std::string& key, std::string_view authorization) {
-  // RFC 9110, section 11.1, makes the scheme's name case-insensitive.
+  // RFC 9110, section 11.1, makes the name of the scheme case-insensitive.
   constexpr std::string_view kScheme = "bearer ";
   if (authorization.size() < kScheme.size()) return false;
   for (std::size_t i = 0; i < kScheme.size(); ++i) {

@@ -24,8 +24,8 @@ using Json = nlohmann::ordered_json;
 constexpr int kMaxAnswers = 128;
 constexpr int kMaxAlternatives = 20;
 
-// Reads the maximum length of the completion, for which OpenAI's API has two names and llama-server a third.
-// Returns -1 if the request gives none of them. `lowest` is the smallest valid value.
+// Reads the maximum length of the completion, for which OpenAI's API has two names and llama-server has a
+// third name. Returns -1 if the request has no such parameter. `lowest` is the smallest valid value.
 int read_max_tokens(JsonFields& fields, int lowest) {
   std::optional<std::int64_t> wanted;
   for (const char* name : {"max_tokens", "max_completion_tokens", "n_predict"}) {

@@ -182,7 +182,7 @@ TEST(ApiRequest, TakesValuesThatMeanTheDefault) {
   EXPECT_EQ(accepted(chat({{"stop", {"", "a"}}})).prompts.at(0).generation.stops,
             std::vector<std::string>{"a"});
   EXPECT_NE(accepted(chat({{"seed", -1}})).prompts.at(0).sampling.seed,
-            // Every request with -1 gets a seed of its own.
+            // Every request with a seed of -1 gets another random seed.
             accepted(chat({{"seed", -1}})).prompts.at(0).sampling.seed);
 }
 
@@ -321,7 +321,7 @@ TEST(ApiRequest, RefusesABodyThatIsNoObject) {
   }
 }
 
-// No parameter in the lists below accepts values of these two types.
+// No parameter in the lists accepts values of these two types.
 TEST(ApiRequest, TellsAWrongTypeFromAWrongValue) {
   const auto error = [](const ParsedRequest& parsed) {
     const auto* error = std::get_if<ApiError>(&parsed);

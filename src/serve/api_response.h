@@ -1,5 +1,5 @@
-// Writes completions in the format of the OpenAI API, whole or as chunks of a stream. Parts of completions go
-// in as they arrive, and chunks or one whole response come out.
+// Writes completions in the format of the OpenAI API, whole or as chunks of a stream. The caller passes the
+// parts of completions as they arrive, and gets chunks or one whole response.
 #pragma once
 
 #include <cstdint>
@@ -36,7 +36,7 @@ class ApiResponse {
   // Returns the stream's last chunk, which reports the usage and has no completion.
   nlohmann::ordered_json usage_chunk(const TokenUsage& usage) const;
 
-  // The following functions make a whole response: the caller calls add() for every part and then whole().
+  // add() and whole() make a whole response. The caller calls add() for every part and then whole().
   void add(int choice, const AnswerPart& part);
   nlohmann::ordered_json whole(const TokenUsage& usage) const;
 

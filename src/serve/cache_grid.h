@@ -1,5 +1,5 @@
 // CacheGrid describes, for the web page, how a plan stores each (layer, KV head, side) of the cache. Places
-// with the same way of storing share an entry, so the description stays small for models with many heads.
+// that are stored in the same way share an entry, so the description stays small for models with many heads.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 
 namespace kvant {
 
-// GridFormat is one way to store and read pages.
+// GridFormat describes one way to store and read pages.
 struct GridFormat {
   std::string format;
   std::string transforms;  // for example "hadamard"; empty if there are none
@@ -32,7 +32,7 @@ struct CacheGrid {
   int sink = 0, window = 0;  // tokens
   CalibrationState calibration = CalibrationState::not_needed;
   std::vector<GridFormat> formats;  // each format occurs once; formats are sorted by falling bits
-  std::vector<int> k, v;            // indices into `formats` by KV head, layer after layer
+  std::vector<int> k, v;            // indices into `formats` by KV head, the heads of layer 0 first
                                     // (Geometry::head_index)
 };
 

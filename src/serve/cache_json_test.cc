@@ -11,7 +11,7 @@ using Json = nlohmann::ordered_json;
 using testing::FakeEngine;
 using testing::NoBackend;
 
-// K has 4 bits by channel, V has 2 bits by token, and KV head 1 of layer 0 is BF16. The sizes below follow
+// K has 4 bits by channel, V has 2 bits by token, and KV head 1 of layer 0 is BF16. The page sizes follow
 // from the formats' definitions for a page of 128 tokens with d = 16.
 constexpr int kLayers = 2, kHeads = 2, kDim = 16;
 constexpr std::int64_t kKeyPage = 128 * kDim / 2 + kDim * 4;   // codes and two f16 values per channel

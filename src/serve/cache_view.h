@@ -1,5 +1,5 @@
-// CacheView is a snapshot of a server's cache, sequence by sequence. The snapshot is taken between two steps,
-// so all its figures belong together.
+// CacheView is a snapshot of a server's cache with all its sequences. The snapshot is taken between two
+// steps, so all its figures belong together.
 #pragma once
 
 #include <cstdint>

@@ -13,7 +13,7 @@ bool is_blank(const std::string& text) {
   return text.find_first_not_of(" \t\r\n") == std::string::npos;
 }
 
-// Parses a text as a JSON object. Returns nothing if the text is anything else.
+// Parses a text as a JSON object. Returns nothing if the text is not a JSON object.
 std::optional<Json> object_of(const std::string& text) {
   auto parsed = parse_json(text);
   if (!parsed.ok()) return std::nullopt;

@@ -1,5 +1,5 @@
 // Reads the messages of a chat in the OpenAI API's format, and makes a prompt of them. The chat template does
-// the rendering; the functions here translate its errors into errors of the API.
+// the rendering, and errors of the template become errors of the API.
 #pragma once
 
 #include <nlohmann/json.hpp>

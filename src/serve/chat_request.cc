@@ -13,8 +13,8 @@ namespace kvant {
 ParsedRequest chat_request(JsonFields& fields, Chat chat, ApiRequest request, const Tokenizer& tokenizer,
                            const ApiLimits& limits) {
   const AnswerFormat& format = chat.format;
-  // A client's own grammar may describe thoughts. The grammar of a JSON schema never does, so the model must
-  // not think.
+  // A grammar that the client wrote may describe thoughts. The grammar of a JSON schema never does, so the
+  // model must not think.
   chat.conversation.thinking.may_think =
       format.gbnf.empty() || std::string_view(format.parameter) == "grammar";
   if (!format.gbnf.empty() && chat.tools.may_be_called())

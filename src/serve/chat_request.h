@@ -17,8 +17,8 @@ struct Chat {
   GenerationRequest options;
 };
 
-// Makes the chat the prompt of `request`. Parameters that nobody has read follow the rule in
-// parameter_rule.h. Returns the error of `fields`, or an error if the chat has no prompt.
+// Makes the chat the prompt of `request`. Unread parameters follow the rule in parameter_rule.h. Returns the
+// error of `fields`, or an error if the chat has no prompt.
 ParsedRequest chat_request(JsonFields& fields, Chat chat, ApiRequest request, const Tokenizer& tokenizer,
                            const ApiLimits& limits);
 

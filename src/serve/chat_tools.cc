@@ -12,8 +12,8 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::size_t kMaxToolName = 64;
-// This bounds the number of grammar symbols for the names of all tools. The tools' schemas have a bound of
-// their own.
+// The names of all tools together may take this many grammar symbols. The tools' schemas have a separate
+// bound.
 constexpr std::int64_t kMaxToolSymbols = 60'000;
 
 bool is_tool_name(const std::string& name) {

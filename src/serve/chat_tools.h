@@ -13,14 +13,14 @@ class ServerLog;
 // Reads `tools`, `tool_choice` and `parallel_tool_calls`. A mistake becomes the error of `fields`.
 ChatTools read_tools(JsonFields& fields);
 
-// Logs each part of a tool's schema that the grammar does not enforce. The log has each sentence once. `log`
-// may be null.
+// Logs each part of a tool's schema that the grammar does not enforce. The log contains the same sentence
+// only once. `log` may be null.
 void log_loosened(const ChatTools& tools, ServerLog* log);
 
 // Adds a function to `tools`. `where` is the function's name in error messages. `function` has a name, a
 // description and, under schema_key, a schema of the arguments. `schemas` sums up the cost of all functions'
 // schemas. If the function is `strict`, the arguments must match the schema, or the schema is refused.
-// Otherwise the schema is advice.
+// Otherwise, the arguments need not match the schema.
 void add_function(JsonFields& function, const char* schema_key, const std::string& where, ChatTools& tools,
                   SchemaCost& schemas);
 // Reads `tool_choice` of an OpenAI API: "auto", "none", "required", or an object that names a function. The

@@ -1,5 +1,5 @@
-// Reads the messages of a chat in the OpenAI API's format, one by one. Templates read the API's form with
-// texts as content, so other forms are converted, and media are refused.
+// Reads the messages of a chat in the OpenAI API's format, one by one. Templates read messages whose content
+// is a text, so other forms of content are converted, and media are refused.
 #pragma once
 
 #include <nlohmann/json.hpp>

@@ -1,5 +1,5 @@
 // Routes /v1/chat/completions and /v1/completions of the OpenAI API. The routes parse requests and format
-// completions; answer_route.h does the rest.
+// completions. All else is in answer_route.h.
 #pragma once
 
 #include <span>
@@ -15,7 +15,8 @@ class Server;
 
 namespace kvant {
 
-// All arguments except the object `limits` must outlive the server; whatever `limits` points to must, too.
+// All arguments except the object `limits` must outlive the server, and so must the objects to which `limits`
+// points.
 void add_completion_routes(httplib::Server& server, ServeLoop& loop, const Tokenizer& tokenizer,
                            const ApiLimits& limits, std::span<const ServerInfo> served);
 

@@ -16,7 +16,7 @@ namespace kvant {
 namespace {
 
 constexpr std::size_t kStandingWorkers = 4;  // at least this many workers exist at any time; load starts more
-constexpr int kLookMilliseconds = 250;       // the waiting thread looks for overdue connections this often
+constexpr int kLookMilliseconds = 250;       // pause between two searches for overdue connections
 constexpr std::size_t kRequestsOfAConnection = 100000;
 constexpr std::size_t kLongestId = 128;
 // All incomplete requests together may occupy this many bytes.
@@ -95,7 +95,7 @@ void ConnectionServer::serve() {
   returned_.clear();
 }
 
-// Worker threads call the following functions.
+// Worker threads call the functions from begin() to serve_requests().
 
 ConnectionServer::HandlerResponse ConnectionServer::begin(const httplib::Request& request,
                                                           httplib::Response& response) {
@@ -176,7 +176,7 @@ void ConnectionServer::serve_requests(const ConnectionPointer& connection) {
   give_back(connection);
 }
 
-// The waiting thread calls the following functions.
+// The waiting thread calls the functions from process_and_close_socket() on.
 
 bool ConnectionServer::process_and_close_socket(socket_t socket) {
   ++n_connections_;
@@ -254,7 +254,7 @@ void ConnectionServer::close_overdue() {
     if (connection->deadline(limits_.keep_alive) <= now) overdue.push_back(socket);
   }
   for (const int socket : overdue) take(socket);
-  // These clients have shown no API key yet, so their incomplete bodies must not fill the memory.
+  // These clients have shown no API key yet, so their incomplete bodies must not fill memory.
   const auto n_buffered = [](const auto& each) { return each.second->n_buffered(); };
   std::size_t sum = 0;
   for (const auto& each : waiting_) sum += n_buffered(each);

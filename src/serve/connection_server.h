@@ -40,14 +40,14 @@ class ConnectionServer final : public httplib::Server {
   void set_normalizer(std::function<void(httplib::Request&)> normalize) { normalize_ = std::move(normalize); }
   // Sets a function that runs before a request's body is read (httplib's pre-routing handler).
   void set_check(HandlerWithResponse check) { check_ = std::move(check); }
-  // Sets the function that writes the body of a response that has only a status. The server may know nothing
-  // of the request.
+  // Sets the function that writes the body of a response that has only a status. The server may not have been
+  // able to read the request.
   void set_refusal(Handler refuse);
   // Sets a function that runs after each response.
   void set_done(Done done) { done_ = std::move(done); }
 
-  // Serves on the sockets that earlier calls of bind opened, until stop(). Requests that run at that time are
-  // finished.
+  // Serves on the sockets that earlier calls of bind opened, until stop(). Requests that run when stop() is
+  // called are finished.
   void serve();
 
  private:
@@ -78,7 +78,7 @@ class ConnectionServer final : public httplib::Server {
   Done done_;
 
   std::mutex serving_mutex_;
-  // Keyed by the request that httplib passes to handlers.
+  // The key is the request that httplib passes to handlers.
   std::map<const httplib::Request*, Serving> serving_;
 
   std::atomic<bool> ending_{false};

@@ -351,7 +351,7 @@ TEST_F(ConnectionServerTest, RefusesBodiesThatAreTooLarge) {
   EXPECT_NE(one.hear("\r\n\r\n").find(" 413 "), std::string::npos);
 }
 
-// A thousand clients that are idle, or send a byte now and then, must take no thread from others.
+// A thousand clients that are idle, or rarely send a byte, must not take the threads of other clients.
 TEST_F(ConnectionServerTest, DelaysNobodyForAThousandIdleConnections) {
   rlimit files{};
   getrlimit(RLIMIT_NOFILE, &files);

@@ -1,4 +1,4 @@
-// Tests which control tokens of a model's output a client sees.
+// Tests which control tokens of a model's output reach the client.
 #include <gtest/gtest.h>
 
 #include "serve/api_request.h"
@@ -17,7 +17,7 @@ constexpr const char* kWritten = "<s><s><s>";
 
 class ControlTokensSaid : public testing::TinyScheduler {
  protected:
-  // Asks for a completion of three tokens, which are all the same control token.
+  // Requests a completion of three tokens, which are all the same control token.
   testing::ReadReply said(Parse parse, const Json& more) {
     static const auto kTemplate = ChatTemplate::open(engine_->tokenizer(), "").value();
     Json body = {{"logit_bias", {{std::to_string(kStart), 1000}}}, {"temperature", 0}};

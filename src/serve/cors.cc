@@ -10,8 +10,8 @@ namespace kvant {
 namespace {
 
 constexpr const char* kMethods = "GET, HEAD, POST, DELETE, OPTIONS";
-// Clients of the APIs send these headers. If a web page lists other headers, the server allows the page's
-// list.
+// Clients of the APIs send these headers. If a browser's preflight lists other headers, the server allows
+// those headers.
 constexpr const char* kHeaders =
     "Authorization, Content-Type, x-api-key, anthropic-version, anthropic-beta, x-request-id";
 constexpr const char* kReadable = "x-request-id, request-id, Retry-After, WWW-Authenticate";

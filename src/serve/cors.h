@@ -17,7 +17,7 @@ namespace kvant {
 class CorsPolicy {
  public:
   // Parses a list such as "https://a.example,http://localhost:3000". "*" allows all origins, and an empty
-  // text allows none. An origin has a scheme, a host, and a port unless the port is the scheme's default.
+  // string allows none. An origin has a scheme, a host, and a port unless the port is the scheme's default.
   static Result<CorsPolicy> parse(const std::string& origins);
 
   // Adds the headers that let a web page read the response, if the policy allows the page's origin.
@@ -29,7 +29,7 @@ class CorsPolicy {
  private:
   bool allows(const std::string& origin) const;
 
-  std::vector<std::string> origins_;  // in lower case
+  std::vector<std::string> origins_;  // in lowercase
   bool all_ = false;
 };
 

@@ -56,7 +56,7 @@ class DeviceServe : public ::testing::TestWithParam<std::tuple<const char*, Serv
   }
   static std::string recipe() { return std::get<0>(GetParam()); }
 
-  // `sessions` is a folder; if empty, sessions are not kept.
+  // `sessions` is a folder. If the name is empty, sessions are not kept.
   Server server(bool on_device, const std::string& sessions = "", std::int64_t memory = 256 << 20) const {
     const auto device = on_device ? std::make_shared<testing::HostDevice>() : nullptr;
     Server made;
@@ -93,9 +93,9 @@ INSTANTIATE_TEST_SUITE_P(Recipes, DeviceServe,
                            return "Recipe" + std::to_string(info.index) + std::get<1>(info.param).name;
                          });
 
-// Compares a completion with the one that the same prompt gets alone. The size of a step changes how products
-// are rounded, so two completions may diverge where two tokens are about equally likely. Returns the number
-// of equal tokens before that point.
+// Compares a completion with the completion that the same prompt gets alone. The size of a step changes how
+// products are rounded, so the completions may diverge where two tokens are nearly equally likely. Returns
+// the number of equal tokens before that point.
 int expect_alike(const ReadReply& reply, int answer, const ReadReply& alone) {
   const auto chosen = [](const ReadReply& of, int number) {
     std::vector<TokenProbability> tokens;
@@ -146,8 +146,8 @@ TEST_P(DeviceServe, AnswersFromAKeptBeginning) {
   EXPECT_EQ(reply.tokens_of(0), server(/*on_device=*/true).ask({next}).front().tokens_of(0));
 }
 
-// The shadow sequence is a second cache on the device. With an unquantized recipe, the shadow must agree with
-// the completion.
+// The shadow sequence is a second cache on the device. If the recipe is unquantized, the shadow must agree
+// with the completion.
 TEST_P(DeviceServe, GuardsAnAnswer) {
   auto guarded = request(random_tokens(300, 1), 30);
   guarded.guard = true;
@@ -167,8 +167,8 @@ TEST_P(DeviceServe, GuardsAnAnswer) {
   }
 }
 
-// The memory holds two of the longest conversations. All eight requests must succeed, and kept prefixes must
-// be dropped for them.
+// The memory holds only two of the longest conversations. All eight requests must succeed, so kept prefixes
+// must be dropped.
 TEST_P(DeviceServe, AdmitsWhatTheDeviceHasMemoryFor) {
   const Server measured = server(/*on_device=*/true);
   const std::int64_t one = largest_cache_bytes(
@@ -180,7 +180,8 @@ TEST_P(DeviceServe, AdmitsWhatTheDeviceHasMemoryFor) {
   EXPECT_EQ(tight.scheduler->status().counters.failed, 0);
 }
 
-// A session that starts on the device must continue on the CPU, and the reverse, without another prefill.
+// A session that starts on the device must continue on the CPU without another prefill, and a session that
+// starts on the CPU must continue on the device.
 TEST_P(DeviceServe, SharesSessionsWithTheCpu) {
   for (const bool on_device : {false, true}) {
     const TinyFile folder("sessions");

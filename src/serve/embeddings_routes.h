@@ -16,7 +16,7 @@ class Server;
 
 namespace kvant {
 
-// Reads the body of POST /v1/embeddings. Every input becomes a prompt of its own.
+// Reads the body of POST /v1/embeddings. Every input becomes a separate prompt.
 ParsedRequest parse_embeddings_request(const nlohmann::ordered_json& body, const Tokenizer& tokenizer,
                                        const ApiLimits& limits = {});
 

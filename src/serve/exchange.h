@@ -1,5 +1,5 @@
-// Exchange holds the completions of one API request, which may have several prompts. The destructor of
-// Exchange cancels completions that still runs.
+// Exchange holds the completions of one API request, which may have several prompts. The destructor cancels
+// completions that still run.
 #pragma once
 
 #include <chrono>
@@ -17,7 +17,7 @@
 
 namespace kvant {
 
-// A waiting thread checks this often whether its client is still there.
+// A waiting thread checks at this interval whether its client is still connected.
 inline constexpr std::chrono::milliseconds kPatience{50};
 
 // Finds the recipe that serves the request. Sets the client and recipe of all prompts and the model's name in
@@ -35,8 +35,8 @@ class Exchange {
   // Submits all prompts, or none if the scheduler refuses one. The error is the response to the client.
   static std::variant<std::shared_ptr<Exchange>, ApiError> start(ServeLoop& loop, ApiRequest request);
 
-  // Waits for a part of any completion, for about `patience`. If the result is `part`, `choice` is the
-  // completion's number among all completions of the request.
+  // Waits for a part of any completion, for about the time `patience`. If the result is `part`, `choice` is
+  // the completion's number among all completions of the request.
   AnswerStream::Next read(std::chrono::milliseconds patience, int& choice, AnswerPart& part);
 
   const std::string& model() const { return model_; }  // the name of the model that generates the completions

@@ -15,7 +15,7 @@ constexpr std::int64_t kMaxChoices = 2048;
 
 }  // namespace
 
-// Outline holds what tells one alternative of a schema from the others.
+// Outline holds the facts that distinguish one alternative of a schema from the others.
 struct SchemaHolder::Outline {
   unsigned stated = kAnyType;     // the types that the alternative allows
   unsigned generated = kAnyType;  // the grammar generates text only for these types
@@ -112,7 +112,7 @@ SchemaHolder::Outline SchemaHolder::outline(Parts parts, const Json& alternative
     seen.stated &= stated_types(*part, "", /*reports=*/false);
     for (const auto& [key, said] : part->items()) implied |= types_of_keyword(key);
     outline_object(*part, where, seen);
-    // The following keywords may name further properties.
+    // Each of these keywords may name further properties.
     for (const char* key : {"anyOf", "oneOf", "propertyNames", "dependentRequired", "dependencies"})
       seen.has_additional = seen.has_additional || part->contains(key);
     for (const char* key : {"minimum", "exclusiveMinimum"}) {

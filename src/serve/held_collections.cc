@@ -65,7 +65,7 @@ Parts other_property_parts(const Parts& flat) {
 
 std::optional<Json> SchemaHolder::write_array(const Parts& flat, const std::string& where, int depth) {
   Counts counts = read_counts(flat, "minItems", "maxItems", where);
-  std::int64_t n_first = 0;  // the number of items with a schema of their own
+  std::int64_t n_first = 0;  // the number of items that have a schema each
   bool describes_rest = false;
   for (const Json* part : flat) {
     if (const Json* first = first_items(*part)) n_first = std::max(n_first, std::ssize(*first));
@@ -185,7 +185,7 @@ void SchemaHolder::read_names(const Json& part, const std::string& where, std::v
       }
     }
   }
-  // A map that lists its allowed names is treated as an object with these properties.
+  // A schema whose propertyNames lists the allowed names is treated as an object with these properties.
   const Json* allowed = member_of(part, "propertyNames");
   if (allowed == nullptr || part.contains("properties")) return;
   if (const auto values = listed_values({allowed})) {

@@ -1,6 +1,6 @@
-// Rewrites JSON schemas for llama.cpp's converter, which turns them into grammars. Where a schema has several
-// keywords in one place, the converter uses only one of them. The rewriting therefore merges all keywords of
-// a place into one part.
+// Rewrites JSON schemas for llama.cpp's converter, which turns them into grammars. If a part of a schema has
+// several keywords, the converter uses only one of them. The rewriting therefore merges all keywords of a
+// part.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace kvant {
 
-// SchemaCost adds up the cost of all schemas in a request, whose rules form one grammar.
+// SchemaCost adds up the cost of all schemas in a request. The rules of all these schemas form one grammar.
 struct SchemaCost {
   std::int64_t parts = 0;           // this many parts of schemas become rules
   std::int64_t optional_pairs = 0;  // the number of pairs of optional properties within one object; each pair
@@ -21,8 +21,8 @@ struct SchemaCost {
                                     // and counts
 };
 
-// With `exact`, every text that matches the new schema also matches the old one. With `advice`, the new
-// schema may drop demands of the old one, and `loosened` names them.
+// With `exact`, every text that matches the new schema also matches the old schema. With `advice`, the new
+// schema may drop demands of the old schema, and `loosened` names these demands.
 enum class SchemaUse : std::uint8_t { exact, advice };
 
 struct HeldSchema {
@@ -31,9 +31,10 @@ struct HeldSchema {
 };
 
 // Rewrites a schema and adds its cost to `cost`. `where` is the schema's name in messages. The new schema's
-// definitions are named `definitions` followed by a number, so schemas of one request need different values.
-// With `advice`, the schema must describe an object, the arguments of a tool. Returns an error if `schema` is
-// not a schema. With `exact`, a demand that no grammar can enforce, or too high a cost, is also an error.
+// definitions are named `definitions` followed by a number, so schemas of one request need different values
+// of `definitions`. With `advice`, the schema must describe an object that holds the arguments of a tool.
+// Returns an error if `schema` is not a schema. With `exact`, a demand that no grammar can enforce, or too
+// high a cost, is also an error.
 Result<HeldSchema> hold_schema(const nlohmann::ordered_json& schema, const std::string& where, SchemaUse use,
                                const std::string& definitions, SchemaCost& cost);
 

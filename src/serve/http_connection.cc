@@ -19,8 +19,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto kRequestTime = 30s;   // a request may take this long to arrive,
-constexpr std::size_t kPace = 4096;  // a request may take one more second for every kPace bytes
+constexpr auto kRequestTime = 30s;   // a request may take this long to arrive, plus
+constexpr std::size_t kPace = 4096;  // one second for every kPace bytes
 constexpr auto kWriteTime = 30s;     // a response may take this long to send, plus one second for every kPace
                                      // bytes
 constexpr auto kClosingTime = 2s;
@@ -31,7 +31,7 @@ constexpr std::size_t kLongestChunkLine = 4096;   // bytes; the line holds the c
 constexpr auto kLook = 100ms;                     // a waiting read checks this often whether the server ends
 constexpr std::string_view kTlsHandshake = "\x16\x03";  // a client that speaks HTTPS begins with these bytes
 constexpr std::string_view kBeginning = "HTTP/1.1 ";
-// No path of the server accepts any other method, such as TRACE or CONNECT.
+// No path of the server accepts a method outside of this list, such as TRACE or CONNECT.
 constexpr std::array<std::string_view, 7> kMethods = {"GET",   "HEAD",   "POST",   "PUT",
                                                       "PATCH", "DELETE", "OPTIONS"};
 
@@ -44,7 +44,7 @@ char lower(char c) {
 }
 
 // Returns the value of the first field called `name` in a head, or an empty string if there is none. `name`
-// is in lower case.
+// must be lowercase.
 std::string_view field(std::string_view head, std::string_view name) {
   while (!head.empty()) {
     const std::size_t end = std::min(head.find('\n'), head.size());
@@ -121,7 +121,7 @@ bool HttpConnection::receive(int flags) {
   return true;
 }
 
-// Some clients send an empty line after a body, which belongs neither to that body nor to the next request
+// Some clients send an empty line after a body. The line belongs neither to that body nor to the next request
 // (RFC 9112, section 2.2).
 void HttpConnection::skip_empty_lines() {
   const std::size_t n = std::min(buffer_.find_first_not_of("\r\n"), buffer_.size());
@@ -137,7 +137,7 @@ int HttpConnection::fault_of(std::string_view head) {
   if (head.starts_with(kTlsHandshake)) return httplib::StatusCode::BadRequest_400;
   if (head.size() > kLargestHead || std::ranges::count(head, '\n') > kMostFields + kOtherLines)
     return httplib::StatusCode::RequestHeaderFieldsTooLarge_431;
-  // httplib reads on until CR LF, so a line that ends with LF alone would keep a thread waiting.
+  // httplib reads on until CR LF. A line that ends with LF alone would therefore keep a thread waiting.
   for (std::size_t at = head.find('\n'); at != std::string_view::npos; at = head.find('\n', at + 1)) {
     if (at == 0 || head[at - 1] != '\r') return httplib::StatusCode::BadRequest_400;
   }
@@ -228,7 +228,7 @@ HttpConnection::Arrived HttpConnection::gather(std::size_t max_body) {
 
 void HttpConnection::next_request() {
   buffer_.erase(0, offset_);
-  // The client may now be idle for a long time, so the buffer must not keep the size of the largest request.
+  // The client may now be idle for a long time, so the buffer must not stay as large as the largest request.
   if (buffer_.capacity() > kLargestHead) buffer_.shrink_to_fit();
   offset_ = scanned_ = needed_ = 0;
   chunked_ = waits_ = is_too_large_ = false;

@@ -12,8 +12,8 @@
 
 namespace kvant {
 
-// The head of a request, its request line and all fields together, has these limits.
-inline constexpr std::size_t kLargestHead = 64 << 10;  // bytes
+// The head of a request may have this many bytes and this many fields.
+inline constexpr std::size_t kLargestHead = 64 << 10;  // bytes, including the request line
 inline constexpr std::ptrdiff_t kMostFields = CPPHTTPLIB_HEADER_MAX_COUNT;
 
 // Only one thread uses a connection at a time: the waiting thread while no request is complete, or the worker
@@ -32,7 +32,7 @@ class HttpConnection final : public httplib::Stream {
   const std::string& client() const { return client_; }
   int client_port() const { return client_port_; }
 
-  // The waiting thread calls the following functions, between two requests.
+  // The waiting thread calls the functions from gather() to is_closing(), between two requests.
 
   enum class Arrived : std::uint8_t {
     part,     // nothing, or only a part of a request, has arrived
@@ -57,7 +57,7 @@ class HttpConnection final : public httplib::Stream {
   void begin_closing();
   bool is_closing() const { return closing_; }
 
-  // The worker that serves a request calls the following functions.
+  // The worker that serves a request calls the functions from has_left() to close_after_response().
 
   // Returns whether the client is gone. A client that only stopped sending is still there. Once the client
   // has stopped sending, the function sends the response's first bytes, "HTTP/1.1 ", one at a time. If the
@@ -65,7 +65,7 @@ class HttpConnection final : public httplib::Stream {
   bool has_left();
   // Returns whether the client has stopped sending. The client may be gone, or may wait for the response.
   bool has_stopped_sending() const;
-  // The following functions describe the response's head, once the head is written.
+  // status() and said_close() describe the response's head, once the head is written.
   int status() const { return status_; }
   bool said_close() const { return said_close_ || closes_after_; }
   // Returns the status for a head that no worker serves, or 0. Nobody serves a head that is too large, has
@@ -76,7 +76,7 @@ class HttpConnection final : public httplib::Stream {
   // Makes the current response the connection's last one, whatever the response's head says.
   void close_after_response() { closes_after_ = true; }
 
-  // The following functions implement httplib::Stream.
+  // The functions from is_readable() on implement httplib::Stream.
   bool is_readable() const override { return offset_ < buffer_.size(); }
   bool wait_readable() const override;
   bool wait_writable() const override;

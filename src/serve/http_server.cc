@@ -41,7 +41,8 @@ const char* state_name(JobState state) {
   return kNames[static_cast<int>(state)];
 }
 
-// Users often give a client an address with one "/v1" too many or too few. Returns a hint at the right path.
+// Returns a hint at the right path for a path with one "/v1" too many or too few. Users often give a client
+// such an address.
 std::string hint_at(const std::string& path) {
   std::string_view name = path;
   while (name.starts_with("/v1")) name.remove_prefix(3);
@@ -202,7 +203,7 @@ std::optional<ApiError> HttpServer::Routes::refusal(const Request& request) cons
       !is_authorized(options_.api_key, request.get_header_value("Authorization")) &&
       !equal_in_constant_time(options_.api_key, request.get_header_value("x-api-key")))
     return ApiError{.status = 401, .message = "the API key is missing or wrong"};
-  // DNS rebinding: a web page can make its own name point to this machine, but the browser still sends that
+  // A web page can make its own name point to this machine (DNS rebinding), but the browser still sends that
   // name as Host. HTTP/1.0 needs no Host.
   const bool says_host = request.has_header("Host");
   if (!says_host && request.version != "HTTP/1.0")
@@ -225,7 +226,7 @@ std::optional<ApiError> HttpServer::Routes::refusal(const Request& request) cons
 }
 
 // The check runs before a body is read. A foreign web page can make a browser send texts and forms to this
-// machine without asking. The page can send JSON only if --cors allows it.
+// machine without a preflight. The page can send JSON only if --cors allows it.
 httplib::Server::HandlerResponse HttpServer::Routes::check(const Request& request, Response& response) const {
   using httplib::Server;
   options_.cors.allow(request, response);

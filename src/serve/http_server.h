@@ -28,9 +28,9 @@ struct HttpOptions {
   ServerLog* log = nullptr;         // the log must outlive the server; null if there is none
 };
 
-// Returns the host as URLs write it: an IPv6 address gets brackets.
+// Returns the host in the form for URLs, in which an IPv6 address has brackets.
 std::string url_host(const std::string& host);
-// Checks whether a server could listen on the address now. The error says why not.
+// Checks whether a server could listen on the address now. The error states the cause.
 Status check_address(const std::string& host, int port);
 
 class HttpServer {
@@ -44,7 +44,7 @@ class HttpServer {
 
   // Takes the port and returns the port's number.
   Result<int> bind();
-  // Serves until stop(). Requests that run at that time are finished.
+  // Serves until stop(). Requests that run when stop() is called are finished.
   void serve();
   void stop();  // any thread may call stop()
 

@@ -9,7 +9,7 @@ class InfillPrompt {
 
   void add(std::int32_t token) { tokens_.push_back(token); }
   void add(const std::string& text) { encode(text, /*add_special=*/false); }
-  // Adds the tokens with which all texts of the model begin, such as <s>.
+  // Adds the tokens that begin all texts of the model, such as <s>.
   void begin() { encode("", /*add_special=*/true); }
 
   Result<std::vector<std::int32_t>> finish() {

@@ -20,10 +20,10 @@ struct InfillText {
   std::vector<File> files = {};  // files whose texts precede the text in the prompt
 };
 
-// Returns the prompt: the files, the prefix and the suffix with their control tokens, and the token of the
-// middle. Each file has its name if the model has a token for file names. The text of a control token inside
-// the files, prefix or suffix stays text. Returns an error if the model has no FIM tokens, or a text is not
-// UTF-8.
+// Returns the prompt, which consists of the files, the prefix and the suffix with their control tokens, and
+// the token of the middle. Each file has its name if the model has a token for file names. The text of a
+// control token inside the files, prefix or suffix stays text. Returns an error if the model has no FIM
+// tokens, or a text is not UTF-8.
 Result<std::vector<std::int32_t>> infill_prompt(const InfillText& text, const Tokenizer& tokenizer);
 
 // Returns the stop texts for the middle: the texts of the model's FIM control tokens.

@@ -22,7 +22,7 @@ class FimTokenizer : public testing::FakeTokenizer {
 const FimTokenizer kFim({.prefix = 1, .suffix = 2, .middle = 3});
 const FimTokenizer kFiles({.prefix = 1, .suffix = 2, .middle = 3, .repository = 4, .file = 5});
 
-// Builds a list of tokens from `parts`: numbers are tokens, and texts are encoded.
+// Builds a list of tokens from `parts`. Numbers are tokens, and texts are encoded.
 std::vector<std::int32_t> row(const Json& parts) {
   std::vector<std::int32_t> tokens;
   for (const Json& part : parts) {

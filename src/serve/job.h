@@ -41,22 +41,22 @@ struct Job {
   std::int64_t bytes = 0;                       // the cache of the job takes at most this many bytes
   JobState state = JobState::waiting;
 
-  // During prefill, `sequence` is the sequence that is filled; none exists before the first step. keep_at
+  // During prefill, the prompt is read into `sequence`, which does not exist before the first step. keep_at
   // lists the lengths, in ascending order, at which the prefix cache keeps a copy.
   bool has_sequence = false;
-  // The job waits for this file of the prefix cache, or has waited for it; empty if none.
+  // The job waits for this file of the prefix cache, or has waited for the file. An empty name means no file.
   std::string prefix_file = {};
   SequenceId sequence = 0;
   int n_read = 0;
-  // LongRoPE has one set of factors for short sequences and one for long ones. If short_rope, the sequence
-  // uses the short set. When the sequence outgrows the short set, all tokens in `again` are read again with
-  // the long one. While `again` is empty, prefill reads the prompt.
+  // LongRoPE has one set of factors for short sequences and one set for long sequences. With short_rope, the
+  // sequence uses the short set. When the sequence outgrows the short set, all tokens in `again` are read
+  // again with the long set. While `again` is empty, prefill reads the prompt.
   bool short_rope = false;
   std::vector<std::int32_t> again = {};
   const std::vector<std::int32_t>& reading() const { return again.empty() ? request.prompt : again; }
   std::vector<int> keep_at;
 
-  // Probabilities of the prompt tokens read so far, if the request wants them.
+  // These are the probabilities of the prompt tokens read so far, if the request wants them.
   std::vector<ReportedToken> prompt_report = {};
 
   std::vector<double> state_sum = {};  // [n_embd]; the sum of the hidden states read so far, for an embedding

@@ -23,12 +23,13 @@ class JsonFields {
   explicit JsonFields(const Json& json, std::string where = "");
   explicit JsonFields(Json&& json, std::string where = "") = delete;
 
-  // Each function returns the value of a member, or nothing if the member is missing, null or wrong.
+  // Each of the functions number(), integer(), boolean() and text() returns the value of a member, or nothing
+  // if the member is missing, null or wrong.
   std::optional<double> number(const char* key, double low, double high);
   std::optional<std::int64_t> integer(const char* key, std::int64_t low, std::int64_t high);
   std::optional<bool> boolean(const char* key);
   std::optional<std::string> text(const char* key);
-  // Reads a text, or an array of at most max_count texts. Empty texts are left out, because they have no
+  // Reads a text, or an array of at most max_count texts. Empty strings are left out, because they have no
   // effect.
   std::vector<std::string> texts(const char* key, std::size_t max_count);
   // Returns the member's value of any type, or a null pointer if the member is missing or null.
@@ -39,7 +40,7 @@ class JsonFields {
   // Returns a list, or a null pointer if the member is missing, null or wrong. `of` names the elements in
   // messages.
   const Json* list(const char* key, const char* of);
-  // Like list(), but the list must exist and have at least one element.
+  // Returns a list like list(). A missing or empty list is an error.
   const Json* filled_list(const char* key, const char* of);
 
   // Declares values that mean the same as leaving the member out. Call means_default() before the member is
@@ -49,7 +50,7 @@ class JsonFields {
   // for any other value.
   void accept_only(const char* key, const std::vector<Json>& harmless, const char* why);
   bool was_read(const char* key) const { return read_.contains(key); }
-  // Treats all members that were not read as hints.
+  // Treats all unread members as hints.
   void leave_others();
   // Returns the names of hints with their place, such as "metadata" or "tools[].defer_loading". The list has
   // at most kMaxHints names.

@@ -30,8 +30,8 @@ Result<std::string> schema_grammar(const nlohmann::ordered_json& schema, const s
 }
 
 Result<std::string> held_schema_grammar(nlohmann::ordered_json held, const std::string& where) {
-  // llama.cpp's converter takes a property with an empty name for the whole schema. The schema is therefore
-  // moved to a definition with a name, and a reference takes its place.
+  // llama.cpp's converter takes a property with an empty name for the whole schema. The code therefore moves
+  // the schema to a named definition and puts a reference in its place.
   const auto properties = held.find("properties");
   if (properties != held.end() && properties->contains("")) {
     nlohmann::ordered_json definitions = held.value("$defs", nlohmann::ordered_json::object());

@@ -10,7 +10,7 @@
 namespace kvant {
 
 // Returns the grammar (GBNF) of the JSON values that a schema allows. Returns an error, which names `where`,
-// if `schema` is not a schema or makes a demand that a grammar cannot enforce.
+// if `schema` is not a schema or has a constraint that a grammar cannot enforce.
 Result<std::string> schema_grammar(const nlohmann::ordered_json& schema, const std::string& where);
 
 // Returns the grammar of a schema that hold_schema() has already rewritten (held_schema.h).

@@ -60,8 +60,8 @@ void expect_schema_refused(const std::string& schema, const std::string& why) {
   EXPECT_LT(grammar.error().message.size(), 400U);
 }
 
-// Makes a chain of definitions "d0" to "d<n>". `part` builds each definition from the reference to the next
-// one.
+// Makes a chain of definitions "d0" to "d<n>". part(reference) builds each definition, where `reference`
+// refers to the next definition.
 template <class Part>
 std::string chain_of(int n, Part part) {
   std::string schema = R"({"$ref": "#/$defs/d0", "$defs": {)";

@@ -18,7 +18,7 @@ int bind_error(const addrinfo& address) {
   const int socket = ::socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (socket < 0) return errno;
   share_no_port(socket);
-  // Httplib's "::" also accepts IPv4 connections, so this test must, too.
+  // httplib's "::" also accepts IPv4 connections, so this test must accept them, too.
   if (address.ai_family == AF_INET6) {
     const int off = 0;
     setsockopt(socket, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
@@ -62,8 +62,8 @@ Result<std::string> free_address(const std::string& host, int port) {
   for (const addrinfo* address = found; address != nullptr; address = address->ai_next) {
     last = bind_error(*address);
     if (last == 0) return numeric(*address);
-    // The host may have another free address, but clients could reach the other program at the taken one. So
-    // the search ends here.
+    // The host may have another free address, but clients could then reach the other program at this address.
+    // The search therefore ends here.
     if (last == EADDRINUSE) return port_is_taken(host, port);
   }
   if (last == EACCES)

@@ -8,13 +8,13 @@
 
 namespace kvant {
 
-// Returns the first address of `host` that this machine has and that is free. The error says why there is
-// none, for example because another program has the port.
+// Returns the first address of `host` that belongs to this machine and is free. The error states why there is
+// no such address, for example because another program has the port.
 Result<std::string> free_address(const std::string& host, int port);
 Error port_is_taken(const std::string& host, int port);
 
-// Sets the options of a listening socket. The socket shares its port with no other program. The socket can
-// use a port that a server has just left.
+// Sets the options of a listening socket. The socket shares its port with no other program, but can use a
+// port that a server has just left.
 void share_no_port(int socket);
 
 }  // namespace kvant

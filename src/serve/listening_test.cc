@@ -9,7 +9,7 @@
 namespace kvant {
 namespace listening_test {
 
-// Listener stands for a program that listens on a free port of 127.0.0.1 or ::1 and would share the port.
+// Listener represents a program that listens on a free port of 127.0.0.1 or ::1 and would share the port.
 class Listener {
  public:
   explicit Listener(bool v6) : socket_(socket(v6 ? AF_INET6 : AF_INET, SOCK_STREAM, 0)) {

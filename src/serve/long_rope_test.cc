@@ -1,5 +1,6 @@
-// Tests LongRoPE in the scheduler. Short sequences use one set of factors, and long ones another. A sequence
-// that grows too long for the first set must go on as if the second had been used from the start.
+// Tests LongRoPE in the scheduler. Short sequences use one set of factors, and long sequences use another
+// set. A sequence that grows too long for the first set must continue as if the second set had been used from
+// the start.
 #include <gtest/gtest.h>
 
 #include <vector>
@@ -101,7 +102,7 @@ TEST_P(LongRope, HasTheFactorsForShortSequencesInShortOnes) {
   EXPECT_FALSE(ask(*either_, random_tokens(300, 3), 9) == ask(*short_, random_tokens(300, 3), 9));
 }
 
-// The sequence holds kShort tokens when the short factors predict for the last time.
+// The sequence holds kShort tokens at the last prediction with the short factors.
 TEST_P(LongRope, ReadsASequenceAgainThatOutgrowsThem) {
   const Tokens prompt = random_tokens(240, 4);
   const int n_short = kShort - 240 + 1, n_long = 30;
@@ -116,8 +117,8 @@ TEST_P(LongRope, ReadsASequenceAgainThatOutgrowsThem) {
   EXPECT_EQ(whole, expected);
 }
 
-// Keys of the short and of the long factors differ, so a prefix of one kind must not serve a prompt of the
-// other.
+// The short and the long factors give different keys, so a prefix of one kind must not serve a prompt of the
+// other kind.
 TEST_P(LongRope, KeepsSequencesOfBothKindsApart) {
   Tokens longer = random_tokens(200, 5);
   const Tokens more = random_tokens(150, 6);

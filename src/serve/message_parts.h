@@ -1,5 +1,5 @@
-// Reads what messages of all APIs have in common: text parts, thoughts, and parts that are not text. Every
-// API's reader calls these functions, so all of them refuse the same parts with the same words.
+// Reads the elements that messages of all APIs have in common: text parts, thoughts, and parts that are not
+// text. Every API's reader calls these functions, so all readers refuse the same parts with the same words.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -9,7 +9,7 @@
 
 namespace kvant {
 
-// MessageText is the text of a message and the thought that goes with it.
+// MessageText holds the text of a message and the thought that belongs to the text.
 struct MessageText {
   std::string text;
   std::string thought;

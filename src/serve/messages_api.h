@@ -1,6 +1,6 @@
-// Reads requests of Anthropic's Messages API (POST /v1/messages) from JSON, and writes messages in its
-// format. The API differs from OpenAI's in its blocks and events, while prompts, tools and formats share the
-// code of all APIs.
+// Reads requests of Anthropic's Messages API (POST /v1/messages) from JSON, and writes messages in the format
+// of that API. The API's blocks and events differ from OpenAI's. Prompts, tools and formats share the code of
+// all APIs.
 #pragma once
 
 #include <memory>
@@ -31,9 +31,10 @@ class MessagesResponse {
   // Returns the whole message. Call whole() after the last part.
   nlohmann::ordered_json whole(const TokenUsage& usage) const;
 
-  // For a stream, the following functions replace add(). start_events() returns the events before the first
-  // part, part_events() those for a part (possibly none), and end_events() those after the last part.
-  // start_events() takes the prompt's usage.
+  // For a stream, the caller calls start_events(), part_events() and end_events() in place of add().
+  // start_events() returns the events before the first part, part_events() returns the events for a part
+  // (possibly none), and end_events() returns the events after the last part. start_events() takes the
+  // prompt's usage.
   std::string start_events(const TokenUsage& usage);
   std::string part_events(const AnswerPart& part);
   std::string end_events(const TokenUsage& usage);

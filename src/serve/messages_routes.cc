@@ -41,8 +41,8 @@ class MessagesAnswers final : public ApiAnswers {
 
 void add_messages_route(httplib::Server& server, ServeLoop& loop, const Tokenizer& tokenizer,
                         const ApiLimits& limits, std::span<const ServerInfo> served) {
-  // Client programs have names of Anthropic's models built in, for example a small model's for titles. The
-  // served model stands in for all models named "claude-...".
+  // Client programs contain names of Anthropic's models, for example the name of a small model that writes
+  // titles. The served model stands in for all models named "claude-...".
   const auto parse = [&tokenizer, limits, served](const Json& body) {
     ParsedRequest parsed = parse_messages_request(body, tokenizer, limits);
     auto* wanted = std::get_if<ApiRequest>(&parsed);

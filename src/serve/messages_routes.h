@@ -1,5 +1,5 @@
 // Routes POST /v1/messages and /v1/messages/count_tokens of Anthropic's Messages API. Requests for
-// "claude-..." models go to the served model, because clients have such names built in.
+// "claude-..." models go to the served model, because client programs contain such names.
 #pragma once
 
 #include <span>

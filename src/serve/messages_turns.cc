@@ -31,7 +31,7 @@ std::string block_text(JsonFields& block, const std::string& type, const std::st
   return "";
 }
 
-// Returns the content as one text. The content is a text or a list of blocks with texts.
+// Returns the content as one text. The content is either a text or a list of blocks with texts.
 std::string blocks_text(const Json* content, const std::string& where, JsonFields& fields) {
   if (content != nullptr && content->is_string()) return content->get<std::string>();
   std::string text;
@@ -51,7 +51,7 @@ Json tool_use_call(JsonFields& block) {
   return call_json(id, name, block.value("input"));
 }
 
-// Adds a tool's result as a turn of its own. The turn precedes the user's text in the same message.
+// Adds a tool's result as a separate turn. The turn precedes the user's text in the same message.
 void add_tool_result(JsonFields& block, const std::string& where, ChatHistory& conversation) {
   const Json* content = block.value("content");
   const std::string text = content == nullptr ? "" : blocks_text(content, where + ".content", block);

@@ -25,8 +25,8 @@ std::string label(const char* name, const std::string& value) {
   return fmt::format("{}=\"{}\"", name, escaped(value));
 }
 
-// Text writes the metrics. Prometheus wants all values of one name together, so each function takes a value
-// from every recipe in turn.
+// Text writes the metrics. In Prometheus's format, all values of one name are together, so each function
+// takes a value from every recipe in turn.
 class Text {
  public:
   explicit Text(std::span<const RecipeMetrics> recipes) : recipes_(recipes) {}

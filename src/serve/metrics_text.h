@@ -1,5 +1,5 @@
 // Writes the metrics of GET /metrics in the text format of Prometheus, version 0.0.4. The values come from
-// the schedulers' counters, so a scrape costs next to nothing.
+// the schedulers' counters, so a scrape takes hardly any time.
 #pragma once
 
 #include <span>

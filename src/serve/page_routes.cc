@@ -46,8 +46,8 @@ std::span<const PageFile> page_files() {
   return kFiles;
 }
 
-// The policy allows the page to run only its own files and to load nothing from elsewhere, whatever a model
-// writes. No other page may frame it.
+// The policy allows the page to run only its own files and to load nothing from elsewhere, whatever text a
+// model generates. Other pages must not frame the page.
 constexpr const char* kPolicy =
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
@@ -60,7 +60,8 @@ void send_file(Response& response, const PageFile& file) {
   response.set_content(file.contents, file.type);
 }
 
-// A response of GET /cache is reused up to this age, so many open pages load the scheduler no more than one.
+// A response of GET /cache may be reused until this age. Many open pages therefore load the scheduler no more
+// than a single page.
 constexpr std::chrono::milliseconds kFresh{200};
 
 // CacheAnswer keeps the newest response of GET /cache. The class is thread-safe.

@@ -14,7 +14,7 @@ using Json = nlohmann::ordered_json;
 struct Refused {
   const char* name;
   const char* why;
-  std::vector<Json> harmless = {};  // values that ask for nothing, in addition to empty, false and null
+  std::vector<Json> harmless = {};  // values that have no effect, besides empty, false and null
 };
 
 // Returns the parameters that change the meaning of a request, by topic.

@@ -1,8 +1,8 @@
 // Decides what happens to parameters of a request that kvant does not have.
 //
 // Some parameters of the OpenAI, Anthropic, llama.cpp and vLLM APIs change what a completion is. The server
-// refuses such a parameter by name, unless the parameter's value asks for nothing. Every other parameter is a
-// hint: the request goes on without the parameter, and the server's log names the parameter once.
+// refuses such a parameter by name, unless the parameter's value has no effect. Every other parameter is a
+// hint. The request goes on without the hint, and the server's log names each hint once.
 #pragma once
 
 #include "serve/json_fields.h"

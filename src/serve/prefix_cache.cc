@@ -97,8 +97,8 @@ void PrefixCache::add(SequenceId sequence, std::span<const std::int32_t> tokens,
 }
 
 // Drops the kept sequences whose tokens are a prefix of `tokens`, if a sequence of `tokens` can be cut to
-// them. Returns the dropped bytes. The new sequence may share pages with the dropped ones, or was read
-// separately; then the pages are freed.
+// them. Returns the dropped bytes. The new sequence may share pages with the dropped sequences. If it was
+// read separately, the pages are freed.
 std::int64_t PrefixCache::drop_beginnings(std::span<const std::int32_t> tokens) {
   std::int64_t shared = 0;
   std::erase_if(entries_, [&](const Entry& entry) {
@@ -126,7 +126,7 @@ bool PrefixCache::drop_oldest() {
   return true;
 }
 
-// The following functions use the disk.
+// The functions from advance() to write_all() use the disk.
 
 Result<bool> PrefixCache::advance(bool is_short) {
   if (disk_ == nullptr) return false;
@@ -151,8 +151,8 @@ std::vector<PrefixCache::Entry*> PrefixCache::by_use() {
   return entries;
 }
 
-// Writes the least recently used entry that is not on disk. needs_no_write remembers the entries that were
-// found on disk, because a step must not compare all entries with all files.
+// Writes the least recently used entry that is not on disk. Entries that were found on disk are marked with
+// needs_no_write, because comparing all entries with all files in every step would take too long.
 void PrefixCache::write_oldest() {
   for (Entry* entry : by_use()) {
     if (entry->needs_no_write) continue;

@@ -1,14 +1,14 @@
-// PrefixCache keeps prefixes of prompts that were read, so a later prompt with the same prefix need not read
-// it again.
+// PrefixCache keeps prefixes of processed prompts, so a later prompt with the same prefix need not process
+// the prefix again.
 //
-// An entry is a sequence of the cache, as it was when exactly the entry's tokens had been read as a prompt,
-// in whole pages. The entry is a fork, which shares quantized pages. A prompt that continues an entry
-// therefore gives the same bits as a prompt that is read from its start, with any recipe. Generated tokens
-// are not kept, because decode rounds differently from prefill (model/matrix_product.h).
+// An entry is a sequence of the cache with exactly the state after prefill of the entry's tokens, which fill
+// whole pages. The entry is a fork, which shares quantized pages. A prompt that continues an entry therefore
+// gives the same bits as a prompt that is read from its start, with any recipe. Generated tokens are not
+// kept, because decode rounds differently from prefill (model/matrix_product.h).
 //
 // With a disk (prefix_disk.h), the least recently used entries are written to disk as memory fills up.
-// Dropping a written entry then costs nothing when memory runs short. An entry that is dropped unwritten must
-// be read as a prompt again. A sequence that comes back from the disk shares no pages.
+// Dropping a written entry then costs nothing when memory runs short. The tokens of an entry that is dropped
+// unwritten need prefill again. A sequence that comes back from the disk shares no pages.
 #pragma once
 
 #include <cstdint>
@@ -45,19 +45,19 @@ class PrefixCache {
     // n_tokens, the kept sequence cannot be cut there. The caller should then keep the prefix of n_common
     // tokens once prefill reaches it.
     int n_common = 0;
-    // The name of a file that holds a longer prefix and is being read; empty if there is none. Call find()
-    // again, without may_wait, when is_coming() is false for the file. All other members are 0 in the
+    // This file holds a longer prefix and is being read. The name is empty if there is no such file. Call
+    // find() again, without may_wait, when is_coming() is false for the file. All other members are 0 in the
     // meantime.
     std::string coming = {};
   };
-  // Returns the longest kept prefix of `prompt` that leaves at least one token to read. may_wait allows
-  // waiting for the disk. An error means that memory is exhausted; nothing has changed then.
+  // Returns the longest kept prefix of `prompt` that is shorter than `prompt`. may_wait allows waiting for
+  // the disk. An error means that memory is exhausted. Nothing changes in that case.
   Result<Match> find(std::span<const std::int32_t> prompt, bool may_wait = false);
   bool is_coming(const std::string& file) const { return disk_ != nullptr && disk_->is_coming(file); }
 
   // Keeps `sequence`, whose `tokens` are whole pages and were all read as a prompt. The first n_shared tokens
   // came from a kept sequence. If the limit requires it, keep() drops less recently used entries. An error
-  // means that memory is exhausted; nothing is kept then.
+  // means that memory is exhausted. Nothing is kept in that case.
   Status keep(SequenceId sequence, std::span<const std::int32_t> tokens, int n_shared);
 
   // Drops the least recently used entry from memory. Returns false if the cache has no entries.
@@ -72,7 +72,7 @@ class PrefixCache {
   bool give_up_reading() { return disk_ != nullptr && disk_->give_up_reading(); }
   bool is_busy() const { return disk_ != nullptr && disk_->is_busy(); }
   bool waits_for_disk() const { return disk_ != nullptr && disk_->waits_for_disk(); }
-  // PrefixDisk::tell describes `news`.
+  // PrefixDisk::tell() describes `news`.
   void tell(const std::function<void()>& news) {
     if (disk_ != nullptr) disk_->tell(news);
   }
@@ -106,7 +106,7 @@ class PrefixCache {
   std::unique_ptr<PrefixDisk> disk_;  // null if there is no disk cache
   std::vector<Entry> entries_;
   std::int64_t bytes_ = 0;
-  std::int64_t uses_ = 0;  // this counter is the clock of last_use
+  std::int64_t uses_ = 0;  // a counter of uses, which serves as the clock of last_use
   std::int64_t dropped_ = 0;
 };
 

@@ -50,7 +50,8 @@ INSTANTIATE_TEST_SUITE_P(PrefixCache, EachProductRecipe, ::testing::ValuesIn(tes
                            return name;
                          });
 
-// The fixture's keys and values depend only on a token's position, so both prompts get the same ones.
+// The fixture's keys and values depend only on a token's position, so both prompts get the same keys and
+// values.
 TEST_P(EachProductRecipe, GoesOnFromWhatIsKeptAsIfItHadReadAll) {
   const auto plan = plan_for(GetParam(), small_geometry());
   const Tokens prompt = counted(700);
@@ -100,7 +101,7 @@ TEST(PrefixCache, LeavesATokenToBeRead) {
   cache.free(read_and_keep(cache, prefixes, counted(256), 256));
   const auto match = prefixes.find(counted(256));
   ASSERT_TRUE(match.ok());
-  EXPECT_EQ(match->n_tokens, 128);  // the last token must be read, because the caller needs its logits
+  EXPECT_EQ(match->n_tokens, 128);  // one token must remain, because the caller needs its logits
   cache.free(match->sequence);
   EXPECT_EQ(prefixes.find(counted(100)).value().n_tokens, 0);
   EXPECT_EQ(prefixes.find(counted(256, 1)).value().n_tokens, 0);

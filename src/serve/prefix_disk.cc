@@ -84,7 +84,7 @@ PrefixDiskStatus PrefixDisk::status() const {
   return status;
 }
 
-// The following functions find and read files.
+// The functions from find() to finish_read() find and read files.
 
 PrefixDisk::Match PrefixDisk::find(std::span<const std::int32_t> prompt) const {
   Match match;
@@ -146,7 +146,7 @@ void PrefixDisk::finish_read(const Status& read) {
   drop(ended.name);
 }
 
-// The following functions write files.
+// The functions from can_write() to write_now() write files.
 
 bool PrefixDisk::can_write() const {
   return !writing_ && !(write_failure_ && Clock::now() - *write_failure_ < kPauseAfterFailure);
@@ -226,7 +226,7 @@ void PrefixDisk::write_now(SequenceId sequence, std::span<const std::int32_t> to
   }
 }
 
-// The following functions serve reads and writes.
+// take_results() and advance() serve reads and writes.
 
 bool PrefixDisk::take_results() {
   std::vector<DiskResult> results = disk_.take_results();

@@ -3,8 +3,8 @@
 // Each prefix is a session file without a text, named by the checksum of its tokens. A thread
 // (session_disk.h) reads and writes the files, one at a time in each direction. advance() moves data between
 // that thread and the cache in pieces, between steps. Files of an earlier server are used again if they
-// belong to the same model, recipe and constants. Other session files are removed, because prefixes can be
-// read again. Files whose names are not checksums are left alone.
+// belong to the same model, recipe and constants. Session files that do not belong are removed, because
+// prefill can restore prefixes. Files whose names are not checksums remain.
 //
 // Only the scheduler's thread uses the class.
 #pragma once
@@ -57,7 +57,8 @@ class PrefixDisk {
   };
   // Returns the file that gives the longest prefix of the prompt.
   Match find(std::span<const std::int32_t> prompt) const;
-  // Starts reading a file. take_loaded() returns its contents later; an unusable file is removed instead.
+  // Starts reading a file. take_loaded() returns the file's contents later. An unusable file is removed
+  // instead.
   void want(const std::string& name);
   bool is_coming(const std::string& name) const;
   struct Loaded {
@@ -68,7 +69,8 @@ class PrefixDisk {
 
   // Returns whether write() may be called now.
   bool can_write() const;
-  // Returns whether a file with this many tokens would exceed the limit, as an earlier one did.
+  // Returns whether a file with this many tokens would exceed the limit. An earlier file with as many tokens
+  // did.
   bool is_too_long(std::span<const std::int32_t> tokens) const { return tokens.size() >= too_long_; }
   // Returns whether a file gives all of these tokens.
   bool holds(std::span<const std::int32_t> tokens) const;
@@ -127,7 +129,7 @@ class PrefixDisk {
   bool cuts_;
   std::size_t too_long_ = std::numeric_limits<std::size_t>::max();
   std::vector<File> files_;
-  std::int64_t uses_ = 0;  // this counter is the clock of last_use
+  std::int64_t uses_ = 0;  // a counter of uses, which serves as the clock of last_use
   SequenceReading reading_{cache_, disk_};
   std::optional<Writing> writing_;
   std::vector<Loaded> loaded_;

@@ -31,7 +31,7 @@ DiskTokens counted_from(int first, int n) {
   return tokens;
 }
 
-// PrefixesOnDisk runs one prefix cache after another on the same cache and the same folder.
+// PrefixesOnDisk runs prefix caches in turn on the same cache and the same folder.
 class PrefixesOnDisk : public ::testing::Test {
  protected:
   explicit PrefixesOnDisk(const std::string& recipe = "kvant-3bit", std::int64_t memory = 0)
@@ -201,7 +201,7 @@ TEST_F(PrefixesOnDisk, LeaveOthersFilesAlone) {
   EXPECT_TRUE(std::filesystem::exists(others));
 }
 
-// At 512 tokens, the sequence takes less memory than the limit, but its file takes more.
+// At 512 tokens, the sequence takes less memory than the limit, but the sequence's file takes more.
 TEST_F(PrefixesOnDisk, GoThoughAnotherIsLargerThanTheDisk) {
   start();
   keep(counted_from(0, 512));

@@ -9,8 +9,8 @@ namespace kvant {
 namespace {
 
 // A device compiles a graph for each step size. A step size therefore grows by at least kLeastGrowth, which
-// justifies a new graph. A step size grows by at most kMostGrowth, because one step says little about much
-// larger ones.
+// justifies a new graph. A step size grows by at most kMostGrowth, because the time of a step says little
+// about much larger steps.
 constexpr double kLeastGrowth = 1.25, kMostGrowth = 2;
 // A new step size aims at this share of the time limit, because later steps have a longer context and take
 // longer.
@@ -21,11 +21,11 @@ constexpr double kAim = 0.95;
 PromptPace::PromptPace(int tokens, double seconds, int most)
     : tokens_(tokens), most_(std::max(tokens, most)), seconds_(seconds) {}
 
-// The estimate attributes all of the time to tokens. If steps also have a constant part, several calls lead
-// to the right size. The size shrinks only after a step that was too long; otherwise it aims at kAim. Sizes
-// therefore do not oscillate.
+// The estimate assumes that a step's time is proportional to its tokens. If steps also take a constant time,
+// several calls lead to the right size. The size shrinks only after a step that was too long. Otherwise, the
+// size aims at kAim. Sizes therefore do not oscillate.
 void PromptPace::add(int n_tokens, double seconds) {
-  // A short step at the end of a prompt says little.
+  // The time of a short step at the end of a prompt says little about full steps.
   if (seconds_ == 0 || seconds <= 0 || n_tokens < tokens_ / 2) return;
   const double fits = std::min(n_tokens * kAim * seconds_ / seconds, kMostGrowth * tokens_);
   const int unit = fits < kPageTokens ? kMinPromptStep : kPageTokens;

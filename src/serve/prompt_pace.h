@@ -1,13 +1,14 @@
 // PromptPace decides how many prompt tokens a step reads while completions wait for the step. The size of a
-// step follows measured times, because no formula predicts them for all devices and depths.
+// step follows measured times, because no formula predicts the times for all devices and depths.
 #pragma once
 
 namespace kvant {
 
 class PromptPace {
  public:
-  // `tokens` is the size of the first step. With seconds > 0, tokens() follows the measured times: a step
-  // should take at most that long and reads at most `most` tokens. With seconds = 0, tokens() stays constant.
+  // `tokens` is the size of the first step. With seconds > 0, tokens() follows the measured times. A step
+  // should then take at most `seconds`, and reads at most `most` tokens. With seconds = 0, tokens() stays
+  // constant.
   PromptPace(int tokens, double seconds, int most);
 
   int tokens() const { return tokens_; }

@@ -42,7 +42,7 @@ TEST(PromptPace, RecoversFromASlowStep) {
 }
 
 // Some step sizes are slower than their neighbours, so a fast step of 512 tokens can wrongly suggest that 640
-// tokens fit.
+// tokens are possible in the time limit.
 TEST(PromptPace, DoesntGoBackToWhatWasTooLong) {
   PromptPace pace(640, 0.1, 2048);
   pace.add(640, 0.101);

@@ -21,18 +21,18 @@ struct GenerationRequest {
   GenerationOptions generation;
   // `grammar` is in its initial state. If null, any text is valid.
   std::shared_ptr<const Grammar> grammar;
-  // Each completion has a grammar object of its own. clone_grammar() makes the grammar objects that are
-  // missing. Cloning a large grammar takes seconds, so the caller clones outside of the scheduler's steps.
+  // Each completion has its own grammar object. clone_grammar() makes the grammar objects that are missing.
+  // Cloning a large grammar takes seconds, so the caller clones outside of the scheduler's steps.
   std::vector<std::shared_ptr<Grammar>> answer_grammars;
-  // Completions may resemble these tokens, so drafts are taken from them, too.
+  // Completions may resemble these tokens, so drafts can come from the tokens.
   std::vector<std::int32_t> expected;
-  // With `echo`, a completion begins with the prompt. If probabilities are wanted, the prompt has them, too.
+  // With `echo`, a completion begins with the prompt. Probabilities, if wanted, then also cover the prompt.
   bool echo = false;
   bool follows = false;  // the client's request has several prompts, and this is not the first
   bool guard = false;    // the completion is compared with an unquantized cache
   // The request wants only the mean of the prompt's hidden states, scaled to length 1. max_tokens must be 0.
   bool embeds = false;
-  std::string client;  // the queue gives each client name a turn
+  std::string client;  // the queue takes clients in turn by this name
 
   std::string session;                   // the session that the request continues or begins; empty if none
   std::string text;                      // the prompt's text, if the text is known

@@ -1,6 +1,6 @@
-// RequestContext holds what belongs to a request but is not in its HTTP text: the client's connection and the
-// log record. httplib's request type has no room for such data, so the context uses a member that the server
-// may set.
+// RequestContext holds the client's connection and the log record of a request, which are not part of the
+// request's HTTP text. httplib's request type has no room for such data, so the context uses a member that
+// the server may set.
 #pragma once
 
 #include <httplib.h>

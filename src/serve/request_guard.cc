@@ -45,7 +45,7 @@ bool is_loopback(std::string host) {
       port != std::string::npos && host.find(']', port) == std::string::npos)
     host.resize(port);
   in_addr address{};
-  // A host name may also begin with "127.".
+  // A host name may also begin with "127.", so only an address counts as loopback.
   const bool is_address = inet_pton(AF_INET, host.c_str(), &address) == 1;
   return host == "localhost" || host == "[::1]" || (is_address && ntohl(address.s_addr) >> 24 == 127);
 }

@@ -1,5 +1,5 @@
 // Reads the options that all generating APIs share: how tokens are drawn, and how completions are sent. Each
-// API then adds the options that it has alone.
+// API then adds its own options.
 #pragma once
 
 #include "serve/api_request.h"
@@ -13,7 +13,7 @@ namespace kvant {
 GenerationRequest read_request_options(JsonFields& fields, const char* stops, const Tokenizer& tokenizer,
                                        const ApiLimits& limits, ApiRequest& request);
 
-// Reads the user's name under OpenAI's parameter names. Users take turns in the queue.
+// Reads the user's name under OpenAI's parameter names. The queue takes users in turn.
 std::string read_user(JsonFields& fields);
 
 }  // namespace kvant

@@ -1,5 +1,5 @@
-// RequestQueue holds waiting requests, and gives each client a turn after the other. A client with many
-// requests therefore delays others by one request at most.
+// RequestQueue holds waiting requests, and takes one request of each client in turn. A client with many
+// requests therefore delays each other client by at most one request.
 #pragma once
 
 #include <deque>
@@ -16,7 +16,7 @@ class RequestQueue {
   void push(Job job);
   // Returns the next request. The queue must not be empty.
   const Job& front() const { return lines_.front().jobs.front(); }
-  // Removes and returns the next request. The request's client goes to the end of the turn order.
+  // Removes and returns the next request. The request's client then becomes the last in turn.
   Job pop();
   // Removes all requests for which `unwanted` returns true.
   void remove_if(const std::function<bool(const Job&)>& unwanted);

@@ -17,9 +17,9 @@ struct RequestRecord {
   std::string path = {};  // the path has no query
   int status = 0;         // the HTTP status; 0 if nothing was sent
   Clock::time_point start = Clock::now();
-  double seconds = 0;  // this is the time from the request's arrival to the response's last byte
+  double seconds = 0;  // the time from the request's arrival to the response's last byte
 
-  // The following members describe a completion.
+  // The members from `model` to `end` describe a completion.
   std::string model = {};  // empty if the request has no completion
   int prompt_tokens = 0;
   int cached_tokens = 0;                     // prompt tokens from the prefix cache

@@ -21,9 +21,9 @@ class ResponsesAnswer {
   ResponsesAnswer(const nlohmann::ordered_json& body, std::string model,
                   const std::shared_ptr<const ToolFormat>& tool_format, const Tokenizer& tokenizer);
 
-  // The following functions return a stream's events, with names and numbers. Events come before the first
-  // part, with a part (possibly none), after the last part, and after a failure. For a whole response, the
-  // caller calls the same functions and ignores the events.
+  // start_events(), part_events(), end_events() and failure_event() return a stream's events, with names and
+  // numbers. The events come before the first part, with a part (possibly none), after the last part, and
+  // after a failure. For a whole response, the caller calls the same functions and ignores the events.
   std::string start_events();
   std::string part_events(const AnswerPart& part);
   std::string end_events(const TokenUsage& usage);

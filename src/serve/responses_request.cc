@@ -18,7 +18,7 @@ using Json = nlohmann::ordered_json;
 constexpr std::size_t kMaxTypeName = 40;  // bytes; the log has at most this much of a type's name
 
 // Reads the tools. Tools that the server cannot run are left out. A model need not call any tool, so its
-// completions stay valid.
+// completions are valid without them.
 ChatTools read_responses_tools(JsonFields& fields) {
   ChatTools tools;
   SchemaCost schemas;
@@ -53,7 +53,7 @@ AnswerFormat read_text_format(JsonFields& fields) {
   return format;
 }
 
-// Refuses parameters of this API, and of /v1/chat/completions, that would change the response but that kvant
+// Refuses parameters of this API and of /v1/chat/completions that would change the response and that kvant
 // does not have.
 void refuse_what_is_not_there(JsonFields& fields) {
   constexpr const char* kNothingStored =

@@ -1,5 +1,5 @@
-// Routes POST /v1/responses of OpenAI's Responses API. The route parses requests and formats completions;
-// answer_route.h does the rest.
+// Routes POST /v1/responses of OpenAI's Responses API. The route parses requests and formats completions. All
+// else is in answer_route.h.
 #pragma once
 
 #include <span>

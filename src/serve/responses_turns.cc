@@ -44,7 +44,7 @@ class Items {
     if (item.error()) return;
     if (turns.back()["role"] == "assistant") set_thought(turns.back());
     thought_.clear();
-    // Many chat templates allow only one system message, at the start, so two are joined.
+    // Many chat templates allow only one system message, at the start, so two system messages are joined.
     if (turns.size() == 2 && turns[0]["role"] == "system" && turns[1]["role"] == "system") {
       turns[0]["content"] =
           turns[0]["content"].get<std::string>() + "\n\n" + turns[1]["content"].get<std::string>();
@@ -52,8 +52,8 @@ class Items {
     }
   }
 
-  // Returns the content of a reasoning item. If the client may not see the content, the item has only a
-  // summary, which takes the content's place.
+  // Reads the thought of a reasoning item. An item whose content is hidden from the client has only a
+  // summary, which then serves as the thought.
   void read_thought(JsonFields& item, const std::string& where) {
     const std::string content = read_parts(item, where).thought;
     const std::string summary = read_parts(item, where, "summary").thought;

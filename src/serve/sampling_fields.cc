@@ -72,8 +72,8 @@ void add_bias(const Json& named, const Json& value, const Tokenizer& tokenizer, 
   for (const std::int32_t token : tokens) biases.push_back({token, *bias});
 }
 
-// Reads the biases as OpenAI has them, {"15043": 1.5}. llama-server also has {"text": 1.5} and [[15043, 1.5],
-// ["text", false]].
+// Reads the biases in OpenAI's form, {"15043": 1.5}, and in llama-server's forms, {"text": 1.5} and [[15043,
+// 1.5], ["text", false]].
 std::vector<TokenBias> read_biases(JsonFields& fields, const Tokenizer& tokenizer, int n_vocab) {
   std::vector<TokenBias> biases;
   const Json* json = fields.value("logit_bias");

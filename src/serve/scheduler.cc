@@ -7,8 +7,8 @@
 namespace kvant {
 namespace {
 
-// The cache allocates slabs, each for pages of one size. Every size may leave a slab half empty, so this much
-// memory may be unusable.
+// The cache allocates slabs. All pages of a slab have the same size, and each size may leave a slab half
+// empty. This much memory may therefore be unusable.
 constexpr std::int64_t kPartlyUsedBytes = 32 * static_cast<std::int64_t>(kSlabBytes);
 // A step on a device verifies at most this many draft tokens of all completions, because more rows cost more
 // time than they save.
@@ -113,9 +113,9 @@ void Scheduler::step(bool beside_answers) {
   drop_cancelled();
 }
 
-// Called when no request can go on. Admission counts the most that a sequence takes, but partly used slabs
-// may take more, so memory can still run short. First the session that is being read from disk gives up its
-// memory; otherwise the newest request fails.
+// The scheduler calls this when no request can go on. Admission counts the most bytes that a sequence takes,
+// but partly used slabs may take more, so memory can still run short. If a session is being read from disk,
+// the session gives up its memory. Otherwise, the newest request fails.
 void Scheduler::end_without_progress() {
   if (shortage_.message.empty()) return;
   if (sessions_ != nullptr && !sessions_->reading_name().empty())
@@ -131,23 +131,24 @@ void Scheduler::answer_failure(Job& job, const Error& failure, bool is_of_reques
   job.stream->fail(failure, is_of_request);
 }
 
-// Frees memory. Kept prefixes go first, because they can be read again, and last among them the one that
-// comes from the disk. Then sessions except `needed` go to the disk.
+// Frees memory. Kept prefixes go first, because prefill can restore them. The last of the prefixes is the one
+// that is being read from disk. Then sessions except `needed` go to the disk.
 Room Scheduler::make_room(const std::string& needed) {
   if (prefixes_.drop_oldest() || prefixes_.give_up_reading()) return Room::made;
   return sessions_ == nullptr ? Room::none : sessions_->make_room(needed);
 }
 
-// Runs the action and makes room until the action finds enough memory. If room depends on a session that must
-// first be written, the error returns and the caller tries again in a later step.
+// Runs the action and makes room until the action finds enough memory. If a session must be written before
+// its memory is free, the function returns the error of the action, and the caller tries again in a later
+// step.
 Status Scheduler::with_room(const std::function<Status()>& action, const std::string& needed) {
   Status done = action();
   while (!done.ok() && done.error().is_shortage && make_room(needed) == Room::made) done = action();
   return done;
 }
 
-// Like with_room(), but waits for sessions to be written. The function is for actions that cannot be tried
-// again in a later step.
+// Runs the action like with_room(), but waits for sessions to be written. The function is for actions that
+// cannot be tried again in a later step.
 Status Scheduler::with_room_now(const std::function<Status()>& action) {
   Status done = with_room(action);
   while (!done.ok() && done.error().is_shortage) {
@@ -205,8 +206,8 @@ bool Scheduler::agree_on_rope(std::span<const Row> rows, std::span<const PromptP
   return std::ranges::adjacent_find(kinds, std::not_equal_to<>()) == kinds.end();
 }
 
-// Runs completions and prompts in one step of the engine. If the step fails, each is tried alone, so a
-// failure affects only its own request.
+// Runs completions and prompts in one step of the engine. If the step fails, each completion and prompt is
+// tried alone, so a failure affects only its own request.
 void Scheduler::decode_and_read(bool beside_answers) {
   const std::vector<Row> rows = running_rows();
   const std::vector<PromptPart> parts = next_parts(beside_answers);
@@ -219,8 +220,8 @@ void Scheduler::decode_and_read(bool beside_answers) {
   for (const PromptPart& part : parts) read_part(part);
 }
 
-// Runs rows and parts in one step. logits_ first gets the rows' logits, and then those of parts that end a
-// prompt or want probabilities.
+// Runs rows and parts in one step. logits_ gets the logits of the rows, followed by the logits of the parts
+// that end a prompt or want probabilities.
 Status Scheduler::run_together(std::span<const Row> rows, std::span<const PromptPart> parts) {
   std::vector<std::vector<std::int32_t>> tokens;  // the inputs point into these vectors
   std::vector<EngineInput> inputs;

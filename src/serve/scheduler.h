@@ -3,17 +3,17 @@
 // In every step, each running completion gets at least one token, and some prompt tokens are read. The number
 // of prompt tokens is fixed, or on a device follows a time limit (prompt_pace.h). A long prompt delays
 // completions only by a bounded time. A request waits until slots and memory for its longest possible
-// completions are free; clients take turns. An admitted request stays. If memory runs short, kept prefixes
-// (prefix_cache.h) are dropped.
+// completions are free, and clients take turns. An admitted request is never suspended. If memory runs short,
+// kept prefixes (prefix_cache.h) are dropped.
 //
-// On the CPU, a completion does not depend on other requests. Prompts have steps of their own, and
-// completions decode in batches that give each row the same bits as alone (Engine::independent_sequences). On
-// a device, completions and prompts share one step, whose size changes how products are rounded.
+// On the CPU, a completion does not depend on other requests. Prompts have separate steps, and completions
+// decode in batches that give each row the same bits as alone (Engine::independent_sequences). On a device,
+// completions and prompts share one step, whose size changes how products are rounded.
 //
 // A completion may get several tokens in one step, if its draft (generate/draft_source.h) was right. Tokens
 // are chosen from the same logits, in the same order, as without drafts.
 //
-// The class is not thread-safe; ServeLoop lets other threads reach it.
+// The class is not thread-safe. ServeLoop gives other threads access to a scheduler.
 #pragma once
 
 #include <chrono>
@@ -42,11 +42,11 @@ namespace kvant {
 struct SchedulerOptions {
   int context = 0;             // a prompt and its completion may have this many tokens together
   int parallel = 8;            // completions that run at the same time
-  int queue = 64;              // requests that may wait
+  int queue = 64;              // prompt tokens per step while completions run
   int prompt_step = 64;        // prompt tokens that a step reads while completions run
-  int lone_prompt_step = 512;  // prompt tokens that a step reads while none runs
-  // On a device, a step that reads prompts while completions run may take this many seconds, if > 0. The
-  // number of prompt tokens then starts at prompt_step.
+  int lone_prompt_step = 512;  // prompt tokens per step while no completion runs
+  // If this is not 0, the cache is on a device, and completions run, a step that reads prompts should take
+  // this many seconds. The number of prompt tokens then starts at prompt_step.
   double answer_pause = 0;
   int most_drafted = 0;  // a step verifies at most this many draft tokens of a completion
   std::shared_ptr<DraftModel> draft_model = nullptr;  // this model drafts; if null, drafts are looked
@@ -60,11 +60,12 @@ struct SchedulerOptions {
   // Returns the additional bytes that n_seqs sequences may take together within a step. An empty function
   // means none.
   std::function<std::int64_t(int n_seqs)> step_bytes;
-  // Requests with a guard also need an unquantized cache, to which the next three members belong.
+  // Requests with a guard also need an unquantized cache, which shadow_plan, shadow_memory and shadow_bytes
+  // describe.
   PlacedPlan shadow_plan;  // null if guards are not available
   std::int64_t shadow_memory = 0;
   std::function<std::int64_t(int n_tokens)> shadow_bytes;
-  // The disk keeps prefixes that do not fit into memory.
+  // Prefixes that do not fit into memory go to this folder.
   std::shared_ptr<const SessionFolder> prefix_folder;  // null if there is no disk cache
   std::int64_t prefix_disk = 0;                        // bytes; the limit applies to all files together
 };
@@ -78,7 +79,7 @@ struct SchedulerCounters {
   std::int64_t prefix_hits = 0, prefix_misses = 0;
   std::int64_t finished = 0, cancelled = 0, failed = 0, refused = 0;  // requests, by their end
   std::int64_t steps = 0;
-  GuardTally guard;                   // this is the sum over all completions with a guard
+  GuardTally guard;                   // the sum over all completions with a guard
   Histogram first_token, next_token;  // seconds from the request to its first token, and from one token to
                                       // the next
   Histogram request;                  // seconds from the request to its end
@@ -113,17 +114,19 @@ struct SchedulerStatus {
 
 class Scheduler {
  public:
-  // `engine` and `backend` must outlive the scheduler. `sessions` keeps sessions; null if there are none.
-  // Returns an error if the memory cannot hold one sequence of `context` tokens.
+  // `engine` and `backend` must outlive the scheduler. `sessions` keeps sessions. A null `sessions` means
+  // that sessions are not kept. Returns an error if the memory cannot hold one sequence of `context` tokens.
   static Result<std::unique_ptr<Scheduler>> make(Engine& engine, AttentionBackend& backend, PlacedPlan plan,
                                                  SchedulerOptions options,
                                                  std::shared_ptr<const SessionFolder> sessions = nullptr);
   ~Scheduler();
 
-  // Accepts a request, or returns why not. Everything that happens later goes to the stream.
+  // Accepts a request, or returns why the scheduler refuses it. All later results and errors go to the
+  // stream.
   std::optional<Refusal> submit(GenerationRequest request, std::shared_ptr<AnswerStream> stream);
   // Runs one step: drops cancelled requests, admits waiting ones, decodes, and reads prompts. With
-  // beside_answers, completions of another scheduler wait for the step. Must not be called when idle().
+  // beside_answers, completions of another scheduler wait for the step. Do not call step() when idle() is
+  // true.
   void step(bool beside_answers = false);
   bool idle() const {
     return jobs_.empty() && queue_.empty() && !prefixes_.is_busy() &&
@@ -155,13 +158,13 @@ class Scheduler {
   static std::int64_t memory_for(const SchedulerOptions& options, int n_seqs, std::int64_t sequence_bytes);
 
  private:
-  // Row is one completion in a batch of decodes.
+  // Row represents one completion in a batch of decodes.
   struct Row {
     Job* job;
     Answer* answer;
     int number;  // the job's completions are numbered from 0
   };
-  // PromptPart is the piece of a prompt that the next step reads.
+  // PromptPart is the piece of a prompt that one step reads.
   struct PromptPart {
     Job* job;
     int n_tokens;
@@ -175,7 +178,7 @@ class Scheduler {
   static double mebibytes(std::int64_t bytes);
   std::unique_ptr<PrefixDisk> prefix_disk();
 
-  // These functions handle requests (scheduler_requests.cc).
+  // The functions from match_session() to close() handle requests (scheduler_requests.cc).
   std::optional<Refusal> match_session(GenerationRequest& request);
   std::int64_t most_bytes(const GenerationRequest& request) const;
   void drop_cancelled();
@@ -186,7 +189,7 @@ class Scheduler {
   void leave_short_rope(Job& job);
   void close(Job& job);
 
-  // These functions generate completions (scheduler_answers.cc).
+  // The functions from start_answers() to keep_session() generate completions (scheduler_answers.cc).
   Status start_answers(Job& job, std::span<const float> logits);
   void resume_answer(Job& job, std::span<const float> logits);
   std::vector<Row> running_rows();
@@ -205,7 +208,7 @@ class Scheduler {
   void take_token(const Row& row, std::span<const float> logits);
   void keep_session(const Job& job, Answer& answer);
 
-  // These functions read prompts (scheduler_prompts.cc).
+  // The functions from read_prompts() to keep_beginning() read prompts (scheduler_prompts.cc).
   void read_prompts(bool beside_answers);
   std::vector<PromptPart> next_parts(bool beside_answers);
   std::optional<PromptPart> next_part(Job& job, int wanted);
@@ -221,7 +224,8 @@ class Scheduler {
   Status start_from_session(Job& job);
   void keep_beginning(Job& job);
 
-  // These functions run steps and find memory for them (scheduler.cc).
+  // The functions from advance_sessions() to end_without_progress() run steps and find memory for them
+  // (scheduler.cc).
   void advance_sessions();
   void advance_prefixes();
   std::optional<SessionError> fork_loaded(const std::string& name, const std::string& to);
@@ -244,8 +248,8 @@ class Scheduler {
   std::size_t most_rows_;  // one step decodes at most this many rows, draft tokens included
   PromptPace pace_;
   SpeculationPace speculation_;
-  // Before a step, shadow sequences read parts of prompts. The step's completions wait for that, too, so its
-  // time counts.
+  // Before a step, shadow sequences read parts of prompts. The step's completions wait for these parts, too,
+  // so the time counts.
   struct {
     int n_tokens = 0;
     double seconds = 0;

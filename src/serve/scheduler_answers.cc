@@ -1,5 +1,5 @@
-// Generates completions: from the prompt's last token to the end, in each step one token and the draft tokens
-// that were right.
+// Generates completions, from the prompt's last token to the end. In each step, a completion gets one token
+// and the draft tokens that were right.
 #include <algorithm>
 #include <ctime>
 #include <utility>
@@ -23,13 +23,13 @@ double processor_seconds() {
 
 }  // namespace
 
-// Starts the completions of a prompt. The first one takes the prompt's sequence, and the others take forks.
-// `logits` are those of the prompt's last token.
+// Starts the completions of a prompt. The first completion takes the prompt's sequence, and all other
+// completions take forks. `logits` are the logits after the prompt's last token.
 Status Scheduler::start_answers(Job& job, std::span<const float> logits) {
   const int n = job.request.n_answers;
   job.request.clone_grammar();
   // The checkpoint lets keep_session() return to the prompt. Only a lack of memory can prevent the
-  // checkpoint; the session then keeps all tokens.
+  // checkpoint. The session then keeps all tokens.
   if (cache_.plan().geometry.is_recurrent() && !job.request.session.empty())
     (void)cache_.checkpoint(job.sequence);
   job.state = JobState::generating;
@@ -72,7 +72,7 @@ Status Scheduler::start_answers(Job& job, std::span<const float> logits) {
 }
 
 // Resumes the completion after its sequence was read again with other LongRoPE factors. The newest token was
-// read, too, so `logits` predict the next one.
+// also read again, so `logits` predict the next token.
 void Scheduler::resume_answer(Job& job, std::span<const float> logits) {
   Answer& answer = job.answers.front();
   answer.sequence = job.sequence;
@@ -113,7 +113,8 @@ bool Scheduler::drafts_for(const Job& job) const {
   return options_.most_drafted > 0 && !job.request.guard && !cache_.plan().geometry.is_recurrent();
 }
 
-// A request's expected text is used by looking drafts up, because a draft model does not know the text.
+// Drafts from a request's expected text come from looking up the sequence's end in the text, because a draft
+// model does not know the text.
 std::unique_ptr<DraftSource> Scheduler::new_drafter(const GenerationRequest& request) const {
   std::unique_ptr<DraftSource> drafter;
   if (options_.draft_model != nullptr && request.expected.empty()) {
@@ -184,7 +185,7 @@ void Scheduler::decode_batch(std::span<const Row> rows) {
 }
 
 // Runs the step's tokens through the shadows of completions with a guard. Shadows run before the completions.
-// If the step then fails and is tried again, shadows that have advanced are skipped.
+// If the step then fails and is tried again, shadows that have already advanced are skipped.
 Status Scheduler::decode_shadows(std::span<const Row> rows) {
   std::vector<AnswerGuard*> guards;
   std::vector<std::int32_t> tokens;
@@ -207,8 +208,8 @@ Status Scheduler::decode_shadows(std::span<const Row> rows) {
   return {};
 }
 
-// Takes the token of each row, as long as the completion's draft is right. Returns the logits of the rows
-// that follow.
+// Takes tokens for the rows of a completion, as long as the completion's draft is right. Returns the logits
+// that follow the completion's rows.
 std::span<const float> Scheduler::take_tokens(const Row& row, std::span<const float> logits) {
   const std::size_t n_vocab = engine_.n_vocab();
   Answer& answer = *row.answer;
@@ -293,9 +294,9 @@ void Scheduler::take_token(const Row& row, std::span<const float> logits) {
   if (std::ranges::none_of(job.answers, &Answer::is_running)) close(job);
 }
 
-// Gives the sequence to the session, without the tokens of a stop text, because the client does not see them.
-// If the sequence cannot be cut there, it returns to the prompt's checkpoint; without a checkpoint, the
-// tokens stay.
+// Gives the sequence to the session, without the tokens of a stop text, because the client does not get that
+// text. If the sequence cannot be cut before the stop text, the sequence returns to the prompt's checkpoint.
+// Without a checkpoint, the tokens stay.
 void Scheduler::keep_session(const Job& job, Answer& answer) {
   const Tokenizer& tokenizer = engine_.tokenizer();
   std::vector<std::int32_t> tokens = job.request.prompt;
@@ -318,7 +319,7 @@ void Scheduler::keep_session(const Job& job, Answer& answer) {
     tokens.push_back(token);
     text += piece;
   }
-  // The checkpoint of the prompt's recurrent state is no longer needed, so a new one replaces it.
+  // The new checkpoint replaces the prompt's checkpoint, which is no longer needed.
   if (cache_.plan().geometry.is_recurrent()) (void)cache_.checkpoint(answer.sequence);
   sessions_->keep(job.request.session, answer.sequence, std::move(tokens), std::move(text));
   answer.sequence = -1;

@@ -130,8 +130,8 @@ TEST_F(SchedulerOnDevice, ReadsForShadowsWhatAnswersCanWaitFor) {
   EXPECT_EQ(read.back(), 32);
 }
 
-// The fake engine's steps take more than 1e-9 seconds and less than an hour, so the two limits give certain
-// results.
+// The fake engine's steps take more than 1e-9 seconds and less than an hour, so the results with the two
+// limits are predictable.
 TEST_F(SchedulerOnDevice, ReadsWhatAnswersCanWaitFor) {
   for (const double pause : {1e-9, 3600.0}) {
     engine_.steps.clear();

@@ -26,8 +26,8 @@ Tokens joined(Tokens a, const Tokens& b) {
   return a;
 }
 
-// Reply holds a completion's tokens, and the probabilities of each token and its alternatives, for comparison
-// to the last bit.
+// Reply holds a completion's tokens, and the probabilities of each token and its alternatives. The test
+// compares all of them bit for bit.
 struct Reply {
   std::string text;
   std::vector<std::int32_t> tokens;
@@ -67,8 +67,8 @@ GenerationRequest request(Tokens prompt, int max_tokens, std::uint32_t seed) {
 
 class SchedulerOnEngine : public testing::TinyEngines {
  protected:
-  // `sessions` and `prefixes` are folders; if one is empty, sessions are not kept, or prefixes are not
-  // written to disk.
+  // `sessions` and `prefixes` are folders. If `sessions` is empty, sessions are not kept. If `prefixes` is
+  // empty, prefixes are not written to disk.
   std::unique_ptr<Scheduler> scheduler(int prompt_step = 64, const std::string& sessions = "",
                                        const std::string& prefixes = "") {
     const auto plan = testing::plan_for(recipe(), engine_->geometry(), nullptr, backend_->page_order());
@@ -164,7 +164,7 @@ TEST_P(SchedulerOnEngine, AnswersSeveralAtATimeAsEachAlone) {
 }
 
 // A request that continues a session must get the same bits from memory, from disk and from a fork. Step
-// sizes and other requests must not change them.
+// sizes and other requests must not change the bits.
 TEST_P(SchedulerOnEngine, GoesOnWithASessionBitForBit) {
   const TinyFile folder("sessions");
   auto first = request(random_tokens(300, 1), 100, 1);
@@ -201,8 +201,8 @@ TEST_P(SchedulerOnEngine, GoesOnWithASessionBitForBit) {
   std::filesystem::remove_all(folder.path());
 }
 
-// A session must not contain a stop text, which the client does not see. A hybrid model's sequence cannot be
-// cut, so it returns to its prompt.
+// A session must not contain a stop text, which the client does not get. A hybrid model's sequence cannot be
+// cut, so the sequence returns to the end of its prompt.
 TEST_P(SchedulerOnEngine, ASessionHasNothingOfAStopText) {
   const TinyFile folder("sessions");
   auto stopped = request(random_tokens(300, 1), 60, 1);
@@ -259,8 +259,8 @@ TEST_P(SchedulerOnEngine, AGuardIsForAFreeAnswer) {
   EXPECT_EQ(refusal->reason, Refusal::Reason::wrong);
 }
 
-// A completion with a guard must equal the completion without one. The shadow must choose as a sequence in an
-// unquantized cache does with the same tokens.
+// A completion with a guard must equal the completion without one. The shadow must choose the tokens that a
+// sequence in an unquantized cache would choose after the same tokens.
 TEST_P(SchedulerOnEngine, GuardsAnAnswer) {
   auto guarded = request(random_tokens(300, 1), 30, 1);
   guarded.guard = true;

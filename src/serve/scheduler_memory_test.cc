@@ -18,7 +18,8 @@ SchedulerOptions options_of(const PlacedPlan& plan) {
   return options;
 }
 
-// With many short conversations, most memory would be lost if each counted the tail of a long prompt step.
+// With many short conversations, most memory would be unusable if each conversation counted the tail of a
+// long prompt step.
 TEST(SchedulerMemory, CountsTheTailOfAStepOnceForAllOnADevice) {
   const auto plan = place_on(std::make_shared<testing::HostPages>(),
                              testing::plan_for("k=ch4g64,v=tok4g64", testing::small_geometry()))

@@ -47,7 +47,8 @@ void Scheduler::read_prompts(bool beside_answers) {
   }
 }
 
-// Chooses what one step reads. Each prompt gets an equal share, so short prompts do not wait for long ones.
+// Chooses the parts of prompts that one step reads. Each prompt gets an equal share, so short prompts do not
+// wait for long prompts.
 std::vector<Scheduler::PromptPart> Scheduler::next_parts(bool beside_answers) {
   std::vector<PromptPart> parts;
   shadow_reading_ = {};
@@ -104,7 +105,8 @@ bool Scheduler::has_unread_shadow(const Job& job) const {
   return job.request.guard && job.n_shadow_read < job.usage.prompt;
 }
 
-// Returns the next part of the job's prompt, of about `wanted` tokens, or nothing if the job cannot read now.
+// Returns the next part of the job's prompt, of about `wanted` tokens. Returns nothing if the job cannot read
+// now.
 std::optional<Scheduler::PromptPart> Scheduler::next_part(Job& job, int wanted) {
   if (!job.has_sequence) {
     if (const Status begun = start_reading(job); !begun.ok()) {
@@ -123,7 +125,7 @@ std::optional<Scheduler::PromptPart> Scheduler::next_part(Job& job, int wanted) 
   return PromptPart{&job, n, is_last, reports ? n : static_cast<int>(is_last)};
 }
 
-// Reads a part of a prompt in a step of its own. Returns how many tokens were read.
+// Reads a part of a prompt in a separate step. Returns how many tokens were read.
 int Scheduler::read_part(const PromptPart& part) {
   const Status done = part.job->request.embeds ? read_states(part) : run_together({}, {&part, 1});
   return done.ok() ? part.n_tokens : fail_reading(*part.job, done.error());
@@ -157,8 +159,8 @@ void Scheduler::end_embedding(Job& job) {
   close(job);
 }
 
-// Adds the probabilities of the prompt's next tokens to the report. The first token has none. logits
-// [n_tokens, n_vocab].
+// Adds the probabilities of the prompt's next n_tokens tokens to the report, from logits [n_tokens, n_vocab].
+// The first token has no probability.
 void Scheduler::report_prompt(Job& job, int n_tokens, std::span<const float> logits) const {
   const std::vector<std::int32_t>& prompt = job.request.prompt;
   std::vector<ReportedToken>& report = job.prompt_report;
@@ -169,7 +171,7 @@ void Scheduler::report_prompt(Job& job, int n_tokens, std::span<const float> log
                                     job.request.generation.alternatives));
 }
 
-// Completes a part that the engine has read. `logits` are the part's.
+// Completes a part that the engine has read. `logits` are the logits of the part.
 void Scheduler::end_part(const PromptPart& part, std::span<const float> logits) {
   Job& job = *part.job;
   progress_ = true;
@@ -184,8 +186,8 @@ void Scheduler::end_part(const PromptPart& part, std::span<const float> logits) 
     answer_failure(job, begun.error());
 }
 
-// Starts the job with a fork of its session. Rows of a session may come from decode, so no prefix of them is
-// kept for other prompts.
+// Starts the job with a fork of its session. A session's rows may come from decode, so the prefix cache keeps
+// none of them for other prompts.
 Status Scheduler::start_from_session(Job& job) {
   const std::string& name = job.request.session;
   KVANT_RETURN_IF_ERROR(with_room(
@@ -203,8 +205,8 @@ Status Scheduler::start_from_session(Job& job) {
   return {};
 }
 
-// Starts reading: from the session once it is in memory, from the longest kept prefix, or from an empty
-// sequence. The job waits at most once for a prefix on disk.
+// Starts reading a prompt. Reading starts from the session once the session is in memory, from the longest
+// kept prefix, or from an empty sequence. The job waits at most once for a prefix on disk.
 Status Scheduler::start_reading(Job& job) {
   if (!job.again.empty()) {
     job.sequence = cache_.add();
@@ -214,8 +216,8 @@ Status Scheduler::start_reading(Job& job) {
   if (job.request.session_tokens > 0) return start_from_session(job);
   if (prefixes_.is_coming(job.prefix_file)) return {};
   PrefixCache::Match match;
-  // The prefix cache keeps neither probabilities nor hidden states, so requests that want them read their
-  // whole prompt.
+  // The prefix cache keeps neither probabilities nor hidden states. A request that needs either must process
+  // its whole prompt.
   const bool must_read_all = job.request.wants_prompt_probabilities() || job.request.embeds;
   KVANT_RETURN_IF_ERROR(with_room([&]() -> Status {
     if (must_read_all) return {};

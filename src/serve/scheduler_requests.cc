@@ -106,7 +106,8 @@ std::optional<Refusal> Scheduler::submit(GenerationRequest request, std::shared_
 
 // Returns whether the sequence begins with LongRoPE's factors for short sequences. The short factors are
 // possible if the sequence stays short, or if its tokens can be read again when it grows. Reading again
-// requires a single completion, no second cache, and no session, which other requests continue.
+// requires that the request has a single completion, no guard with a second cache, and no session that other
+// requests could continue.
 bool Scheduler::starts_short(const GenerationRequest& request) const {
   const int most = engine_.short_rope_context(), n_prompt = static_cast<int>(request.prompt.size());
   if (most == 0 || n_prompt >= most || !request.session.empty()) return false;

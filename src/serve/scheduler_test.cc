@@ -281,8 +281,8 @@ TEST(Scheduler, GoesOnFromAnEarlierPromptThatBeganAlike) {
     EXPECT_EQ(before.usage.cached, 0);
     EXPECT_EQ(bench.ask(request(first, 10)).usage.cached, 512) << recipe;
     EXPECT_EQ(bench.ask(request(first, 10)).texts, before.texts) << recipe;
-    // If a recipe's sequences cannot be cut, the scheduler keeps the prefix at which two prompts diverge, for
-    // a third prompt.
+    // If a recipe's sequences cannot be cut, the second prompt must keep the prefix at which the prompts
+    // diverge. A third prompt then uses that prefix.
     const Reply miss = Bench({}, recipe).ask(request(second, 10));
     EXPECT_EQ(bench.ask(request(second, 10)).texts, miss.texts);
     Tokens third(first.begin(), first.begin() + 300);
@@ -373,8 +373,8 @@ TEST(Scheduler, CutsAnAnswerAtTheEndOfTheContext) {
   EXPECT_EQ(reply.ends.at(0), GenerationEnd::length);
 }
 
-// Returns options whose memory holds just the bytes that sequences really take, so kept prefixes always have
-// to go.
+// Returns options whose memory has room only for the sequences of running requests, so kept prefixes always
+// have to go.
 SchedulerOptions with_little_memory(const std::string& recipe,
                                     const Geometry& geometry = testing::small_geometry(/*head_dim=*/16)) {
   Cache measured(testing::plan_for(recipe, geometry), 0);

@@ -1,4 +1,4 @@
-// SchemaHolder rewrites a schema for hold_schema(); held_schema.h describes the result. The class is split
+// SchemaHolder rewrites a schema for hold_schema(). held_schema.h describes the result. The class is split
 // over several files by kinds of keywords.
 #pragma once
 
@@ -20,7 +20,7 @@ namespace kvant::schema {
 
 inline constexpr std::int64_t kMaxSymbols = 60'000;
 // An object may have at most this many optional properties. All objects of a request may together have as
-// many pairs of them as one object of that size.
+// many pairs of optional properties as one object of that size.
 inline constexpr std::int64_t kMaxOptional = 256;
 
 class SchemaHolder {
@@ -31,12 +31,12 @@ class SchemaHolder {
   Result<HeldSchema> hold(const std::string& where);
 
  private:
-  // The following functions handle demands that no grammar can enforce, references, and single parts
-  // (held_schema.cc).
+  // The functions from fail() to write_values() handle demands that no grammar can enforce, references, and
+  // single parts (held_schema.cc).
 
   void fail(const std::string& where, const std::string& what);
-  // Handles a part that no grammar can enforce. An exact schema is refused; a schema that is advice loses the
-  // part.
+  // Handles a part that no grammar can enforce. With SchemaUse::exact, the schema is refused. With
+  // SchemaUse::advice, the schema loses the part.
   void drop(const std::string& where, const std::string& what);
   void drop_keyword(const std::string& where, const std::string& keyword);
   void too_much(const std::string& where);
@@ -45,25 +45,25 @@ class SchemaHolder {
   const Json* own(Json schema);
   // Adds to `flat` all parts that a value of `part` must match. References and allOf become separate parts.
   void flatten(const Json* part, const std::string& where, Parts& flat, Parts& path, bool& follows_reference);
-  // Like flatten() for several parts, but returns only parts that have keywords of their own.
+  // Flattens several parts like flatten(), but returns only parts that have their own keywords.
   Parts flattened(const Parts& parts, const std::string& where, bool& follows_reference);
   // Returns a schema for the values that match all of `parts`, or nothing if no value matches.
   std::optional<Json> write(const Parts& parts, const std::string& where, int depth, bool is_root = false);
-  // Like write(), for a property or an item. There, a reference to an enclosing part is recursion and not an
-  // endless loop.
+  // Returns a schema like write(), for a property or an item. There, a reference to an enclosing part is
+  // recursion and not an endless loop.
   std::optional<Json> write_inside(const Parts& parts, const std::string& where, int depth);
   std::optional<Json> write_flat(const Parts& flat, const std::string& where, int depth);
   std::optional<Json> write_values(const std::vector<Json>& values, const Parts& flat,
                                    const std::string& where);
 
-  // The following functions handle anyOf and oneOf (held_choices.cc).
+  // The functions from own_keywords() to check_disjoint() handle anyOf and oneOf (held_choices.cc).
 
   // Returns the part without its references and its lists of alternatives, which other functions follow.
   const Json* own_keywords(const Json* part);
   std::optional<Json> write_choices(const Parts& flat, const std::vector<const Json*>& choices,
                                     const std::string& where, int depth);
-  // Handles a oneOf whose alternatives all list their values: returns a schema for the values that exactly
-  // one alternative lists. Returns nothing if `one_of` is of another kind.
+  // Handles a oneOf whose alternatives all list their values. Returns a schema for the values that exactly
+  // one alternative lists, or nothing if `one_of` is of another kind.
   std::optional<std::optional<Json>> write_listed_choice(const Json& one_of, const Parts& flat,
                                                          const std::string& where);
   struct Outline;
@@ -71,11 +71,12 @@ class SchemaHolder {
   void outline_object(const Json& part, const std::string& where, Outline& seen);
   // Returns whether no value that the grammar generates for `one` matches `other`.
   static bool excludes(const Outline& one, const Outline& other);
-  // Checks that no generated value matches two alternatives of a oneOf. is_all says that the part has no
-  // other choice.
+  // Checks that no generated value matches two alternatives of a oneOf. is_all says that every value must
+  // match one of the alternatives.
   void check_disjoint(const Json& one_of, const Parts& beside, bool is_all, const std::string& where);
 
-  // The following functions handle types, numbers, counts and strings (held_values.cc).
+  // The functions from stated_types() to add_pattern() handle types, numbers, counts and strings
+  // (held_values.cc).
 
   unsigned stated_types(const Json& part, const std::string& where, bool reports = true);
   std::optional<Json> write_types(const Parts& flat, const std::string& where, int depth);
@@ -89,14 +90,16 @@ class SchemaHolder {
     std::int64_t least = 0, most = -1;  // most < 0 means no limit
     bool is_met_by_none() const { return most >= 0 && least > most; }
   };
-  // Reads a least and a most count of all parts. `limit` is the largest count that a grammar can have.
+  // Reads the smallest and the largest count that all parts allow. `limit` is the largest count that a
+  // grammar can have.
   Counts read_counts(const Parts& flat, const char* least_key, const char* most_key, const std::string& where,
                      std::int64_t limit = kMaxGrammarRepetitions);
   std::optional<Json> write_string(const Parts& flat, const std::string& where);
   void add_pattern(const std::string& text, const char* key, const std::string& where,
                    std::optional<SchemaPattern>& pattern, std::string& source);
 
-  // The following functions handle arrays and objects (held_collections.cc).
+  // The functions from write_array() to hold_number_of_properties() handle arrays and objects
+  // (held_collections.cc).
 
   std::optional<Json> write_array(const Parts& flat, const std::string& where, int depth);
   void check_array_keywords(const Json& part, const Counts& counts, const std::string& where);
@@ -114,8 +117,8 @@ class SchemaHolder {
   // Returns the schemas in `patterns` whose regular expression matches `name`.
   Parts matching_patterns(const Json& patterns, const std::string& name, const std::string& where);
   Parts property_parts(const Parts& flat, const std::string& name, const std::string& where);
-  // Returns whether an object may have generated properties beyond the named ones. The grammar tells other
-  // names from the named ones character by character, which some characters do not allow.
+  // Returns whether an object may have generated properties beyond the named ones. The grammar distinguishes
+  // other names from the named ones character by character, which is not possible for some characters.
   bool may_be_open(const Parts& flat, const std::vector<std::string>& names, const std::string& where);
   // Enforces the required number of properties. Returns false if no object can have that number.
   bool hold_number_of_properties(const Parts& flat, bool is_open, const Json& properties,
@@ -134,9 +137,10 @@ class SchemaHolder {
   std::map<const Json*, const Json*> own_keywords_;
   std::map<Parts, std::string> definition_names_;
   std::map<std::string, Json> definitions_;
-  // The following sets hold names of definitions. unguarded_ has definitions that are being written and have
-  // generated nothing yet, so a reference to one would be an endless loop. empty_definitions_ has definitions
-  // that no value matches, and used_definitions_ has those that a reference uses.
+  // unguarded_, empty_definitions_ and used_definitions_ hold names of definitions. unguarded_ has
+  // definitions that are being written and have generated nothing yet, so a reference to one would be an
+  // endless loop. empty_definitions_ has definitions that no value matches, and used_definitions_ has
+  // definitions that a reference uses.
   std::set<std::string> unguarded_, empty_definitions_, used_definitions_;
 };
 

@@ -1,5 +1,5 @@
-// Describes the keywords of JSON schemas: the types that each keyword applies to, and the values that a
-// schema lists. The rewriting of schemas (schema_holder.h) looks keywords up here.
+// Describes the keywords of JSON schemas for the rewriting of schemas (schema_holder.h). The functions return
+// the types to which each keyword applies, and the values that a schema lists.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -29,10 +29,10 @@ enum ValueType : unsigned {
 
 // Returns the type called `name`, or 0 if there is none.
 unsigned type_named(const std::string& name);
-// Returns the types that a keyword applies to. Returns 0 if the keyword applies to all types, or only
-// describes.
+// Returns the types to which a keyword applies. Returns 0 if the keyword applies to all types, or is only a
+// description.
 unsigned types_of_keyword(std::string_view key);
-// Returns a pattern for the strings of a format, or null if the format only describes.
+// Returns a pattern for the strings of a format, or null if the format is only a description.
 const char* pattern_of_format(const std::string& format);
 
 const Json* member_of(const Json& schema, const char* key);  // null if the schema does not have the member

@@ -47,8 +47,8 @@ void append_ranges(PatternRanges& to, const PatternRanges& from) {
 }
 
 // \d, \w and \s mean ASCII characters in ECMA 262 and all of Unicode in other dialects. A generated string
-// must match in both. `surely` holds the characters that match in both, and `perhaps` adds those that match
-// in only one.
+// must match under both meanings. `surely` holds the characters that match under both meanings, and `perhaps`
+// adds characters that match under only one.
 struct PatternClass {
   PatternRanges surely, perhaps;
 };
@@ -110,7 +110,7 @@ std::string set_text(const PatternRanges& ranges) {
   return set + "]";
 }
 
-// Writes a set of characters as they appear in a JSON string: some as themselves, others after a backslash.
+// Writes a set of characters in the form of a JSON string, in which some characters need a backslash.
 std::string json_set_text(const PatternRanges& ranges) {
   const PatternRanges own = sorted_ranges(ranges);
   PatternRanges plain, escaped;
@@ -187,8 +187,8 @@ class PatternReader {
     return sequence;
   }
 
-  // Makes a node for a set of characters. An empty set is an error, and so is a set of control characters
-  // that JSON can only write as \u.
+  // Makes a node for a set of characters. An empty set is an error. A set of control characters that JSON can
+  // only write as \u is also an error.
   Node set(PatternRanges ranges) {
     if (json_set_text(ranges).empty()) fail("has a set of characters that a string can't have");
     return {.kind = Kind::set, .ranges = sorted_ranges(std::move(ranges)), .parts = {}};
@@ -439,7 +439,7 @@ std::vector<SchemaPattern::Node> SchemaPattern::alternatives(Node node) {
   return one;
 }
 
-// Appends the parts of a sequence to `parts`, with nested sequences taken apart.
+// Appends the parts of a sequence to `parts`. A nested sequence is replaced by its parts.
 void SchemaPattern::flatten(Node node, std::vector<Node>& parts) {
   if (node.kind != Node::Kind::sequence) {
     parts.push_back(std::move(node));

@@ -22,15 +22,15 @@ class SchemaPattern {
   // Returns whether the expression matches a UTF-8 string. Returns false if matching would take too much
   // work.
   bool matches(const std::string& text) const;
-  // Restricts the pattern to strings of `least` to `most` characters (most < 0: no limit). The restriction
-  // adjusts the count of one part of the expression. Returns an error if no part allows that.
+  // Restricts the pattern to strings of `least` to `most` characters (most < 0 means no limit). The
+  // restriction adjusts the count of one part of the expression. Returns an error if no part allows that.
   Status bound_length(std::int64_t least, std::int64_t most);
   // Returns whether the pattern matches no string at all.
   bool is_empty() const { return choices_.empty(); }
   // Returns a pattern, from ^ to $, for the strings' JSON text with its escapes. llama.cpp's converter makes
   // rules from this syntax.
   std::string json_pattern() const;
-  // Returns about how many symbols the pattern's grammar has if repetitions are written out.
+  // Returns the approximate number of symbols in the pattern's grammar after repetitions are expanded.
   std::int64_t size() const;
 
  private:

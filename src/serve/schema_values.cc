@@ -12,13 +12,14 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Verdict = std::optional<bool>;
 
-constexpr int kMaxSchemaDepth = 128;  // the nesting depth, with references followed
+constexpr int kMaxSchemaDepth = 128;  // the nesting depth, counted through references
 
 Verdict negation(Verdict verdict) {
   return verdict ? Verdict(!*verdict) : verdict;
 }
 
-// AllHold combines verdicts on parts: true if all hold, false if one fails, and otherwise unknown.
+// AllHold combines verdicts on parts. The result is true if all parts hold, false if one part fails, and
+// otherwise unknown.
 class AllHold {
  public:
   void add(Verdict verdict) {
@@ -225,7 +226,7 @@ class ValueCheck {
   int steps_ = 0;
 };
 
-// Decodes percent escapes in a reference: %41 becomes A.
+// Decodes percent escapes in a reference, such as %41, which becomes A.
 std::string without_percents(const std::string& text) {
   const auto digit = [](char c) {
     return c >= '0' && c <= '9'   ? c - '0'

@@ -1,5 +1,5 @@
 // Decides whether a value matches a JSON schema. The rewriting of schemas needs that for listed values (enum,
-// const): other keywords next to the list may exclude some of the values.
+// const), because other keywords next to the list may exclude some of the values.
 #pragma once
 
 #include <nlohmann/json.hpp>

@@ -14,8 +14,8 @@
 
 namespace kvant {
 
-// One call of advance() moves this many bytes between the cache and a file, so completions wait for it only
-// some milliseconds.
+// One call of advance() moves this many bytes between the cache and a file, so a call delays completions only
+// by some milliseconds.
 inline constexpr std::size_t kPieceBytes = 4 << 20;
 
 class SequenceReading {
@@ -47,9 +47,9 @@ class SequenceReading {
   // Takes the contents of the current file from the disk's thread.
   void give(LoadedSession contents);
   // Starts the next file, or moves one piece of the current file into the cache. Returns false if there is
-  // nothing to do, or if the disk's thread still reads. Once all rows are in the cache, or if they cannot be,
-  // `finish` is called, which must call drop(). An error means that memory is short; the next call starts
-  // again with the file's first rows.
+  // nothing to do, or if the disk's thread still reads. Once all rows are in the cache, or if that is
+  // impossible, advance() calls `finish`, which must call drop(). An error means that memory is short. The
+  // next call then starts again with the file's first rows.
   Result<bool> advance(const std::function<void(const Status&)>& finish);
 
  private:

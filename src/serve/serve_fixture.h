@@ -1,5 +1,5 @@
-// FakeEngine is an engine without a model, for tests. The engine's logits depend only on a sequence's length
-// and newest token, so a test can compute the expected tokens.
+// FakeEngine is an engine without a model, for tests. The logits depend only on a sequence's length and
+// newest token, so a test can compute the expected tokens.
 #pragma once
 
 #include <random>
@@ -19,7 +19,7 @@ inline constexpr int kFakeVocabulary = 64;
 inline constexpr std::int32_t kFakeEnd = 0;
 inline constexpr std::int32_t kFakeUnsaid = kFakeVocabulary - 1;  // the engine never predicts this token
 
-// FakeTokenizer spells token t as the letter number t % 26. Encoding is the inverse only for lower-case
+// FakeTokenizer spells token t as the letter number t % 26. Encoding is the inverse only for lowercase
 // letters.
 class FakeTokenizer : public Tokenizer {
  public:

@@ -6,7 +6,7 @@
 namespace kvant {
 namespace {
 
-// While the loop only waits for a disk, it looks this often whether clients have gone.
+// While the loop only waits for a disk, the loop checks at this interval whether clients have gone.
 constexpr std::chrono::milliseconds kPatienceWithDisk{50};
 
 }  // namespace
@@ -47,8 +47,8 @@ bool ServeLoop::waits_for_disk() const {
                              [](const auto& each) { return each->idle() || each->waits_for_disk(); });
 }
 
-// Each scheduler takes one step. A long prompt of one recipe therefore delays the other recipe's completions
-// no more than its own.
+// Each scheduler takes one step. A long prompt of one recipe therefore delays the completions of both recipes
+// equally.
 void ServeLoop::step() {
   const bool answers =
       std::ranges::any_of(schedulers_, [](const auto& each) { return each->is_answering(); });

@@ -1,6 +1,6 @@
 // ServeLoop runs a scheduler on a thread of its own, and lets other threads reach the scheduler between
-// steps. If two recipes are compared, each has a scheduler and a cache of its own, and they take turns with
-// the engine.
+// steps. If two recipes are compared, each recipe has its own scheduler and cache, and the two schedulers use
+// the engine in turn.
 #pragma once
 
 #include <atomic>
@@ -20,13 +20,14 @@ namespace kvant {
 
 class ServeLoop {
  public:
-  // `compared` serves a second recipe on the same engine; null if there is none.
+  // `compared` serves a second recipe on the same engine. `compared` is null if there is no second recipe.
   explicit ServeLoop(std::unique_ptr<Scheduler> scheduler, std::unique_ptr<Scheduler> compared = nullptr);
   ~ServeLoop();  // ends the loop
   ServeLoop(const ServeLoop&) = delete;
   ServeLoop& operator=(const ServeLoop&) = delete;
 
-  // Any thread may call the following functions. Each function waits until the running step has ended.
+  // Any thread may call the functions from submit() to ask(). Each function waits until the running step has
+  // ended.
   std::optional<Refusal> submit(GenerationRequest request, std::shared_ptr<AnswerStream> stream);
   // Submits all prompts of a client's request, which share a recipe and count as one in the queue. Each
   // prompt has its own stream. If a prompt is refused, the caller must cancel the streams of the prompts
@@ -41,7 +42,7 @@ class ServeLoop {
   bool ask(const std::function<void(Scheduler&)>& question);
   const SchedulerOptions& options(int recipe = 0) const { return options_[recipe]; }
 
-  // Makes the loop refuse all new requests. Requests that were accepted go on.
+  // Makes the loop refuse all new requests. Accepted requests go on.
   void refuse_requests() { refuses_ = true; }
   bool refuses_requests() const { return refuses_; }
   // Returns whether no request waits or runs.

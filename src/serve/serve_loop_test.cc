@@ -68,7 +68,7 @@ TEST_F(ServeLoopTest, AnswersByEachOfTwoRecipes) {
   for (int i = 0; i < 9; ++i) EXPECT_EQ(wait(*streams[i]), 20 + i);
   EXPECT_EQ(loop.status(0).counters.generated_tokens, 21 + 22 + 24 + 25 + 27 + 28);
   EXPECT_EQ(loop.status(1).counters.generated_tokens, 20 + 23 + 26);
-  // A prefix in the other recipe's cache is useless here.
+  // The second recipe's cache must miss, because the prefix in the other recipe's cache is useless for it.
   EXPECT_EQ(loop.status(1).counters.prefix_misses, 1);
   EXPECT_GT(loop.cache_view(1).page_bytes, 0);
 }

@@ -15,7 +15,7 @@ struct ServedSequence {
   std::int64_t request = 0;  // the id of the request that uses the sequence; 0 if it is kept for later
                              // requests
   std::string session;       // the session that owns the sequence; empty if none does
-  // The following members are valid only if `request` is not 0.
+  // The members `state`, `answer` and `usage` are valid only if `request` is not 0.
   JobState state = JobState::waiting;
   int answer = 0;
   TokenUsage usage;

@@ -22,8 +22,8 @@ struct ServerInfo {
   std::string fingerprint;
   std::string recipe;
   double bits = 0;                   // bits per value of the cache at the full context
-  std::string device;                // the device of the cache; empty if the cache is in the machine's memory
-  std::vector<std::string> kernels;  // the kernels that read quantized pages, without repetition
+  std::string device;                // the device of the cache; empty if the cache is in host memory
+  std::vector<std::string> kernels;  // the kernels that read quantized pages, each once
   CacheGrid grid;
   std::int64_t weight_bytes = 0;
   int n_vocab = 0, n_embd = 0;
@@ -34,8 +34,8 @@ struct ServerInfo {
 int recipe_of(std::span<const ServerInfo> served, const std::string& model);
 // Returns all names of a recipe, the recipe's own name first.
 std::vector<std::string> names_of(const ServerInfo& info);
-// Returns the model's name in responses to requests for `model`. An alias stays; any other name becomes the
-// recipe's own.
+// Returns the model's name in responses to requests for `model`. An alias stays, and any other name becomes
+// the recipe's own name.
 std::string answering_name(const ServerInfo& info, const std::string& model);
 
 }  // namespace kvant

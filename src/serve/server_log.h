@@ -15,8 +15,8 @@ namespace kvant {
 
 enum class LogFormat : std::uint8_t { text, json };
 
-// ServerLog is thread-safe. If the reader of the log is too slow, lines are lost rather than delay the
-// server. A later line says how many.
+// ServerLog is thread-safe. If the reader of the log is too slow, lines are lost, because the log must not
+// delay the server. A later line gives the number of lost lines.
 class ServerLog {
  public:
   // `descriptor` is an open file, which must outlive the log.

@@ -34,7 +34,7 @@ SessionStatus SessionStore::status_of(const std::string& name, const Session& se
   return status;
 }
 
-// A session whose first completion has not ended yet does not exist for clients.
+// For clients, a session exists only after its first completion has ended.
 std::optional<SessionStatus> SessionStore::status(const std::string& name) {
   const Session* session = find(name);
   if (session == nullptr) return std::nullopt;

@@ -47,7 +47,7 @@ class SessionDisk {
     enum class Kind { read, write, remove };
     std::string name;
     Kind kind = Kind::read;
-    SessionContents contents = {};  // only for a write
+    SessionContents contents = {};  // the contents to be written; empty for other tasks
   };
   void run();
   void give(Task task);

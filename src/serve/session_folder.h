@@ -34,14 +34,14 @@ class SessionFolder {
   SessionFolder(const SessionFolder&) = delete;
   SessionFolder& operator=(const SessionFolder&) = delete;
 
-  // The following functions require valid names. Several threads may call the functions at the same time for
-  // different names.
+  // The functions from names() to remove() require valid names. Several threads may call the functions at the
+  // same time for different names.
   std::vector<std::string> names() const;  // in alphabetical order
   bool holds(const std::string& name) const;
   std::int64_t last_write(const std::string& name) const;  // seconds since 1970; 0 if there is no file
   std::string file_of(const std::string& name) const;
   Result<SessionFile> read(const std::string& name) const;
-  // Returns the file's size in bytes.
+  // Writes a session's file and returns the file's size in bytes.
   Result<std::int64_t> write(const std::string& name, const SessionContents& contents) const;
   // Returns the size of the file that write() would write. For compact files, the result is an upper bound.
   std::int64_t file_bytes(const SessionContents& contents) const;

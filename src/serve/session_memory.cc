@@ -47,7 +47,7 @@ Room SessionStore::make_room(const std::string& needed) {
     if (entry->second.is_running) continue;
     const std::string name = entry->first;
     warn(fmt::format("the session '{}' is lost: it can't be written", name));
-    // The file, if there is one, becomes the session's present version.
+    // If there is a file, the file becomes the session's present version.
     entry->second.saved_version = ++entry->second.version;
     forget(name);
     return Room::made;

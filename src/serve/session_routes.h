@@ -10,7 +10,7 @@ class Server;
 
 namespace kvant {
 
-// Adds the following routes. `loop` must outlive the server.
+// Adds the routes of this list. `loop` must outlive the server.
 //
 //     GET    /v1/sessions                lists all sessions
 //     GET    /v1/sessions/NAME           describes one session

@@ -35,7 +35,7 @@ SessionStore::Session* SessionStore::find(const std::string& name) {
   return &session;
 }
 
-// Reads the session's tokens and text from its file, because a request is compared with them.
+// Reads the session's tokens and text from its file, because requests are compared with both.
 Status SessionStore::know(const std::string& name, Session& session) {
   if (session.is_known) return {};
   const auto file = folder_->read(name);
@@ -78,8 +78,8 @@ std::optional<Refusal> SessionStore::match(GenerationRequest& request) {
     request.session_tokens = n_held;
     return std::nullopt;
   }
-  // A text can have several tokenizations, and the model need not have generated the one that the tokenizer
-  // makes.
+  // A text can have several tokenizations. The model may have generated another tokenization than the
+  // tokenizer makes.
   if (session->text.empty() || !begins_with(request.text, session->text)) return std::nullopt;
   const std::string rest = request.text.substr(session->text.size());
   const auto tokens = tokenizer_.encode(rest, /*add_special=*/false, request.text_has_special_tokens);

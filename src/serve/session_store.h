@@ -1,10 +1,10 @@
 // SessionStore keeps a server's named conversations, in the cache or on disk.
 //
-// A session is the sequence as it was when the newest completion ended, with the rows of generated tokens. A
-// request that continues the session therefore reads only its new tokens. Reading the generated tokens as a
-// prompt would round differently (model/matrix_product.h), which is why the prefix cache cannot keep these
-// rows. With a session, the same request always gives the same completion, whatever else runs and even after
-// a stay on disk.
+// A session holds the sequence with its state after the newest completion, including the rows of generated
+// tokens. A request that continues the session therefore reads only its new tokens. Reading the generated
+// tokens as a prompt would round differently (model/matrix_product.h), which is why the prefix cache cannot
+// keep these rows. With a session, the same request always gives the same completion, whichever other
+// requests run, and even after the session was on disk.
 //
 // A separate thread (session_disk.h) reads and writes files, one at a time in each direction, so at most two
 // sessions are in memory twice. advance() moves data between files and cache in pieces, between steps.
@@ -34,7 +34,7 @@
 
 namespace kvant {
 
-// SessionDone is called on the scheduler's thread when a slow task has ended, with the error if the task
+// The scheduler's thread calls SessionDone when a slow task has ended. The argument is the error if the task
 // failed.
 using SessionDone = std::function<void(const std::optional<SessionError>&)>;
 
@@ -50,7 +50,7 @@ struct SessionStatus {
   bool is_running = false;    // a completion is being generated
   std::int64_t last_use = 0;  // seconds since 1970
   std::int64_t file_bytes = 0;
-  std::string problem;  // the reason why its file is unusable; empty if the file is usable
+  std::string problem;  // the reason why the session's file is unusable; empty if the file is usable
 };
 
 // Room says whether make_room() freed memory.
@@ -68,10 +68,10 @@ class SessionStore {
   SessionStore(const SessionStore&) = delete;
   SessionStore& operator=(const SessionStore&) = delete;
 
-  // The following functions serve requests that continue a session.
+  // The functions from match() to keep() serve requests that continue a session.
   //
-  // Compares a request with its session. The prompt must begin with the session's tokens or text, and have
-  // more. match() then makes the prompt begin with the session's tokens, and sets session_tokens. If the
+  // Compares a request with its session. The prompt must begin with the session's tokens or text, and be
+  // longer. match() then makes the prompt begin with the session's tokens, and sets session_tokens. If the
   // prompt does not fit, match() returns why the session cannot be used.
   std::optional<Refusal> match(GenerationRequest& request);
   // begin() reserves a matched session for a request, and end() releases it. Between the two calls, no other
@@ -85,12 +85,12 @@ class SessionStore {
   // Replaces the session's contents by a sequence, its tokens and their text.
   void keep(const std::string& name, SequenceId sequence, std::vector<std::int32_t> tokens, std::string text);
 
-  // The following functions serve explicit commands of clients.
+  // The functions from status() to restore() serve explicit commands of clients.
   std::optional<SessionStatus> status(const std::string& name);
   std::vector<SessionStatus> list();
   std::optional<SessionError> remove(const std::string& name);
-  // Makes the session `to` with the present state of `name`. The session must be in memory, as load()
-  // ensures.
+  // Makes the session `to` with the present state of `name`. The session `name` must be in memory, where
+  // load() brings it.
   std::optional<SessionError> fork(const std::string& name, const std::string& to);
   void load(const std::string& name, SessionDone done);
   // Writes the session's present state to disk. Requests may continue the session meanwhile.
@@ -98,7 +98,7 @@ class SessionStore {
   // Loads the session's file into memory, in place of the present state.
   void restore(const std::string& name, SessionDone done);
 
-  // The following functions move sessions between memory and disk.
+  // The functions from advance() to give_up_reading() move sessions between memory and disk.
   //
   // Continues reading and writing. Returns whether anything was done. An error means that memory is too short
   // to read reading_name(). Call advance() again when there is more memory, or call give_up_reading().
@@ -113,8 +113,9 @@ class SessionStore {
   void give_up_reading(const Error& why);
 
   // Frees memory by moving the least recently used session to disk, but never `needed`. A session that is
-  // already saved is freed at once; otherwise the oldest one is written first. If none can be written, the
-  // oldest is lost. The client still has the conversation's text and can send all of it.
+  // already saved is freed at once. Otherwise, the least recently used session is written first. If no
+  // session can be written, the least recently used one is lost. The client still has the conversation's text
+  // and can send all of it.
   Room make_room(const std::string& needed);
   void finish_writing();  // waits until the writes that make_room() started are done
   void finish();          // finishes all tasks, and writes the sessions that are not on disk
@@ -135,7 +136,7 @@ class SessionStore {
     bool is_saving = false;   // the session is being written or waits to be written
     bool is_reading = false;  // the session is being read or waits to be read
     bool is_restoring = false;
-    // Each entry waits until at least that version is saved.
+    // Each entry waits until a version is saved that is at least as new as the entry's number.
     std::vector<std::pair<std::int64_t, SessionDone>> when_saved;
     std::vector<SessionDone> when_read;
     std::optional<Error> read_failure;               // the request that runs fails with this error
@@ -155,16 +156,16 @@ class SessionStore {
     std::optional<SequenceExport> exported;
     bool is_given = false;  // the disk's thread has the contents
   };
-  // The following functions find sessions and serve requests (session_store.cc).
+  // The functions from find() to is_on_disk() find sessions and serve requests (session_store.cc).
   Session* find(const std::string& name);
   Status know(const std::string& name, Session& session);
   void use(Session& session);
   bool is_on_disk(const std::string& name, const Session& session) const;
 
-  // The following function serves explicit commands (session_commands.cc).
+  // status_of() serves explicit commands (session_commands.cc).
   SessionStatus status_of(const std::string& name, const Session& session) const;
 
-  // The following functions move sessions to and from the disk (session_transfers.cc).
+  // The functions from want_read() to write_now() move sessions to and from the disk (session_transfers.cc).
   void want_read(const std::string& name, Session& session);
   void want_write(const std::string& name, Session& session);
   bool take_results();
@@ -176,7 +177,7 @@ class SessionStore {
   void finish_read(const Status& read);
   void write_now(const std::string& name, Session& session);
 
-  // The following function manages memory (session_memory.cc).
+  // forget() manages memory (session_memory.cc).
   void forget(const std::string& name);
 
   Cache& cache_;

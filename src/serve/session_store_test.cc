@@ -90,7 +90,7 @@ class Sessions : public ::testing::Test {
     tokens.insert(tokens.end(), {1, 2, 3});
     return tokens;
   }
-  // Starts a task, waits until it is done, and returns its error, if any.
+  // Starts a task, waits until the task is done, and returns the task's error if the task fails.
   std::optional<SessionError> wait(const std::function<void(SessionDone)>& start) {
     std::optional<std::optional<SessionError>> result;
     start([&](const std::optional<SessionError>& failure) { result = failure; });
@@ -134,8 +134,8 @@ TEST_F(Sessions, AFollowUpReadsOnlyWhatIsNew) {
   EXPECT_EQ(sessions().status("chat")->tokens, 213 + 9);
 }
 
-// The fake tokenizer encodes a letter as one token, and the engine generates other tokens for the same
-// letters.
+// The fake tokenizer encodes a letter as one token, while the engine generates other tokens for the same
+// letter. The session must match by its text.
 TEST_F(Sessions, TextsAreComparedWhereTokensDiffer) {
   GenerationRequest first = request("chat", *testing::FakeTokenizer().encode("Hello", true, true));
   first.text = "Hello";
@@ -147,8 +147,8 @@ TEST_F(Sessions, TextsAreComparedWhereTokensDiffer) {
   EXPECT_EQ(ask(next).cached, 5 + 9);
 }
 
-// Some tokenizers put a space before every text, so a text's tokens do not spell the text. The prompt is then
-// read without the session.
+// Some tokenizers put a space before every text, so the tokens of a text decode to another text. The prompt
+// is then read without the session.
 TEST_F(Sessions, ATextThatItsTokensDontSpellIsReadAsUsual) {
   GenerationRequest first = request("chat", *testing::FakeTokenizer().encode("Hello", true, true));
   first.text = "Hello";
@@ -164,7 +164,7 @@ TEST_F(Sessions, AnotherPromptStartsTheSessionAnew) {
   EXPECT_EQ(sessions().status("chat")->tokens, 39);
 }
 
-// The client neither sees the stop text nor sends it back.
+// The client does not get the stop text, and does not send it back.
 TEST_F(Sessions, AStopTextIsNotKept) {
   const Reply whole = ask(request("", Tokens(30, 9), 20));
   GenerationRequest stopped = request("chat", Tokens(30, 9), 20);
@@ -337,8 +337,8 @@ TEST_F(Sessions, AreBusyUntilWhatWasAskedForIsDone) {
   EXPECT_TRUE(saved);
 }
 
-// A completion ends while the session is being written in its earlier state. The first save must get that
-// state, and a later save the new one.
+// A completion ends while the session's earlier state is being written. The first save must get the earlier
+// state, and a later save must get the new state.
 TEST_F(Sessions, GoOnWhileTheyAreSaved) {
   const Tokens next = begin("chat", 1500);
   int saved = 0;
@@ -375,7 +375,7 @@ TEST_F(Sessions, HoldUpNobody) {
   EXPECT_TRUE(sessions().status("chat")->in_memory);
 }
 
-// The memory holds only one session, so each goes to disk for the next one.
+// The memory holds only one session, so each session goes to disk to make room for the next.
 TEST_F(Sessions, MakeRoomForEachOther) {
   constexpr int kMemory = 17 << 18;
   start(kMemory);
@@ -417,10 +417,10 @@ TEST_F(Sessions, TheLeastRecentlyUsedGoToTheDisk) {
   EXPECT_LE(scheduler_->status().cache_bytes, kMemory);
 }
 
-// The disk has a prefix of 1792 tokens, of which a prompt can use 256. Sessions must not make room for the
-// prefix, because its tokens can be read as a prompt again.
+// The disk has a prefix of 1792 tokens, of which a prompt can use 256. The prefix must not displace sessions,
+// because prefill can restore the prefix.
 TEST_F(Sessions, DontMakeRoomForBeginningsOfPrompts) {
-  // kMemory bytes hold the sessions, but the rest has less room than the prefix takes.
+  // kMemory bytes hold the sessions, but the rest is too small for the prefix.
   constexpr int kMemory = (17 << 18) - (3 << 15), kDisk = 1 << 30;
   start(kMemory, kIdentity, kDisk);
   ask(request("", Tokens(1900, 3)));

@@ -116,8 +116,8 @@ TEST_P(Drafts, ChangeNoBitOfAnAnswer) {
   EXPECT_LE(counters.accepted_tokens, counters.drafted_tokens);
 }
 
-// The draft model has the same weights as the target, so only the recipe's error makes it wrong. Granite
-// divides its logits by logit_scale, which makes the model sure enough to draft.
+// The draft model has the same weights as the target, so the draft model is wrong only because of the
+// recipe's error. Granite divides its logits by logit_scale, which makes the model confident enough to draft.
 TEST_P(Drafts, OfAModelChangeNoBitOfAnAnswer) {
   const auto file = write_tiny_model({.architecture = "granite",
                                       .n_layers = 2,

@@ -1,4 +1,4 @@
-// Routes POST /apply-template, as llama.cpp's server has it. The route turns {"messages": [...]}, with
+// Routes POST /apply-template, in the format of llama.cpp's server. The route turns {"messages": [...]}, with
 // optional tools, into {"prompt": TEXT}.
 #pragma once
 
@@ -11,7 +11,7 @@ class Server;
 
 namespace kvant {
 
-// The template must outlive the server. The template is null if the model has none.
+// The template must outlive the server. A null template means that the model has none.
 void add_template_route(httplib::Server& server, const ChatTemplate* chat_template);
 
 }  // namespace kvant

@@ -1,5 +1,5 @@
-// Reads prompts that are texts or tokens, for /v1/completions and /v1/embeddings. A list gives one request
-// per prompt.
+// Reads prompts that are texts or tokens, for /v1/completions and /v1/embeddings. A list of prompts becomes
+// one request per prompt.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@
 
 namespace kvant {
 
-// PromptReading says how the text of a prompt becomes tokens. By default, the texts of control tokens become
-// control tokens, because the client writes its own template. With a suffix, the prompt is plain text.
+// PromptReading describes how the text of a prompt becomes tokens. By default, the texts of control tokens
+// become control tokens, because the client writes its own template. With a suffix, the prompt is plain text.
 struct PromptReading {
   bool add_special = true;
   bool parse_special = true;
@@ -28,8 +28,8 @@ struct TextPrompt {
 // Reads `add_special_tokens`, `parse_special` and `suffix`.
 PromptReading read_prompt_reading(JsonFields& fields);
 
-// Reads the member `key`: a text, a list of tokens, or a list of texts and lists of tokens. Mistakes become
-// the error of `fields`.
+// Reads the member `key`, which is a text, a list of tokens, or a list of texts and lists of tokens. Mistakes
+// become the error of `fields`.
 std::vector<TextPrompt> read_prompts(JsonFields& fields, const char* key, const PromptReading& reading,
                                      const Tokenizer& tokenizer, const ApiLimits& limits);
 

@@ -20,8 +20,8 @@ std::optional<int> read_budget(JsonFields& fields, const char* key) {
   return budget ? std::optional(static_cast<int>(*budget)) : std::nullopt;
 }
 
-// Reads the member `thinking`: {"type": "enabled" | "disabled" | "adaptive", "budget_tokens"}, or true or
-// false.
+// Reads the member `thinking`, which is {"type": "enabled" | "disabled" | "adaptive", "budget_tokens"}, true,
+// or false.
 void read_thinking(const Json& json, JsonFields& fields, ThinkingWish& wish) {
   if (json.is_boolean()) {
     wish.thinks = json.get<bool>();

@@ -1,5 +1,5 @@
-// Reads what requests say about a model's thoughts: how much the model should think, and where the thoughts
-// go. Servers and families of models have different names for these options, and all of them lead to one
+// Reads the options for a model's thoughts: how much the model should think, and where the thoughts go.
+// Servers and families of models have different names for these options, and all names lead to one
 // ThinkingOptions.
 #pragma once
 

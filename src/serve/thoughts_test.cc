@@ -74,8 +74,8 @@ class Thoughts : public testing::TinyScheduler {
   }
   static Json tools() { return {{"tools", {{{"type", "function"}, {"function", kWeather}}}}}; }
 
-  // Returns the message of a completion with the given text. A stream of the text must give the same message
-  // as a response in one piece.
+  // Returns the message of a completion with the given text. Expects that a stream of the text gives the same
+  // message as a response in one piece.
   static Json message(const Json& more, bool opens_thought, const std::string& text) {
     const ApiRequest wanted = request(more, opens_thought);
     const auto response = [&] {
@@ -156,7 +156,7 @@ TEST_F(Thoughts, AreSwitchedByWhatEachApiHasForIt) {
   EXPECT_EQ(message({{"reasoning_effort", "none"}}, false, "b")["content"], "b");
 }
 
-// A format restricts a completion from its first token on, so the prompt must turn thoughts off.
+// A format restricts a completion from its first token on, so the prompt must disable thoughts.
 TEST_F(Thoughts, AreLeftOutOfAFormat) {
   const Json format = {{"response_format", {{"type", "json_object"}}}};
   EXPECT_TRUE(prompt(format, false).ends_with("assistant\n<think>\n\n</think>\n\n"));
@@ -187,7 +187,7 @@ TEST_F(Thoughts, MayGoBeforeACallThatIsRequired) {
     EXPECT_TRUE(is_taken(start + "I look.\n</think>\n\n" + kTaggedCall));
     EXPECT_TRUE(is_taken(start + "Not <tool_call> yet\n</think>\n\n<tool_call>\n{\"name\": \"weather\""));
     EXPECT_FALSE(is_taken(start + "I look.\n</think>\n\nNo.")) << opens;
-    // Without an open thought, the text is a call; within one, the text is part of the thought.
+    // Without an open thought, the text is a call. Within a thought, the text is part of the thought.
     EXPECT_EQ(is_taken(kTaggedCall), true);
   }
 }
@@ -237,7 +237,7 @@ TEST_F(Thoughts, AreBlocksOfAnthropicsApi) {
   }
   EXPECT_EQ(kinds, (std::vector<std::string>{"thinking", "thinking_delta", "signature_delta", "text",
                                              "text_delta", "tool_use", "input_json_delta"}));
-  // The client's next request returns the thought.
+  // The client's next request contains the thought.
   Json next = body;
   next["messages"].push_back({{"role", "assistant"}, {"content", message["content"]}});
   next["messages"].push_back(

@@ -1,5 +1,5 @@
 // Reads completions that may have thoughts and tool calls, part by part, for all APIs. The parser of the chat
-// template (chat/completion_parser.h) does the work, and plain completions need none.
+// template (chat/completion_parser.h) does the work, and plain completions need no parser.
 #pragma once
 
 #include <vector>
@@ -9,8 +9,8 @@
 
 namespace kvant {
 
-// Returns the thoughts, text and calls of a part. The last part also gives the text that was held back. With
-// a null reader, all text is the completion's text.
+// Returns the thoughts, text and calls of a part. The last part also returns the text that was held back. If
+// `reader` is null, all text is the completion's text.
 AnswerDelta read_part(ToolAnswer* reader, const AnswerPart& part);
 
 // Returns whether a token limit cut off the completion.

@@ -236,7 +236,7 @@ TEST_F(ToolCalls, AreAnswersThatAnthropicsApiHas) {
   expect_arguments(answer["content"][0]["input"].dump());
   EXPECT_NE(stream.find(R"("type":"input_json_delta")"), std::string::npos);
   EXPECT_NE(stream.find(R"("stop_reason":"tool_use")"), std::string::npos);
-  // The client's next request returns the tool's result.
+  // The client's next request contains the tool's result.
   Json next = body;
   next["messages"].push_back({{"role", "assistant"}, {"content", answer["content"]}});
   next["messages"].push_back(
@@ -269,7 +269,7 @@ const Json kUnholdable = Json::parse(R"({"type": "object", "required": ["days", 
     "tags": {"type": "array", "uniqueItems": true, "items": {"enum": ["x", "y"]}, "maxItems": 2},
     "code": {"type": "string", "pattern": "^(?!a)\\d+$"}, "text": {"type": "string", "maxLength": 100000}}})");
 
-// Without `strict`, a schema is advice. Demands that a grammar cannot enforce are dropped and named, and the
+// Without `strict`, a schema is advice. Demands that a grammar cannot enforce are dropped and named, and all
 // other demands hold.
 TEST_F(ToolCalls, AreHeldToWhatCanBeHeldOfTheirSchema) {
   const Json asked = {{"tools", {tool("f", kUnholdable)}}};

@@ -1,4 +1,4 @@
-// Tests a model whose logits are not numbers. All requests must fail and say why.
+// Tests a model whose logits are not numbers. All requests must fail, and the error must name the cause.
 #include <gtest/gtest.h>
 
 #include "cache/cache_fixture.h"

@@ -11,9 +11,9 @@ namespace kvant {
 
 class Tokenizer;
 
-// Parses the text of a file with one prompt per line. A prompt is a JSON object with a "prompt" or a
-// "question", or else the line itself. Empty lines are skipped. Returns an error if a line starts with '{'
-// but holds no such object, or if no prompt remains.
+// Parses the text of a file with one prompt per line. A line that is a JSON object gives the member "prompt"
+// or "question", and any other line is the prompt itself. Empty lines are skipped. Returns an error if a line
+// starts with '{' but does not contain such an object, or if no prompt remains.
 Result<std::vector<std::string>> parse_prompts(const std::string& text);
 
 // Encodes each prompt as tokens, inside the model's chat template if the model has one. Returns an error if a

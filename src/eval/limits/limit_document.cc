@@ -23,7 +23,7 @@ Result<LimitDocument> make_document(const ChatEncoder& encoder, const Haystack& 
   const std::uint64_t seed = options.seed * 1000003 + static_cast<std::uint64_t>(context);
   LimitDocument document{context, {}, {}, {}, {}};
   std::vector<PlacedSentence> placed;
-  // Counts the tokens of the longest question with its answer.
+  // `longest` is the number of tokens of the longest question with its answer.
   int longest = 0;
 
   const FactSheet sheet = draw_needles(kPasskeyDepth, seed);

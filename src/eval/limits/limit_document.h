@@ -10,7 +10,7 @@
 namespace kvant {
 
 struct RecordQuestion {
-  // Holds the tokens from the end of the document to the point where the completion begins.
+  // The prompt holds the tokens from the end of the document to the point where the completion begins.
   Tokens prompt;
   // The prompt ends with the cue, which is the start of the right answer.
   std::string cue;
@@ -24,14 +24,14 @@ struct LimitDocument {
   Tokens tokens;
   std::vector<RetrievalQuestion> needles;
   std::vector<RecordQuestion> records;
-  // Asks for a long answer.
+  // The summary asks for a long answer.
   Tokens summary;
 };
 
 struct LimitOptions {
-  // Must be in ascending order.
+  // The contexts must be in ascending order.
   std::vector<int> contexts;
-  // Limits the long answer.
+  // A long answer has at most this many tokens.
   int answer_tokens = 32;
   std::uint64_t seed = 1;
 };

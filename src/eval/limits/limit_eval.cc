@@ -18,9 +18,9 @@ constexpr double kLostShare = 0.1;
 
 // Holds the answers of one source about one document.
 struct LimitAnswers {
-  // Tells for each needle whether the answer was right.
+  // For each needle, this list says whether the answer was right.
   std::vector<bool> needles;
-  // A record without a value stands for invalid JSON.
+  // An entry without a value stands for invalid JSON.
   std::vector<std::optional<nlohmann::json>> records;
   Tokens summary;
 };
@@ -97,7 +97,7 @@ Result<LimitAnswers> answers_of(LogitSource& source, const LimitDocument& docume
   auto summary = exam.summary(document.summary, answer_tokens, expected);
   if (!summary.ok()) return summary.error();
   answers.summary = std::move(summary).value();
-  // A fresh start frees the memory for the next source.
+  // A fresh start frees the memory, which the next source needs.
   KVANT_RETURN_IF_ERROR(source.begin());
   return answers;
 }

@@ -1,5 +1,6 @@
 // Finds the text length up to which a cache answers like the reference. Four kinds of questions are asked at
-// several lengths; a cache breaks where it loses more than a tenth of the reference's right answers.
+// several lengths. A cache breaks at the length where it loses more than a tenth of the reference's right
+// answers.
 #pragma once
 
 #include <array>
@@ -36,7 +37,7 @@ struct LimitCount {
   int asked = 0;
   int reference = 0;  // right answers of the reference
   int own = 0;        // right answers of the cache
-  int kept = 0;       // questions that reference and cache answer right
+  int kept = 0;       // the number of questions that both reference and cache answer correctly
 };
 
 struct LimitCell {
@@ -60,19 +61,20 @@ struct LimitResult {
   std::vector<LimitRow> rows;
 };
 
-// Each source reads each document once, and every question starts from the end of the document. advance()
-// reports that one source has finished one document. Returns the error of a source that fails.
+// Each source reads each document once, and every question starts from the end of the document. advance() is
+// called after a source has finished a document. Returns the error of a source that fails.
 Result<LimitResult> evaluate_limits(std::span<const LimitDocument> documents, const Tokenizer& tokenizer,
                                     int n_vocab, std::span<const std::unique_ptr<LogitSource>> sources,
                                     const LimitOptions& options, const std::function<void()>& advance);
 
 // Describes where a cache stops answering.
 struct Limit {
-  // The flag is false if the reference has no right answer to compare with.
+  // The flag is false if the reference has no right answer, so nothing can be compared.
   bool judged = false;
-  // Gives the longest context up to which at most a tenth of the right answers is lost; 0 means none.
+  // Up to this context, at most a tenth of the right answers is lost. 0 means that there is no such context.
   int held = 0;
-  // Gives the first context at which more than a tenth is lost; 0 means none.
+  // At this context, more than a tenth of the right answers is lost for the first time. 0 means that there is
+  // no such context.
   int broken = 0;
 };
 Limit find_limit(const LimitRow& row, LimitKind kind);

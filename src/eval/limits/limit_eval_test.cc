@@ -12,7 +12,7 @@
 namespace kvant {
 namespace {
 
-// Generates the text that was recorded for a prompt, whatever tokens are fed after the prompt.
+// Generates the text that was recorded for a prompt, whatever tokens follow the prompt.
 class RecitingSource : public LogitSource {
  public:
   struct Line {

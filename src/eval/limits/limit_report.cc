@@ -15,7 +15,7 @@ const LimitCount& count_at(const LimitRow& row, int context, LimitKind kind) {
   return cell->count(kind);
 }
 
-// Long answers often diverge at a token that was nearly a tie. The sentence therefore gives figures but no
+// Long answers often diverge at a token that was nearly a tie. The sentence therefore gives figures without a
 // verdict.
 std::string answer_sentence(const LimitRow& row, const std::string& reference) {
   std::string text;

@@ -12,7 +12,7 @@ namespace kvant {
 nlohmann::ordered_json limits_to_json(const LimitResult& result, const std::string& model);
 
 // Returns text such as "holds up to 1024 tokens; at 2048, 4 of bf16's 6 are left". For a long answer, the
-// text says how many tokens remain at each context.
+// text gives the number of remaining tokens at each context.
 std::string limit_sentence(const LimitResult& result, const LimitRow& row, LimitKind kind);
 
 }  // namespace kvant

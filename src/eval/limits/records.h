@@ -1,5 +1,5 @@
-// Makes records that a text hides and that a model must repeat as JSON. Also finds where a JSON object ends,
-// because a model may write on after the object.
+// Makes records that a text hides and that a model must repeat as JSON. Also finds the end of a JSON object,
+// because a model may continue after the object.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 namespace kvant {
 
 struct Record {
-  // Gives the position in the text: 0 is the start, 1 the end.
+  // This is the position in the text, from 0 (the start) to 1 (the end).
   double depth = 0;
   // One sentence holds the whole record.
   std::string sentence;

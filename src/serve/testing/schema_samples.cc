@@ -40,7 +40,7 @@ class TextSource {
 
   bool ends() const { return costs_[table_.root] < kEndless; }
 
-  // Draws a text of any length. A text that has grown long takes the shortest way to its end.
+  // Draws a text of any length. A text that has grown long takes the shortest path to its end.
   std::u32string draw() {
     text_.clear();
     longest_ = std::uniform_int_distribution<std::size_t>(4, 160)(random_);
@@ -86,7 +86,7 @@ class TextSource {
       const std::uint32_t end = pick(0, 3);
       return end == 0 ? low : end == 1 ? high : pick(low, pick(0, 3) == 0 ? high : std::min(high, low + 60));
     }
-    // Characters that need escapes, or that have a meaning in JSON, come often.
+    // Characters that need escapes, or that have a meaning in JSON, are more likely than others.
     constexpr std::u32string_view kRisky =
         U"\"\\\n\r\t{}[]:,-.eE+/bfnrtu0123456789aZ \u0001\u007f\u00e9\u2028\U0001F600";
     for (int tries = 0; tries < 200; ++tries) {
