@@ -30,16 +30,16 @@ LogitComparison compare_logits(const float* base, const float* other, int n_voca
 struct MetricsSummary {
   std::int64_t positions = 0;
   double ppl = 0;
-  // Hold the mean and its bootstrap 95 % interval.
+  // kld_mean is the mean divergence. kld_lo and kld_hi bound its 95 % interval by bootstrap.
   double kld_mean = 0, kld_lo = 0, kld_hi = 0;
   double kld_median = 0, kld_p99 = 0, kld_p999 = 0, kld_max = 0;
-  // Gives the share of positions with same_top, 0 .. 1.
+  // This is the share of positions with same_top, 0 .. 1.
   double top1 = 0;
-  // Gives the root mean square of delta_p, 0 .. 1.
+  // This is the root mean square of delta_p, 0 .. 1.
   double rms_dp = 0;
 };
 
-// Holds one score per position, chunk after chunk.
+// Holds one score per position, in the order of chunks.
 struct PositionScores {
   std::vector<double> kld;
   // The value is 1 if the reference and the cache have the same most likely token, otherwise 0.
@@ -50,8 +50,9 @@ class LogitMetrics {
  public:
   // Starts a new chunk, which is an independent unit for the bootstrap.
   void begin_chunk() { chunk_starts_.push_back(positions_.kld.size()); }
-  // Scores the logits [n, n_vocab] of n positions against the reference's; targets: [n]. n_threads share the
-  // rows. Returns an error if a row has no finite divergence, for example because logits are NaN.
+  // Scores the logits [n, n_vocab] of n positions against the reference's. `targets` are the next tokens [n].
+  // n_threads threads share the rows. Returns an error if a row has no finite divergence, for example because
+  // logits are NaN.
   Status add(MatrixView<const float> base, MatrixView<const float> other,
              std::span<const std::int32_t> targets, int n_threads);
   MetricsSummary summary() const;

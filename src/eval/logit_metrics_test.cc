@@ -61,7 +61,7 @@ TEST(CompareLogits, AgreesWithTheDefinitionInF64) {
   }
 }
 
-// p = (1/2, 1/4, 1/4), p' = (1/4, 1/2, 1/4): KLD = 1/2 log 2 - 1/4 log 2 = 1/4 log 2.
+// For p = (1/2, 1/4, 1/4) and p' = (1/4, 1/2, 1/4), KLD is 1/2 log 2 - 1/4 log 2 = 1/4 log 2.
 TEST(CompareLogits, GivesTheHandWorkedExample) {
   const std::vector<float> base = {std::log(2.0F), 0.0F, 0.0F};
   const std::vector<float> other = {7.0F, 7.0F + std::log(2.0F), 7.0F};
@@ -125,7 +125,8 @@ TEST(BootstrapMean, MatchesTheNormalApproximation) {
 }
 
 TEST(LogitMetrics, SummarizesPositions) {
-  // At the first of two positions the row equals the reference; at the second, its two logits are swapped.
+  // At the first of two positions, the row equals the reference. At the second position, the two logits are
+  // swapped.
   const std::vector<float> base = {1.0F, 0.0F, 1.0F, 0.0F};
   const std::vector<float> other = {1.0F, 0.0F, 0.0F, 1.0F};
   const std::vector<std::int32_t> targets = {0, 0};

@@ -1,4 +1,4 @@
-// Predicts the next token of a text with one KV-cache configuration. Evaluations see kvant's engine and
+// Predicts the next token of a text with one KV-cache configuration. Evaluations use kvant's engine and
 // llama.cpp only through this interface.
 #pragma once
 
@@ -17,13 +17,13 @@ class LogitSource {
  public:
   virtual ~LogitSource() = default;
 
-  // Returns the row's name in tables: "kvant-4bit", "llama.cpp:q4_0".
+  // Returns the row's name in tables, such as "kvant-4bit" or "llama.cpp:q4_0".
   virtual const std::string& name() const = 0;
-  // Forgets all tokens; the next token is the first of a text.
+  // Forgets all tokens. The next token is then the first token of a text.
   virtual Status begin() = 0;
   // Runs the next tokens. `logits` receives the predictions [logits.rows, n_vocab] after the last logits.rows
-  // tokens; 0 rows are allowed. `is_prompt` marks text that is given. Other tokens are cached as in decoding,
-  // one by one, whatever the recipe's prompt blocks are.
+  // tokens; 0 rows are allowed. `is_prompt` marks text that is given. Other tokens are cached in single
+  // steps, as in decode, whatever the recipe's prompt blocks are.
   virtual Status step(std::span<const std::int32_t> tokens, bool is_prompt, MatrixView<float> logits) = 0;
   // mark() remembers the current position until the next begin(), and rewind() returns to the mark. Repeated
   // rewinds let several continuations follow one text. rewind() requires a mark.

@@ -1,5 +1,5 @@
-// Shows how a recipe's divergence is distributed over the scored positions. The tail tells how bad the worst
-// positions are; the drift tells whether the divergence grows along the context.
+// Shows how a recipe's divergence is distributed over the scored positions. The tail shows the divergence of
+// the worst positions. The drift shows whether the divergence grows along the context.
 #pragma once
 
 #include <vector>
@@ -8,7 +8,7 @@
 
 namespace kvant {
 
-// States that a share of the positions has at least the divergence `kld`.
+// Says that a share of the positions has a divergence of at least `kld`.
 struct TailPoint {
   double share = 0;  // between 1 / positions and 1
   double kld = 0;

@@ -1,5 +1,5 @@
-// Evaluates KV caches on a text. The true text is fed to every cache (teacher forcing), and the predictions
-// of the second half of each chunk are compared with the reference's.
+// Evaluates KV caches on a text. Every cache reads the true text (teacher forcing). The predictions in the
+// second half of each chunk are compared with the reference's.
 #pragma once
 
 #include <cstdint>
@@ -18,14 +18,14 @@ class Tokenizer;
 
 struct QualityOptions {
   int context = 2048;  // tokens of a chunk, an even number of at least 2
-  // Limits the number of chunks; 0 means as many as the text has.
+  // At most this many chunks are scored. 0 means as many as the text has.
   int chunks = 16;
-  // Gives the number of tokens of the scored half that run in a step. The number limits the memory for logits
-  // to two arrays of [step_tokens, n_vocab].
+  // This is the number of tokens of the scored half that run in a step. The number limits the memory for
+  // logits to two arrays of [step_tokens, n_vocab].
   int step_tokens = 512;
   int n_threads = 2;  // threads for the metrics
-  // True runs the scored half in the recipe's prompt blocks instead of token by token. Blocks of the scored
-  // half also end at multiples of step_tokens, because their logits are needed.
+  // If true, the scored half runs in the recipe's prompt blocks instead of token by token. Blocks of the
+  // scored half also end at multiples of step_tokens, because their logits are needed.
   bool all_prompt = false;
 };
 
@@ -36,7 +36,7 @@ struct QualityRow {
   ConstantSize constants;
   double seconds = 0;  // seconds in the source's step()
   PlanReport plan;
-  // Holds the label of a suite's row; empty without a suite.
+  // Holds the label of a suite's row. The label is empty without a suite.
   std::string label;
   PositionScores positions;
   // Holds the mean divergence of each unit of the bootstrap.
@@ -62,8 +62,8 @@ struct EvalText {
 Result<EvalText> tokenize_for_eval(const Tokenizer& tokenizer, const std::string& text);
 
 // Runs the reference and all candidates in lockstep over the text. Scores the predictions of the tokens
-// [context / 2 + 1, context) of each chunk. advance(n) reports n more tokens of one source; all calls
-// together report tokens_to_run(). Returns an error if the text is shorter than one chunk, or if a source
+// [context / 2 + 1, context) of each chunk. advance(n) is called after n more tokens of one source, and the
+// sum of all n is tokens_to_run(). Returns an error if the text is shorter than one chunk, or if a source
 // fails.
 Result<QualityResult> evaluate_quality(const EvalText& text, int n_vocab, LogitSource& reference,
                                        std::span<const std::unique_ptr<LogitSource>> candidates,
@@ -73,8 +73,8 @@ Result<QualityResult> evaluate_quality(const EvalText& text, int n_vocab, LogitS
 std::string fingerprint(std::span<const std::int32_t> tokens);
 // Returns the number of chunks that the options and the length of the text allow.
 int chunks_available(const EvalText& text, const QualityOptions& options);
-// Calls run(tokens of the chunk) for each chunk until one call fails. Returns an error if the text has no
-// chunk.
+// Calls run(tokens of the chunk) for each chunk, in order, until a call fails. Returns the error of that
+// call, or an error if the text has no chunk.
 Status for_each_chunk(const EvalText& text, const QualityOptions& options,
                       const std::function<Status(std::span<const std::int32_t>)>& run);
 

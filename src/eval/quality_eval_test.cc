@@ -68,7 +68,7 @@ TEST(QualityEval, RefusesATextShorterThanAChunk) {
 }
 
 // kvant's engine and llama.cpp run one tiny model with F32 weights. The logits must agree, and a low-bit
-// cache must show in the divergence and in the bits.
+// cache must have a larger divergence and fewer bits.
 TEST(QualityEval, TheEngineAgreesWithLlamaCppAndLowBitsShow) {
   TinyModel shape;
   shape.matrix_type = GGML_TYPE_Q8_0;
@@ -102,7 +102,8 @@ TEST(QualityEval, TheEngineAgreesWithLlamaCppAndLowBitsShow) {
   EXPECT_GT(rows[3].metrics.kld_mean, 2 * rows[2].metrics.kld_mean);
   EXPECT_DOUBLE_EQ(rows[2].bits.sealed, 4.5);
   EXPECT_DOUBLE_EQ(rows[3].bits.sealed, 3.0);
-  // Two pages are sealed at 257 .. 383 tokens, and three at 384. The other tokens are BF16 in steps of 16.
+  // Two pages are sealed at 257 .. 383 tokens, and three pages at 384. All other tokens are BF16 in steps of
+  // 16.
   double sum = 4.5;
   for (int n = 257; n < 384; ++n) sum += (256 * 4.5 + (n - 256 + 15) / 16 * 16 * 16) / n;
   EXPECT_NEAR(rows[2].bits.all, sum / 128, 1e-9);

@@ -3,13 +3,13 @@
 //
 // The guard is a backend around another backend. In each layer the guard watches one KV head and keeps the
 // head's newest K and V unquantized next to the cache. In a random share of the decode steps, the newest
-// query attends twice in plain F32. The query attends to the original K and V, and to those that the cache
-// returns. The query sees the newest tokens and the sink, and no older pages. docs/guide/tune.md has the
-// measurements that set the constants.
+// query attends twice in plain F32. The query attends once to the original K and V, and once to K and V as
+// the cache returns them. Only the newest tokens and the sink are visible to the query. docs/guide/tune.md
+// has the measurements that set the constants.
 //
-// On a device, rows stay in the device's memory. The tail holds the original K and V unquantized. These rows
-// are copied when a step seals their page and when a check needs them. Another thread examines the copies
-// while the device runs the next step.
+// On a device, rows stay in device memory. The tail holds the original K and V unquantized. These rows are
+// copied when a step seals their page and when a check needs them. Another thread examines the copies while
+// the device runs the next step.
 #pragma once
 
 #include <future>
@@ -26,8 +26,8 @@
 namespace kvant {
 
 // Converts the squared relative RMS error of attention outputs, averaged over the layers, to the mean KL
-// divergence of the predictions in nats. The factor was measured on 18 recipes with .0001 to 8 nats and is
-// right within a factor of two for each recipe.
+// divergence of the predictions in nats. The factor was measured on 18 recipes with .0001 to 8 nats. For each
+// recipe, the result is right within a factor of two.
 inline constexpr double kDivergenceOfSquaredError = 2.2;
 
 struct GuardSettings {
@@ -37,12 +37,12 @@ struct GuardSettings {
 };
 
 struct GuardedLayer {
-  // Gives the KV head that the guard watches now.
+  // The guard watches this KV head now.
   int kv_head = 0;
   int checks = 0;
-  // Covers all checks of the layer.
+  // `error` is the error over all checks of the layer.
   OutputError error;
-  // Gives the error if only K comes from the cache and V is the original.
+  // `keys` is the error if only K comes from the cache and V is the original.
   OutputError keys;
 };
 
@@ -50,10 +50,10 @@ struct GuardReport {
   int every = 0;
   std::int64_t steps = 0;   // decode steps
   std::int64_t checks = 0;  // checks of all layers together
-  std::int64_t bytes = 0;   // bytes that the guard keeps in addition to the cache
-  // Gives the root mean square of the relative errors of all checked layers.
+  std::int64_t bytes = 0;   // bytes that the guard needs besides the cache
+  // This is the root mean square of the relative errors of all checked layers.
   double relative = 0;
-  // Estimates the divergence in nats; 0 before the first check.
+  // This estimates the divergence in nats. The value is 0 before the first check.
   double estimated_kld = 0;
   std::vector<GuardedLayer> layers;
 };
@@ -86,16 +86,17 @@ class QualityGuard final : public BackendDecorator, private RowObserver {
   // Holds the copies from one layer of one step on a device.
   struct Copies {
     int layer = 0, kv_head = 0;
-    int first_in_tail = 0;  // index of a token
-    int n_sealed = 0;       // pages after the step has sealed
+    int first_in_tail = 0;  // the index of a token
+    int n_sealed = 0;       // the number of sealed pages after the step
     std::shared_ptr<const Plan> plan;
-    // Tells whether the step sealed pages.
+    // Says whether the step sealed pages.
     bool sealed = false;
-    // Holds the tail before sealing; empty if nothing was sealed, because `cached` then has the tail's pages.
+    // Holds the tail before sealing. The tail is empty if nothing was sealed, because `cached` then has the
+    // tail's pages.
     DeviceHeadPages tail;
     // Holds all pages that a check may compare.
     DeviceHeadPages cached;
-    // Holds the query of the newest token; empty if the step has no check.
+    // Holds the query of the newest token. The query is empty if the step has no check.
     std::vector<float> query;
   };
   using AllCopies = std::vector<std::unique_ptr<Copies>>;
@@ -104,7 +105,7 @@ class QualityGuard final : public BackendDecorator, private RowObserver {
   void look_at(Copies& copies);
   // Examines all copies. Returns false if there was not enough memory.
   bool look_at_all(const AllCopies& all);
-  // Waits for the other thread and returns what look_at_all() returned.
+  // Waits for the other thread and returns the result of look_at_all().
   bool join();
   void keep(const Step& step, int layer, const LayerRows& rows, Watch& watch) const;
   bool due(int layer, std::int64_t step) const;
@@ -118,8 +119,8 @@ class QualityGuard final : public BackendDecorator, private RowObserver {
   std::vector<Watch> layers_;
   AllCopies copies_;          // copies from the newest step
   std::size_t n_wanted_ = 0;  // expected number of copies
-  // Examines the copies of the previous step. The future is declared last, so its destructor waits before
-  // other members go.
+  // Examines the copies of the previous step. The future is the last member. Its destructor therefore waits
+  // for the other thread before the other members are destroyed.
   std::future<bool> looking_;
 };
 

@@ -1,5 +1,5 @@
-// Compares the guard's errors with those of attention in caches of equal tokens. Further tests run recipes
-// that are broken on purpose, and a real model.
+// Compares the guard's errors with the errors of attention in caches of equal tokens. Further tests run
+// recipes that are deliberately broken, and a real model.
 #include "eval/quality_guard.h"
 
 #include <gtest/gtest.h>
@@ -29,7 +29,7 @@ std::vector<float> values_of(int layer, int head, int kind, int token) {
   return testing::token_values(layer, head, kind, token, kSize);
 }
 
-// Decodes n tokens one by one. Returns true as soon as the guard warns.
+// Decodes n tokens in single steps. Returns true as soon as the guard warns.
 bool warns_within(QualityGuard& guard, Cache& cache, SequenceId s, int n) {
   for (int i = 0; i < n; ++i) {
     attend_tokens(cache, s, 1, false, values_of, guard);
@@ -53,7 +53,7 @@ TEST(RecentRows, KeepTheNewestTokensAndCanGoBack) {
   rows.read(2, 2, k.data(), v.data());
   EXPECT_EQ(k, (std::vector<float>{2, 0.5F, 3, 0.5F}));
   EXPECT_EQ(v, (std::vector<float>{-2, 2, -3, 2}));
-  // The rows never saw tokens 4 to 6.
+  // Tokens 4 to 6 were not added to the rows, so all earlier tokens must be forgotten.
   rows.go_to(7);
   EXPECT_EQ(rows.first(), 7);
   rows.go_to(1);
@@ -149,7 +149,7 @@ TEST(QualityGuard, NamesTheLayerOfAWrongCodebookWithin256Tokens) {
   }
 }
 
-// --- tests on the activations of a real model ---
+// The tests below run on the activations of a real model.
 
 // Forwards steps to the inner backend and keeps the rows of all tokens.
 class RecordingBackend : public BackendDecorator {
@@ -177,7 +177,7 @@ class RecordingBackend : public BackendDecorator {
 };
 
 // The default model reads the text once. Each test then attends to the recorded K and V with its own recipe.
-// The steps imitate a generation: kSteps steps of kStep tokens follow kPrompt tokens.
+// As in a generation, kSteps steps of kStep tokens follow kPrompt tokens.
 class QualityGuardOnTheModel : public ::testing::Test {
  protected:
   static constexpr int kPrompt = 256, kSteps = 8, kStep = 6;

@@ -19,8 +19,8 @@ KVANT_SIMD_CLONES void score_rows(const float* q, const float* k, int n, int d, 
   }
 }
 
-// Computes the attention weights of query q [d] on the rows of K. `sink` is the head's sink logit, or -inf
-// without a sink.
+// Computes the attention weights of query q [d] on the rows of K. `sink` is the logit of the head's sink, or
+// -inf if the head has no sink.
 std::vector<float> weights_of(const Geometry& g, float sink, const float* q, const TokenRows& rows, int d) {
   const int n = static_cast<int>(rows.tokens.size());
   std::vector<float> weights(n);

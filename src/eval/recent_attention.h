@@ -1,5 +1,5 @@
-// Attends to a few tokens of one KV head in plain F32, with the original K and V and with those that the
-// cache returns. QualityGuard compares the two outputs.
+// Attends to a few tokens of one KV head in plain F32, with the original K and V and with K and V as the
+// cache returns them. QualityGuard compares the two outputs.
 #pragma once
 
 #include <vector>
@@ -11,7 +11,7 @@
 
 namespace kvant {
 
-// Holds tokens of one head; k and v are [n, d].
+// Holds tokens of one head. `k` and `v` are [n, d].
 struct TokenRows {
   // Holds the absolute indices of the tokens.
   std::vector<int> tokens;
@@ -20,9 +20,9 @@ struct TokenRows {
   std::vector<float> k, v;
 };
 
-// Holds the compared tokens: protected tokens before `first`, and all tokens from `first` on.
+// Holds the compared tokens, which are the protected tokens before `first` and all tokens from `first` on.
 struct RecentTokens {
-  // Comes from RecentRows; protected tokens come from the cache, which holds them unquantized.
+  // `exact` comes from RecentRows. Protected tokens come from the cache, which holds them unquantized.
   TokenRows exact;
   // Holds the values that the cache returns for the tokens of `exact`.
   TokenRows cached;
@@ -30,20 +30,21 @@ struct RecentTokens {
   int quantized = 0;
 };
 
-// `pages` lists all pages that are visible from `first` on, as HeadState::list_pages() returns them; n_sealed
+// `pages` lists all pages that are visible from `first` on, in the form of HeadState::list_pages(). n_sealed
 // of the head's pages are sealed. `first` must be the first token of a page and at least recent.first(). The
 // head's last token is recent.end() - 1.
 RecentTokens recent_tokens(const Plan& plan, int layer, int kv_head, const std::vector<PageView>& pages,
                            int n_sealed, const RecentRows& recent, int first);
 
-// Returns one side of a page as the model produced it, decoded and with the transform undone: [n_tokens, d].
+// Returns one side of a page, [n_tokens, d], decoded and with the transform undone. Without quantization,
+// these would be the model's values.
 std::vector<float> decoded_rows(const PageSide& side, const Transform& transform, int n_tokens);
 
 // Holds the errors that the cache causes in the outputs of one query token's group of heads.
 struct RecentError {
-  // K and V both come from the cache.
+  // `all` is the error if both K and V come from the cache.
   OutputError all;
-  // Only K comes from the cache.
+  // `keys` is the error if only K comes from the cache.
   OutputError keys;
 };
 // `q` is the unscaled query of one token, [n_heads * d].

@@ -1,5 +1,5 @@
 // Keeps the newest K and V of one KV head unquantized next to a cache, in a ring buffer of fixed size.
-// QualityGuard compares them with the rows that the cache returns.
+// QualityGuard compares these rows with the rows that the cache returns.
 #pragma once
 
 #include <cstddef>
@@ -21,9 +21,9 @@ class RecentRows {
   // Makes `token` the next token to add. Stored tokens from `token` on are forgotten. If tokens between end()
   // and `token` are missing, all stored tokens are forgotten.
   void go_to(int token);
-  // Forgets all stored tokens; end() stays.
+  // Forgets all stored tokens. end() does not change.
   void forget() { first_ = end_; }
-  // Adds the token end(); k, v: [head_dim]. A full buffer forgets its oldest token.
+  // Adds the token end() with k and v, [head_dim] each. A full buffer forgets its oldest token.
   void add(const float* k, const float* v);
   // Reads K and V of the stored tokens [first, first + n) into k and v, [n, head_dim] each.
   void read(int first, int n, float* k, float* v) const;

@@ -1,5 +1,5 @@
 // A suite is a comparison of recipes that is stored as data, such as the ablation of a paper. `kvant eval
-// --suite` runs it by name. Each paper has a file in suites/ and a line in suites.def.
+// --suite` runs a suite by name. Each paper has a file in suites/ and a line in suites.def.
 #pragma once
 
 #include <string>
@@ -10,13 +10,13 @@
 namespace kvant {
 
 struct SuiteRow {
-  // Gives the row's name in the paper, or what distinguishes the row.
+  // The label is the row's name in the paper, or the feature that distinguishes the row.
   std::string label;
   // Holds the text that --kv takes.
   std::string recipe;
 };
 
-// Sets the defaults of `kvant eval`. The command line can override each of them.
+// Sets the defaults of `kvant eval`. The command line can override each default.
 struct Suite {
   // An example is "vecinfer-transforms".
   std::string name;

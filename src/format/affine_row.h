@@ -20,7 +20,7 @@ struct Extremes {
   float low, high;
 };
 
-// Returns the smallest and the largest of n values. n is a multiple of 8, at least 8.
+// Returns the smallest and the largest of n values. n is a multiple of 8 and at least 8.
 Extremes extremes(const float* values, int n);
 
 // Fits the grid of 2^bits points from `low` to `high`: offset = f16(low), scale = f16((high - offset) /
@@ -28,7 +28,7 @@ Extremes extremes(const float* values, int n);
 // saturate at the largest f16.
 AffineGroup fit_affine_group(float low, float high, int bits);
 
-// Writes reciprocal[i] = 1 / scale[i]. Where scale[i] is 0, reciprocal[i] is 0, so every code of channel i
+// Writes reciprocal[i] = 1 / scale[i]. If scale[i] is 0, reciprocal[i] is 0, so every code of channel i
 // becomes 0.
 void reciprocal_row(const float* scale, int n, float* reciprocal);
 
@@ -37,7 +37,7 @@ void reciprocal_row(const float* scale, int n, float* reciprocal);
 void encode_affine_row(const float* values, int n, int bits, const float* reciprocal, const float* offset,
                        std::byte* packed);
 
-// Decodes what encode_affine_row has packed: values[i] = code i * scale[i] + offset[i].
+// Decodes the output of encode_affine_row(): values[i] = code i * scale[i] + offset[i].
 void decode_affine_row(const std::byte* packed, int n, int bits, const float* scale, const float* offset,
                        float* values);
 

@@ -9,7 +9,7 @@
 namespace kvant {
 namespace {
 
-// Describes the last codes of a stream where they do not fill a block of kCodeBlock codes.
+// Describes the last codes of a stream if they do not fill a block of kCodeBlock codes.
 struct Remainder {
   std::size_t first;  // index of the first of these codes
   std::size_t n;      // number of codes, less than kCodeBlock

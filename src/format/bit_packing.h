@@ -10,7 +10,7 @@ namespace kvant {
 
 inline constexpr int kMaxCodeBits = 16;
 
-// Returns the size of n packed codes in bytes; spare bits of the last byte are zero.
+// Returns the size of n packed codes in bytes. Spare bits of the last byte are zero.
 constexpr std::size_t packed_bytes(std::size_t n, int bits) {
   return (n * bits + 7) / 8;
 }

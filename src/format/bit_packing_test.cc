@@ -6,8 +6,8 @@ namespace kvant {
 namespace {
 
 TEST(BitPacking, LaysOutThreeBitCodesAsWorkedByHand) {
-  // The codes 5, 2, 7, 0, 1 are the bits 101 010 111 000 100, lowest bit first, and the bytes 11010101,
-  // 00010001.
+  // In binary, with the lowest bit first, the codes 5, 2, 7, 0, 1 are 101 010 111 000 100. The two bytes are
+  // therefore 11010101 and 00010001.
   const std::uint16_t codes[] = {5, 2, 7, 0, 1};
   std::byte packed[2];
   pack_codes(codes, 5, 3, packed);

@@ -43,7 +43,7 @@ constexpr int kGroups[] = {32, 64, 128};
 using ChannelRow = std::array<float, kMaxHeadDim>;
 
 // Finds the smallest and the largest value of each channel over tokens [first, first + n) of values
-// [kPageTokens, d]. Left-out tokens do not count; the result is false when all tokens are left out.
+// [kPageTokens, d]. Left-out tokens do not count. Returns false if all tokens are left out.
 bool channel_extremes(const float* values, int first, int n, int d, const TokenMask& left_out,
                       ChannelRow& low, ChannelRow& high) {
   bool any = false;

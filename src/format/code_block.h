@@ -1,5 +1,5 @@
 // Packs and unpacks blocks of eight B-bit codes, which fill exactly B bytes. Loops over the streams of
-// bit_packing.h work block by block, because the compiler can unroll a loop of fixed length.
+// bit_packing.h process whole blocks, because the compiler can unroll a loop of fixed length.
 #pragma once
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 // Says what the bytes of a page stand for: codes of a CodeScheme (code_scheme.h), or numbers. The header has
-// no other contents, because kernels for single instruction sets read it too.
+// no other contents, because kernels for single instruction sets include the header, too.
 #pragma once
 
 #include <cstdint>

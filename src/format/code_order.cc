@@ -20,8 +20,8 @@ static_assert(std::endian::native == std::endian::little, "a lane's codes are fo
 #if defined(__SSE2__)
 constexpr bool kHasTranspose = true;
 
-// Transposes 8 rows of 8 bytes; the rows lie `distance` bytes apart. The 8 bytes of column i go to columns +
-// at[i].
+// Transposes 8 rows of 8 bytes. Consecutive rows lie `distance` bytes apart. The 8 bytes of column i go to
+// columns + at[i].
 void transpose_octet(const std::byte* rows, std::ptrdiff_t distance, std::byte* columns,
                      const std::ptrdiff_t* at) {
   __m128i pairs[4];  // Each holds the rows a and b as bytes a0 b0 a1 b1 ...
@@ -31,7 +31,8 @@ void transpose_octet(const std::byte* rows, std::ptrdiff_t distance, std::byte* 
                                  _mm_loadl_epi64(reinterpret_cast<const __m128i*>(first + distance)));
   }
   const __m128i fours[4] = {
-      // The first two hold columns 0 to 3, the others columns 4 to 7: a0 b0 c0 d0 a1 ...
+      // The first two registers hold columns 0 to 3, and the other two hold columns 4 to 7: a0 b0 c0 d0 a1
+      // ...
       _mm_unpacklo_epi16(pairs[0], pairs[1]), _mm_unpacklo_epi16(pairs[2], pairs[3]),
       _mm_unpackhi_epi16(pairs[0], pairs[1]), _mm_unpackhi_epi16(pairs[2], pairs[3])};
   const __m128i eights[4] = {_mm_unpacklo_epi32(fours[0], fours[1]), _mm_unpackhi_epi32(fours[0], fours[1]),
@@ -49,7 +50,7 @@ void transpose_octet(const std::byte* /*rows*/, std::ptrdiff_t /*distance*/, std
                      const std::ptrdiff_t* /*at*/) {}
 #endif
 
-// Describes where the bytes of a page's codes lie: each token has `groups` groups of `group_bytes` bytes.
+// Describes where the bytes of a page's codes lie. Each token has `groups` groups of `group_bytes` bytes.
 struct CodeBytes {
   int groups, group_bytes;
   CodeOrder order;
@@ -57,7 +58,7 @@ struct CodeBytes {
   std::size_t size() const { return static_cast<std::size_t>(kPageTokens) * groups * group_bytes; }
 
   // Calls move(from, to, distance, run) for each run of bytes that are adjacent in `order`. Byte i of a run
-  // lies at from + i * distance in canonical order and at to + i in `order`; run.length is the number of
+  // lies at from + i * distance in canonical order and at to + i in `order`. run.length is the number of
   // bytes. The runs cover the first n_tokens tokens, rounded up to whole runs.
   template <class Move>
   void for_each_run(int n_tokens, const Move& move) const {
@@ -115,8 +116,8 @@ struct CodeBytes {
   }
 
  private:
-  // These two functions do the work of from_rows() in a fraction of for_each_run()'s time, because loading a
-  // session from a file waits for them.
+  // octets_from_rows() and lanes_from_rows() do the work of from_rows() in a fraction of for_each_run()'s
+  // time, because loading a session from a file waits for them.
   void octets_from_rows(const std::byte* rows, std::byte* ordered) const {
     const std::ptrdiff_t row = static_cast<std::ptrdiff_t>(groups) * group_bytes;
     std::vector<std::ptrdiff_t> columns(row);  // columns[i]: place of a row's byte i within its octet

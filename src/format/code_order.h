@@ -1,6 +1,6 @@
 // CodeOrder is the order in which a page stores the bytes of its codes. The canonical order is the format's
 // own. A backend may choose an order whose adjacent bytes fill the lanes of a vector register. Only codes
-// move: the page's parameters stay where the format puts them.
+// move, and the page's parameters stay where the format puts them.
 #pragma once
 
 #include <memory>
@@ -18,16 +18,17 @@ enum class CodeOrder : std::uint8_t {
   token_octets  // ((t / 8 * B + b) * G + g) * 8 + t % 8, for P . V
 };
 
-// One load brings kLaneTokens tokens of kLaneGroups groups together in token_lanes, and kOctet tokens in
-// token_octets.
+// In token_lanes, kLaneTokens tokens of kLaneGroups groups are adjacent, and one load brings them together.
+// In token_octets, kOctet tokens are adjacent.
 inline constexpr int kLaneTokens = 16;
 inline constexpr int kLaneGroups = 4;
 inline constexpr int kOctet = 8;
 
 // Returns `format` with its codes in the order that suits a side: token_lanes for K, token_octets for V. The
 // result refers to `format`. The result is null for formats that have only the canonical order. Formats
-// without a code scheme have no other order, and neither have wide vectors, which are looked up one by one.
-// The same holds if the number of groups of codes per token parameter is not a multiple of 4.
+// without a code scheme have no other order. Wide vectors have no other order, either, because each vector
+// needs a separate look-up. The same holds if the number of groups of codes per token parameter is not a
+// multiple of 4.
 std::unique_ptr<Format> with_code_order(const Format& format, Side side, int head_dim);
 
 // to_canonical_order() and from_canonical_order() convert a whole page of any format to the canonical order

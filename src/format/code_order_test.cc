@@ -11,7 +11,7 @@ namespace {
 
 using Bytes = std::vector<std::byte>;
 
-// Calls check(format, ordered, side) for every format, head size and side that has a code order of its own.
+// Calls check(format, ordered, side) for every format, head size and side with a special code order.
 template <class Check>
 void for_each_order(const Check& check) {
   int n = 0;

@@ -1,5 +1,5 @@
-// CodeScheme says how the values of a page follow from small codes. With this description a backend
-// multiplies the codes of any format family as integers, without naming the family.
+// CodeScheme says how the values of a page follow from small codes. With this description, a backend can
+// multiply the codes of any format family as integers and need not know the family.
 //
 // value(t, c) = token_scale[g][t] * channel_scale[b][c] * number(t, c)
 //               + token_offset[g][t] + channel_offset[b][c]
@@ -32,7 +32,8 @@ struct CodeScheme {
   int vector_channels() const { return group_channels * bits / (8 * group_bytes); }
 };
 
-// Maps codes to numbers. read_parameters multiplies token_scale by `scale`, so callers must not do so again.
+// Maps codes to numbers. read_parameters() has already multiplied token_scale by `scale`, so callers must not
+// do so again.
 struct CodeTable {
   // Each entry is number + kTableBias, with numbers in -127 .. 127. The table is empty or has at least 32
   // entries.
@@ -40,7 +41,7 @@ struct CodeTable {
   float scale = 1;
 };
 
-// Returns the entry of `biased` that is nearest to a number; halves are rounded away from 0.
+// Returns the entry of `biased` that is nearest to a number. Halves are rounded away from 0.
 inline std::uint8_t biased_byte(float number) {
   return static_cast<std::uint8_t>(std::lround(number) + kTableBias);
 }

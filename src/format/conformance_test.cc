@@ -1,5 +1,5 @@
-// Checks what format.h promises for every format that the registry lists. A new family needs no tests of its
-// own for these promises.
+// Checks what format.h promises for every format that the registry lists. A new family needs no further tests
+// for these promises.
 #include <algorithm>
 #include <functional>
 
@@ -65,7 +65,7 @@ TEST(EveryFormat, EncodesEveryByteOfThePageAndNoOther) {
       const std::byte canary{static_cast<unsigned char>(fill == 0 ? 0x00 : 0xff)};
       std::vector<std::byte>& buffer = buffers[fill];
       buffer.assign(size + 2 * kGuard + 1, canary);
-      // A fill of 1 also moves the page off its alignment.
+      // With a fill of 1, the page is also not aligned.
       test.format().encode(values.data(), {}, test.context(), buffer.data() + kGuard + fill);
       EXPECT_TRUE(std::all_of(buffer.begin(), buffer.begin() + kGuard, [&](auto b) { return b == canary; }));
       EXPECT_TRUE(std::all_of(buffer.end() - kGuard, buffer.end(), [&](auto b) { return b == canary; }));
@@ -202,7 +202,7 @@ TEST(EveryFormat, DecodesToItsIntegersTimesTheirBlocksScales) {
 }
 
 // By Shannon's bound for Gaussian values, b bits per value leave a relative RMS error of at least 2^-b. A
-// format with a smaller error must use bytes that its page_bytes() does not count.
+// format with a smaller error would have to use bytes that its page_bytes() does not count.
 TEST(EveryFormat, NeedsTheBytesThatItStates) {
   for_every_format([](const TestFormat& test) {
     const std::vector<float> values = gaussian_values(test.d(), 5);

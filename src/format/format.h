@@ -1,5 +1,5 @@
 // A Format is the byte layout of a page, with scalar code that encodes and decodes pages. That code is the
-// specification: tests compare the faster code of the backends with it.
+// specification, and tests compare the faster code of the backends with it.
 //
 // A page is kPageTokens consecutive tokens of one KV head and one side (K or V): values [kPageTokens, d],
 // token-major. Formats come in families, one file each, listed in formats.def. Code outside a family's file
@@ -23,7 +23,7 @@
 
 namespace kvant {
 
-// Describes how a codebook constant is trained: its centroids are those of the values' sub-vectors.
+// Describes how a codebook constant is trained. The centroids are found among the values' sub-vectors.
 struct CodebookShape {
   int dim = 0;                 // X: channels of a sub-vector
   int centroids = 0;           // 2^Y for codes of Y bits
@@ -35,11 +35,11 @@ inline constexpr int kIntegerBlock = 64;
 
 class ErrorMetric;  // defined in error_metric.h
 
-// Holds what encode and decode need besides the page's bytes.
+// Holds the inputs of encode() and decode() besides the page's bytes.
 struct PageContext {
   int head_dim = 0;
-  HeadConstants constants;  // The constants that Format::needed_constants names.
-  CodeTable table;          // The page's code table (Format::code_table).
+  HeadConstants constants;  // the constants that Format::needed_constants() names
+  CodeTable table;          // the page's code table (Format::code_table)
   // page_tokens is the page's capacity in tokens, at most kPageTokens. Only row-wise formats have shorter
   // pages. A short page consists of the parts in Format::row_parts, each for page_tokens tokens.
   int page_tokens = kPageTokens;
@@ -51,7 +51,7 @@ struct PageContext {
 enum class CodeOrder : std::uint8_t;  // code_order.h defines the enumerators.
 
 // Lists the bytes per token in each part of a row-wise page. Part i is [page_tokens][parts[i]] bytes and
-// follows part i - 1; 0 means that part i does not exist.
+// follows part i - 1. A size of 0 means that part i does not exist.
 using RowParts = std::array<std::size_t, 4>;
 
 class Format {
@@ -83,7 +83,7 @@ class Format {
   // ignore. Decoding needs no metric.
   virtual bool shapes_errors() const { return false; }
 
-  // Returns whether a token's bytes depend on that token alone, so encode_rows can write tokens one by one.
+  // Returns whether a token's bytes depend on that token alone. encode_rows() can then write single tokens.
   virtual bool row_wise() const { return false; }
   virtual RowParts row_parts(int /*head_dim*/) const { return {}; }
   // Returns the bytes of a page with capacity for n tokens (row-wise formats only).
@@ -92,51 +92,53 @@ class Format {
   void copy_rows(const std::byte* from, const PageContext& from_context, int n, const PageContext& to_context,
                  std::byte* to) const;
 
-  // Returns whether a page is nothing but 16-bit floating-point numbers. A cache whose only format is plain
-  // keeps unsealed tokens in that format too, so sealing changes no value.
+  // Returns whether a page consists only of 16-bit floating-point numbers. A cache whose only format is plain
+  // also keeps unsealed tokens in that format, so sealing changes no value.
   virtual bool plain() const { return false; }
 
-  // Returns the type of a page's numbers. In a plain format the numbers are the values. In other formats
-  // read_parameters gives the scale of each token's numbers.
+  // Returns the type of a page's numbers. In a plain format the numbers are the values. In other formats,
+  // read_parameters() returns the scale of each token's numbers.
   virtual NumberType number_type() const { return NumberType::none; }
 
   // Returns the largest magnitude that pages store without saturation. A cache refuses larger values for its
   // tail.
   virtual float max_magnitude() const { return std::numeric_limits<float>::max(); }
 
-  // Encodes a whole page. values: [kPageTokens, d], finite, as the cache has checked. page: page_bytes(d)
-  // bytes, all of which are written. Tokens in `left_out` are protected, which means that the cache stores
-  // them elsewhere. Protected tokens widen no range, and their decoded values are finite but arbitrary.
+  // Encodes `values` [kPageTokens, d], which the cache has checked to be finite, as a whole page. All
+  // page_bytes(d) bytes of `page` are written. Tokens in `left_out` are protected, which means that the cache
+  // stores them elsewhere. Protected tokens widen no range, and their decoded values are finite but
+  // arbitrary.
   virtual void encode(const float* values, const TokenMask& left_out, const PageContext& context,
                       std::byte* page) const = 0;
 
-  // Writes tokens [first, first + n) of a page (row-wise formats only). values: [n, d].
+  // Writes `values` [n, d] to tokens [first, first + n) of a page (row-wise formats only).
   virtual void encode_rows(const float* values, int first, int n, const PageContext& context,
                            std::byte* page) const;
 
-  // Decodes tokens [0, n_tokens) into values [n_tokens, d]; n_tokens is at most the page's capacity. The page
+  // Decodes tokens [0, n_tokens) into values [n_tokens, d]. n_tokens is at most the page's capacity. The page
   // of a format that is not row-wise must have been written by encode().
   virtual void decode(const std::byte* page, int n_tokens, const PageContext& context,
                       float* values) const = 0;
 
   // Returns whether pages hold integers with one scale for each kIntegerBlock tokens (TurboAttention), so q.K
   // and P.V can be integer products. decode_integers writes the integers [n_tokens, d], in -127 .. 127, and
-  // the scales [kPageTokens / kIntegerBlock] of such a page: value = integer * scale of the token's block.
+  // the scales [kPageTokens / kIntegerBlock] of such a page. A value is its integer times the scale of the
+  // token's block.
   virtual bool integral() const { return false; }
   virtual void decode_integers(const std::byte* page, int n_tokens, const PageContext& context,
                                float* integers, float* scales) const;
 
-  // Describes the pages as data, or returns nothing if page_description.h has no words for them.
+  // Describes the pages as data. Returns nothing if page_description.h has no words for the pages.
   virtual std::optional<FormatDescription> describe() const { return std::nullopt; }
 
   // Describes how values follow from codes, or returns nothing if the formula of code_scheme.h does not hold.
   virtual std::optional<CodeScheme> code_scheme(int /*head_dim*/) const { return std::nullopt; }
   virtual CodeOrder code_order() const { return CodeOrder{}; }
   // Formats with a code scheme or a number type implement code_table and read_parameters. code_table returns
-  // the table of the scheme, which is empty where codes are numbers. read_parameters fills the empty vectors
-  // of `parameters` with a page's parameters. read_parameters reads no codes of `page`, so the order of the
-  // codes does not matter. Only formats with a number type accept a short page; parameters of tokens beyond
-  // the page's capacity are 0.
+  // the table of the scheme, which is empty if codes are numbers. read_parameters fills the empty vectors of
+  // `parameters` with a page's parameters. read_parameters reads no codes of `page`, so the order of the
+  // codes does not matter. Only formats with a number type accept a short page. The parameters of tokens
+  // beyond the page's capacity are 0.
   virtual CodeTable code_table(const PageContext& /*context*/) const { return {}; }
   virtual void read_parameters(const std::byte* page, const PageContext& context, const CodeTable& table,
                                CodeParameters& parameters) const;
@@ -150,7 +152,7 @@ class Format {
   std::string name_;
 };
 
-// RowWiseFormat is the base of formats whose tokens can be written one by one. encode() writes left-out
+// RowWiseFormat is the base of formats whose tokens can be written separately. encode() writes left-out
 // tokens like all others, because no token affects another one.
 class RowWiseFormat : public Format {
  public:
@@ -166,8 +168,8 @@ class RowWiseFormat : public Format {
 struct FormatFamily {
   const char* pattern;  // The help prints this pattern, such as "tok<B>g<N>[s|c<P>]".
   const char* summary;  // The help and the docs print this line.
-  // Tests, benchmarks and the help enumerate these members: all that recipes use, and members with extreme
-  // parameters.
+  // Tests, benchmarks and the help enumerate these members. The list has all members that recipes use, and
+  // members with extreme parameters.
   std::vector<std::string> members;
   // Returns the format called `name`, or null if the name does not belong to this family.
   std::unique_ptr<Format> (*parse)(const std::string& name);

@@ -34,7 +34,7 @@ KVANT_SIMD_CLONES void cast_from_e4m3(const std::uint8_t* codes, std::ptrdiff_t 
 }
 
 // The format has no FormatDescription, because GPU kernels expect a scale for each token of e4m3 numbers.
-// Only the CPU attends to its pages.
+// Only the CPU attends to pages of this format.
 class Fp8UnscaledFormat : public RowWiseFormat {
  public:
   Fp8UnscaledFormat() : RowWiseFormat("fp8-s1") {}

@@ -15,8 +15,8 @@ enum class GainRule {
 // Returns |x| of x [n], computed in double because squares of F32 values may overflow. n is a multiple of 8.
 double norm(const float* x, int n);
 
-// Returns the gain as f16, saturated at 65504. The gain is 0 when x or the shape is zero or their product is
-// negative, and gains below 2^-25 underflow to 0. n is a multiple of 8.
+// Returns the gain as f16, saturated at 65504. The gain is 0 if x or the shape is zero, or if their product
+// is negative. Gains below 2^-25 underflow to 0. n is a multiple of 8.
 std::uint16_t fit_gain(const float* x, const float* shape, int n, GainRule rule);
 
 }  // namespace kvant

@@ -1,6 +1,6 @@
-// gear<r>-<inner> is GEAR-L (Kang et al. 2024), which is GEAR without its sparse outliers. A page is a page
-// of another format, the inner one, plus a rank-r approximation of the inner format's error on this page. r
-// is in 1 .. 16, and inner belongs to the families tok and ch.
+// gear<r>-<inner> is GEAR-L (Kang et al. 2024), which is GEAR without its sparse outliers. A page consists of
+// a page of another format, the inner format, and a rank-r approximation of the inner format's error on this
+// page. r is in 1 .. 16, and inner belongs to the families tok and ch.
 //
 // Bytes of a page, d channels:
 //   inner     the inner format's page

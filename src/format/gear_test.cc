@@ -107,7 +107,7 @@ TEST(LowRankResidual, TakesTheInnerFormatsBitsAndThoseOfTheFactors) {
   EXPECT_DOUBLE_EQ(find_format("gear4-ch2g128")->bits(128), 3.25);
 }
 
-// Checks the byte map: value = inner value + sum over k of A[token][k] * B[k][channel].
+// Checks the byte map. A value must equal its inner value + sum over k of A[token][k] * B[k][channel].
 TEST(LowRankResidual, IsTheProductOfTheStoredFactorsOnTopOfTheInnerPage) {
   for (const std::string& name : members_of(kPattern)) {
     const Shape shape(name);

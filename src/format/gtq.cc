@@ -1,6 +1,6 @@
 // gtq<B>w<W> is the format of Block-GTQ's keys (arXiv 2606.24033). Block-GTQ gives more bits to channels with
 // more energy. A block is a pair of channels that RoPE rotates together. Each block has its own width of 1 to
-// W bits per value; the mean over blocks is B. B is in 1 .. 4, and B <= W <= 8.
+// W bits per value, and the mean over blocks is B. B is in 1 .. 4, and B <= W <= 8.
 //
 // The model constant kChannelEnergy [d] determines the blocks. Channels are sorted by descending magnitude of
 // the constant, ties by channel. Two neighbours form a block, since both channels of a block have the same
@@ -88,7 +88,7 @@ struct Blocks {
   std::vector<Group> groups;  // [at most kMaxWidth], by descending width, as energies descend
 };
 
-// Returns the bits of each block, [energies.size()]. The energies must descend; `mean` is B and `largest` is
+// Returns the bits of each block, [energies.size()]. The energies must descend. `mean` is B, and `largest` is
 // W.
 std::vector<int> widths_of(const std::vector<float>& energies, int mean, int largest) {
   std::vector<int> widths(energies.size(), 1);
@@ -217,7 +217,7 @@ class GtqFormat : public RowWiseFormat {
     for (int i = 0; i < group.n; ++i) row[channels[i]] = norm * sums[i];
   }
 
-  // Returns the index of the nearest level; ties go to the lower one.
+  // Returns the index of the nearest level. At a tie, the lower level wins.
   static unsigned nearest(const std::vector<float>& levels, float x) {
     const auto above = std::lower_bound(levels.begin(), levels.end(), x);
     if (above == levels.begin()) return 0;

@@ -47,9 +47,10 @@ TEST(BlockGtq, LeavesMaxsErrorsWhereAllEnergiesAreOne) {
   EXPECT_NEAR(sum(Coded("gtq3w5", std::vector<float>(d, 1)).errors(values)) / d, 0.0345, 0.005);
 }
 
-// Half of the channels have energy 60, the others 1, at 3 bits on average. The loud channels get 4 bits and
-// the quiet channels 2. A fifth bit of a loud channel would gain 3/4 60 / 4^4. The second bit of a quiet
-// channel gains 3/4 / 4, which is slightly more, so the quiet channel gets it.
+// Half of the channels have energy 60, and the other half have energy 1, at 3 bits on average. The loud
+// channels get 4 bits and the quiet channels get 2 bits. A fifth bit of a loud channel would gain 3/4 60 /
+// 4^4. The second bit of a quiet channel gains 3/4 / 4, which is slightly more, so the quiet channel gets the
+// bit.
 TEST(BlockGtq, GivesBitsWhereAlgorithmOneDoes) {
   const int d = 64;
   std::vector<float> energies(d, 1.0F), values = gaussian_values(d, 4);

@@ -1,8 +1,8 @@
 // hi<h>-tok<B>g<N> mixes two precisions within a token, as ResQ does. The first h channels of a token are
-// stored in bf16; h is in 1 .. 32. The other channels are stored token-wise with B bits, as the asymmetric
-// tok<B>g<N> does. The format suits values in the basis of their principal directions (transform pca), where
-// the first channels have the largest variance. ResQ's share of 3.125 % is h = 4 at d = 128 and h = 2 at d =
-// 64.
+// stored in bf16, and h is in 1 .. 32. The other channels are stored token-wise with B bits, as the
+// asymmetric tok<B>g<N> does. The format suits values in the basis of their principal directions (transform
+// pca), where the first channels have the largest variance. ResQ's share of 3.125 % is h = 4 at d = 128 and h
+// = 2 at d = 64.
 //
 // Bytes of a page, d channels, m = d - h coded ones (none if d <= h), n = ceil(m / N) groups:
 //   high     [kPageTokens][h]  bf16: channels 0 .. h - 1

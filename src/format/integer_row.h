@@ -8,8 +8,8 @@ namespace kvant {
 // leaves room for the rounding of prog's second stage.
 inline constexpr float kLargestInteger = 119;
 
-// Computes integers[i] = clamp(round(values[i] * reciprocal), -119, 119), with halves rounded up, as whole
-// floats.
+// Computes integers[i] = clamp(round(values[i] * reciprocal), -119, 119), with halves rounded up. The
+// integers are stored as floats.
 void to_integer_row(const float* values, int n, float reciprocal, float* integers);
 
 }  // namespace kvant

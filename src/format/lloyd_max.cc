@@ -18,7 +18,7 @@ double upper_tail(double x) {
   return std::erfc(x / std::numbers::sqrt2) / 2;
 }
 
-// Returns the mean of N(0, 1) between low and high; 0 <= low < high <= infinity.
+// Returns the mean of N(0, 1) between low and high. Requires 0 <= low < high <= infinity.
 double mean_between(double low, double high) {
   return (density(low) - density(high)) / (upper_tail(low) - upper_tail(high));
 }

@@ -13,8 +13,8 @@ struct MaxRow {
   int bits;
   std::vector<double> positive;
   double error;
-  // `precision` is the allowed difference from the table, whose outer levels of 5 bits are wrong in the third
-  // digit after the point.
+  // `precision` is the allowed difference from the table. For 5 bits, the table's outer levels are wrong in
+  // the third digit after the point.
   double precision;
 };
 const std::vector<MaxRow>& max_table() {

@@ -1,5 +1,5 @@
 // lm<B>[u] is Lloyd-Max quantization of the unit vector (TurboQuant, as Sparse V uses it); B is 2, 3, 4 or 5.
-// The format suits values after a randomized Hadamard transform: coordinates of the unit vector are then
+// The format suits values after a randomized Hadamard transform. Coordinates of the unit vector are then
 // nearly normal with variance 1 / d, for which Lloyd-Max levels are optimal.
 //
 // Bytes of a page, d channels:
@@ -41,7 +41,7 @@ constexpr std::size_t lm_page_bytes(int bits, int d) {
 }
 static_assert(lm_page_bytes(4, 128) == 8448 && lm_page_bytes(2, 64) == 2304 && lm_page_bytes(3, 128) == 6400);
 
-// Computes codes[i] = the number of the n boundaries that are below values[i] * reciprocal.
+// Computes codes[i], the number of boundaries below values[i] * reciprocal. There are n boundaries.
 KVANT_SIMD_CLONES void count_boundaries(const float* values, int d, double reciprocal,
                                         const float* boundaries, int n, std::uint16_t* codes) {
   std::array<float, kMaxHeadDim> scaled;

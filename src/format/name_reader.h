@@ -1,5 +1,5 @@
 // NameReader parses a format's name from left to right. The parse functions of the format families take the
-// parts of a name one by one.
+// parts of a name in order.
 #pragma once
 
 #include <string_view>

@@ -1,5 +1,5 @@
 // Finds the nearest centroid of a codebook for many vectors at once. The formats of vq.cc encode with this
-// search, and the training of codebooks uses it too.
+// search, and the training of codebooks also uses the search.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,8 @@ namespace kvant {
 inline constexpr int kMaxSearchVectors = 4096;
 inline constexpr int kCentroidLanes = 16;
 
-// Computes nearest[i] = the c with the smallest |vectors[i] - centroids[c]|; ties go to the first.
+// Computes nearest[i], the c with the smallest |vectors[i] - centroids[c]|. At a tie, the first centroid
+// wins.
 //   vectors:   n of them, `dim` numbers each, vector i at vectors + i * stride; n <= kMaxSearchVectors
 //   centroids: [n_centroids, dim]; n_centroids a multiple of kCentroidLanes, at most 65536
 //   dim:       2, 4 or 8

@@ -16,11 +16,11 @@
 
 namespace kvant {
 
-// CodeKind says for which numbers codes stand.
+// CodeKind says which numbers codes stand for.
 enum class CodeKind : std::uint8_t {
   number,  // The code is the number.
   e4m3,    // The code is an 8-bit floating-point number.
-  level,   // The code selects one of 2^bits levels (FormatDescription::levels).
+  level,   // The code selects a level (FormatDescription::levels).
   state,   // The code ends a state of a trellis (trellis_code.h).
   vector,  // The code selects a centroid of several channels.
   bf16,    // The page has 16-bit numbers instead of codes.
@@ -74,7 +74,7 @@ struct PageDescription {
 
 struct FormatDescription {
   PageDescription page;
-  // `levels` lists the levels in the order of codes, for values with a variance of 1. The format owns the
+  // `levels` lists the levels of values with a variance of 1, in the order of codes. The format owns the
   // array.
   std::span<const double> levels;
   float unit = 1;                // factor of `levels`, or of the levels of a trellis's states

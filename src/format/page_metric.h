@@ -2,8 +2,8 @@
 // use the metric.
 //
 // RoPE rotates a query at position t by R(t), and a key at position p by R(p). Relative to the key, the
-// queries that read the key are similar everywhere in a text: E[R(t - p) q q^T R(t - p)^T] describes what a
-// head looks for. Keys are stored after rotation, where the same queries give a different matrix at each
+// queries that read the key are similar everywhere in a text. E[R(t - p) q q^T R(t - p)^T] describes their
+// directions. Keys are stored after rotation, where the same queries give a different matrix at each
 // position. So a head's constant holds directions in the frame of a page's middle, m, and R(m) rotates the
 // directions to the page.
 #pragma once
@@ -19,11 +19,12 @@
 
 namespace kvant {
 
-// kPageMetric is the model constant of a head's K: directions V, [d][kMetricRank], in the model's channels
-// and in the frame of a page's middle, then ChannelFrames, [d][2].
+// kPageMetric is the model constant of a head's K. The constant holds directions V, [d][kMetricRank], in the
+// model's channels and in the frame of a page's middle, then ChannelFrames, [d][2].
 inline constexpr const char* kPageMetric = "page-metric";
 
-// Describes how RoPE rotates a channel. A pair (a, b) that rotates by w per token has turns of opposite sign:
+// Describes how RoPE rotates a channel. The channels of a pair (a, b) that rotates by w per token have turns
+// of opposite sign:
 //   x_a <- x_a cos w - x_b sin w,  x_b <- x_b cos w + x_a sin w
 struct ChannelFrame {
   float partner = 0;  // the channel with which this one rotates, or its own index if it does not rotate
@@ -52,8 +53,8 @@ constexpr int middle_of_page(int first_position) {
 std::optional<ErrorMetric> metric_of_page(const HeadConstants& constants, const Transform& transform, int d,
                                           int first_position);
 
-// Encodes the page at `first_position` with its error metric if the format shapes errors. values:
-// [kPageTokens, d], to which `transform` has been applied.
+// Encodes the page at `first_position`, with its error metric if the format shapes errors. `transform` has
+// been applied to `values` [kPageTokens, d].
 void encode_page(const Format& format, const Transform& transform, const PageContext& context,
                  int first_position, const TokenMask& left_out, const float* values, std::byte* page);
 

@@ -11,8 +11,8 @@ namespace {
 
 constexpr int kDim = 64;
 
-// Returns the pairs of channels that rotate together: those of RoPE's layouts NEOX ("neox") and NORM, or of a
-// head of which half rotates ("partial"). The slowest pairs take 10^4 to 10^6 tokens for a whole turn.
+// Returns the pairs of channels that rotate together. The kinds are RoPE's layouts NEOX ("neox") and NORM,
+// and a head of which half rotates ("partial"). The slowest pairs take 10^4 to 10^6 tokens for a whole turn.
 std::vector<ChannelTurn> turns_of(const std::string& kind) {
   const int n = kind == "partial" ? kDim / 4 : kDim / 2;
   std::vector<ChannelTurn> turns;
@@ -37,8 +37,9 @@ std::vector<double> turned(const std::vector<double>& x, const std::vector<Chann
   return y;
 }
 
-// The page's metric must charge an error what the directions charge the error after rotation back to the
-// frame of the page's middle. The test covers positions, pairings of channels and transforms.
+// For an error of the page, the page's metric must give the same cost as the directions after the error is
+// rotated back to the frame of the page's middle. The test covers positions, pairings of channels and
+// transforms.
 TEST(PageMetric, CountsErrorsInTheFrameOfThePagesMiddle) {
   const std::vector<float> directions = normal_numbers(std::size_t{kDim} * kMetricRank, 1);
   for (const std::string kind : {"neox", "norm", "partial"}) {

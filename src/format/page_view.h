@@ -15,14 +15,14 @@ struct PageSide {
   const PageContext* context = nullptr;
 };
 
-// A page of both sides: tokens [first_token, first_token + n_tokens) but those in `masked`. Protected rows
-// come as pages whose tokens are not consecutive: `is_protected` is set, and every one is visible to every
-// query.
+// PageView is a page of both sides. The page holds the tokens [first_token, first_token + n_tokens) except
+// those in `masked`. Protected rows also have the form of pages, whose tokens are not consecutive. In such
+// pages, `is_protected` is set, and every token is visible to every query.
 struct PageView {
   int first_token = 0;
   int n_tokens = 0;
   bool is_protected = false;
-  const int* protected_tokens = nullptr;  // of protected rows: the absolute index of each
+  const int* protected_tokens = nullptr;  // the absolute index of each row, only for protected rows
   TokenMask masked;
   PageSide k, v;
 };

@@ -76,7 +76,7 @@ class PlainFormat : public RowWiseFormat {
   }
 
  private:
-  static constexpr std::size_t kChunk = 1024;  // values per pass: both buffers fit in the L1 cache
+  static constexpr std::size_t kChunk = 1024;  // values per pass; both buffers fit in the L1 cache
   const PlainType& type_;
 };
 

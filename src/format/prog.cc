@@ -21,10 +21,10 @@
 // clamp((code + zi) * si, -127, 127). (Algorithm 2 prints code * si + zi, which would not invert this
 // encoding.)
 //
-// Left-out tokens widen no range; their integers and codes are clamped. Blocks whose tokens are all left out,
-// or whose values are all below 2^-100, decode to zeros. Larger magnitudes than 3e38 count as 3e38 in s, so
-// every decoded value is finite. A constant block is exact to F32's rounding. The format is integral
-// (format.h): its integers are q1'.
+// Left-out tokens widen no range, and their integers and codes are clamped. Blocks whose tokens are all left
+// out, or whose values are all below 2^-100, decode to zeros. Larger magnitudes than 3e38 count as 3e38 in s,
+// so every decoded value is finite. A constant block is exact to F32's rounding. The format is integral
+// (format.h), and its integers are q1'.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -89,7 +89,8 @@ float largest_magnitude(const float* block, int d, const TokenMask& left_out, in
   return largest < kTiny ? 0 : std::min(largest, kHuge);
 }
 
-// Decodes a token: (code * step + zero), clamped, times `scale`. A scale of 1 gives the integers themselves.
+// Decodes a token as (code * step + zero), clamped, times `scale`. A scale of 1 gives the integers
+// themselves.
 KVANT_SIMD_CLONES void decode_row(const std::byte* packed, int d, int bits, const BlockGrid& grid,
                                   float scale, float* values) {
   with_code_bits(
@@ -160,9 +161,9 @@ class ProgFormat : public Format {
     decode_scaled(in, n_tokens, {1, 1}, integers);
   }
 
-  // No integer of a token that counts reaches the clamp with Rounding::ours, so only Rounding::paper is
-  // described as clamped. A decoded integer exceeds the largest q1, at most 119, by at most step / 2, and
-  // step is at most 16 for 4 bits. For fewer bits the excess is at most 2^B - 2.
+  // Unless a token is left out, its integers do not reach the clamp with Rounding::ours, so only
+  // Rounding::paper is described as clamped. A decoded integer exceeds the largest q1, at most 119, by at
+  // most step / 2, and step is at most 16 for 4 bits. For fewer bits the excess is at most 2^B - 2.
   std::optional<FormatDescription> describe() const override {
     FormatDescription description;
     description.page.bits = bits_;

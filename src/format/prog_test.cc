@@ -136,8 +136,9 @@ TEST(ProgressiveBlocks, AreTheAlgorithmsIntegers) {
 }
 
 TEST(ProgressiveBlocks, MatchAHandWorkedChannel) {
-  // Channel 0 holds q1 = -60, 59 and 0 with s = 1; channel 1 holds the block's largest magnitude, 119.
-  // prog2: si = ceil(119 / 3) = 40, zi = -60. 59 -> round(119 / 40) = 3 -> 60; 0 -> round(60 / 40) = 2 -> 20.
+  // Channel 0 holds q1 = -60, 59 and 0 with s = 1. Channel 1 holds the block's largest magnitude, 119. With
+  // prog2, si is ceil(119 / 3) = 40 and zi is -60. 59 has the code round(119 / 40) = 3 and the value 60. 0
+  // has the code round(60 / 40) = 2 and the value 20.
   std::vector<float> values(kPageTokens * 64, 0.0F);
   values[0] = -60;
   values[64] = 59;

@@ -15,9 +15,9 @@ class ShapedEncoder {
   explicit ShapedEncoder(const TrellisTable& table, const ShapedKernel& kernel = best_shaped_search())
       : table_(table), plain_(table), kernel_(kernel) {}
 
-  // Computes symbols [n_rows, d] for values [n_rows, d] like TrellisEncoder::encode, but minimizes the cost
-  // in the metric; d is the metric's. A row's path begins and ends in the node that
-  // TrellisEncoder::find_seams gives.
+  // Computes symbols [n_rows, d] for values [n_rows, d] like TrellisEncoder::encode(), but minimizes the cost
+  // in the metric. d must be the metric's d. A row's path begins and ends in the node that
+  // TrellisEncoder::find_seams() gives.
   void encode(const float* values, int n_rows, const ErrorMetric& metric, std::uint16_t* symbols) const;
 
  private:

@@ -122,8 +122,8 @@ TEST(ShapedEncoder, LeavesLessThanHalfUnderAMetricOfFewDirections) {
   }
 }
 
-// Where all directions are zero, all errors count alike, so the search finds a path of least squared error.
-// Only the seam may be worse, because fewer values have chosen it.
+// If all directions are zero, all errors count alike, so the search finds a path of least squared error. Only
+// the seam may be worse, because fewer values have chosen the seam.
 TEST(ShapedEncoder, LeavesWhatThePlainSearchDoesWhereErrorsCountAlike) {
   constexpr int kRows = 64, kValues = 64;
   const std::vector<float> values = normal_numbers(kRows * kValues, 8);
@@ -142,8 +142,8 @@ TEST(ShapedEncoder, LeavesWhatThePlainSearchDoesWhereErrorsCountAlike) {
   }
 }
 
-// Searches in double precision. For each node the path of least cost survives, together with its errors along
-// the metric's directions. Returns the least cost of all paths through `seam`.
+// Searches in double precision. For each node, the path of least cost survives, together with its errors
+// along the metric's directions. Returns the least cost of all paths through `seam`.
 double searched_cost(const TrellisTable& table, const ErrorMetric& metric, const float* x, int seam) {
   struct Path {
     double cost = std::numeric_limits<double>::infinity();
@@ -232,7 +232,7 @@ TEST(ShapedEncoder, KeepsItsPrecisionUnderExtremeMetrics) {
       EXPECT_NEAR(excess(table, v, values, kValues), 0, 0.1) << table.bits << " bits, " << &v - metrics;
 }
 
-// The rows have a root mean square of 1, with a few values, or only one, beyond all levels.
+// The rows have a root mean square of 1, and a few of the values, or only one, lie beyond all levels.
 TEST(ShapedEncoder, BearsOutlyingValues) {
   constexpr int kRows = 200;
   for (const int kValues : {64, 128}) {

@@ -8,24 +8,25 @@
 namespace kvant {
 namespace {
 
-// kLevelShift is the level_shift for B bits, indexed by B. The root mean square of an error is then 350, 370,
-// 380, 190, 100 and 42 units for 1 to 6 bits.
+// kLevelShift[B] is the level_shift for B bits. The root mean square of an error is then 350, 370, 380, 190,
+// 100 and 42 units for 1 to 6 bits.
 constexpr int kLevelShift[] = {0, 3, 5, 6, 6, 6, 6};
-// Returns after how many steps the least cost is subtracted from all costs (ShapedStep::settles), so costs
-// fit in 32 bits. In that time, costs grow by up to 4.2e8 with 1 and 2 bits, and by up to 6.1e8 otherwise.
+// Returns the number of steps after which the least cost is subtracted from all costs (ShapedStep::settles),
+// so costs fit in 32 bits. In these steps, costs grow by up to 4.2e8 with 1 and 2 bits, and by up to 6.1e8
+// otherwise.
 constexpr int settling_period(int bits) {
   return bits < 3 ? 8 : 4;
 }
-// held_weights() replaces a weight by the previous weight if the two differ by less than this factor. The
-// replacement adds up to .3 % to the error and saves a multiplication of all costs in most steps.
+// held_weights() replaces a weight by the previous weight if the two weights differ by less than this factor.
+// The replacement adds up to .3 % to the error and saves a multiplication of all costs in most steps.
 constexpr float kLikeWeights = 1.2F;
 
 constexpr double kLargestSum = 24000;    // largest sum s in 16 bits, with room for the largest levels
 constexpr double kMostFeedback = 65000;  // largest sum of |g| in a step, so x + g.s fits in 32 bits
 
-// Bounds the sum of errors of a row [d] of root mean square 1 whose large errors come from values beyond the
-// largest level L. If n values are sqrt(d / n) and the others are 0, the errors add up to n (sqrt(d / n) -
-// L). That is at most d / (4 L).
+// Bounds the sum of errors of a row [d] whose root mean square is 1. Large errors come from values beyond the
+// largest level L. If n values are sqrt(d / n) and all other values are 0, the errors add up to n (sqrt(d /
+// n) - L). That is at most d / (4 L).
 double largest_sum(std::size_t d, const TrellisTable& table) {
   double largest = 0;
   for (const std::int8_t level : table.levels)

@@ -3,7 +3,7 @@
 //
 // Values, levels and errors are counted in units of scale / 2^level_shift, with the table's scale, and fit in
 // 16 bits. The sums s of errors along the metric's directions have units in which a direction's largest
-// number is nearly 1. An error therefore adds at most itself to a sum. The sums fit in 16 bits as well, since
+// number is nearly 1. An error therefore adds at most itself to a sum. The sums also fit in 16 bits, because
 // feedback keeps the sums of surviving paths small.
 #pragma once
 

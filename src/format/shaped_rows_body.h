@@ -9,7 +9,7 @@
 //   survive<B, kPhase>(step, tables, best, before, after, trace)   computes the surviving paths
 //   bar_other_seams(tables, i, seam, paths)            bars the paths that do not begin in the seam
 
-// Searches kRows rows side by side, so the steps of one row do not wait for each other.
+// Searches kRows rows side by side, so the steps of one row do not wait for the steps of another row.
 template <int B, int kRows>
 class Search {
  public:

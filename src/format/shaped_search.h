@@ -56,7 +56,7 @@ constexpr std::int32_t factors_of_level(int level, int level_shift) {
 }
 
 struct ShapedRow {
-  const std::int16_t* values;  // [n], in units, within kMostValue
+  const std::int16_t* values;  // [n], in units, at most kMostValue in magnitude
   std::uint8_t seam;           // the node in which the path begins and ends
   std::uint8_t* states;        // [n], the result
 };
@@ -77,8 +77,8 @@ struct ShapedKernel {
 };
 
 const ShapedKernel& portable_shaped_search();
-const ShapedKernel* avx2_shaped_search();    // null where the build has no AVX2 code
-const ShapedKernel* avx512_shaped_search();  // null where the build has no AVX-512 code
+const ShapedKernel* avx2_shaped_search();    // null if the build has no AVX2 code
+const ShapedKernel* avx512_shaped_search();  // null if the build has no AVX-512 code
 // Returns the searches that this machine can run, fastest first.
 std::vector<const ShapedKernel*> runnable_shaped_searches();
 const ShapedKernel& best_shaped_search();

@@ -1,4 +1,4 @@
-// Implements the search of shaped_search.h in AVX2: 8 branches at a time, in 32-bit lanes.
+// Implements the search of shaped_search.h in AVX2. The code handles 8 branches at a time, in 32-bit lanes.
 // shaped_search_avx512.cc explains the method.
 #include "format/shaped_search.h"
 
@@ -23,8 +23,8 @@ using Ints = __m256i;
 [[gnu::always_inline]] inline void store(void* to, Ints x) {
   _mm256_store_si256(static_cast<__m256i*>(to), x);
 }
-// everywhere() broadcasts one number to every lane, and twice() four numbers to both halves. Both load from
-// memory, for the reason in shaped_search_avx512.cc.
+// everywhere() broadcasts one number to every lane, and twice() broadcasts four numbers to both halves. Both
+// functions load from memory, for the reason in shaped_search_avx512.cc.
 [[gnu::always_inline]] inline Ints everywhere(const void* one) {
   Ints x;
   asm("vpbroadcastd %1, %0" : "=x"(x) : "m"(*static_cast<const char(*)[4]>(one)));
@@ -139,7 +139,7 @@ template <int B>
   }
 }
 
-// Stores the even ones of 16 numbers in to[0] and the odd ones in to[1].
+// Stores the even-numbered of 16 numbers in to[0] and the odd-numbered in to[1].
 [[gnu::always_inline]] inline void part_even_from_odd(Ints a, Ints b, std::uint32_t (*to)[kLanes]) {
   const __m256 x = _mm256_castsi256_ps(a), y = _mm256_castsi256_ps(b);
   store(to[0], _mm256_permute4x64_epi64(_mm256_castps_si256(_mm256_shuffle_ps(x, y, 0x88)), 0xd8));
@@ -295,7 +295,7 @@ template <int B, int kPhase>
   }
 }
 
-// Returns b in lanes where the sign bit of `sign` is set, and a in the others.
+// Returns b in lanes where the sign bit of `sign` is set, and a in all other lanes.
 [[gnu::always_inline]] inline Ints chosen(__m256 sign, Ints a, Ints b) {
   return _mm256_castps_si256(_mm256_blendv_ps(_mm256_castsi256_ps(a), _mm256_castsi256_ps(b), sign));
 }
@@ -314,7 +314,7 @@ template <int B>
                               _mm256_shuffle_epi8(load(tables.fours[phase][r][1]), at));
     return _mm256_mulhi_epi16(level, load(constants.level_factor));
   } else {
-    // The following lines compute state_level() in the highest bytes of the lanes.
+    // The code from `node` to `level` computes state_level() in the highest bytes of the lanes.
     const Ints node = _mm256_slli_epi32(
         plus(_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), all(static_cast<std::uint32_t>(r * kLanes))), 24 + B);
     const Ints state = masked_or(_mm256_slli_epi32(best, 24), all(Layout<B>::kChoice << 24), node);

@@ -1,5 +1,5 @@
-// Implements the search of shaped_search.h in AVX-512: 16 branches at a time, in 32-bit lanes. A lane holds
-// two sums or two errors.
+// Implements the search of shaped_search.h in AVX-512. The code handles 16 branches at a time, in 32-bit
+// lanes. A lane holds two sums or two errors.
 #include "format/shaped_search.h"
 
 #if defined(__AVX512VNNI__) && defined(__AVX512BW__) && defined(__AVX512VL__)
@@ -23,9 +23,9 @@ using Ints = __m512i;
 [[gnu::always_inline]] inline void store(void* to, Ints x) {
   _mm512_store_si512(to, x);
 }
-// everywhere() broadcasts one number to every lane, and four_times() four numbers to every quarter. Loads
-// broadcast for free. Compilers that know how the numbers reached memory would shuffle registers instead, and
-// a step already has enough shuffles. So the loads are in assembly.
+// everywhere() broadcasts one number to every lane, and four_times() broadcasts four numbers to every
+// quarter. Loads broadcast for free. Compilers that know how the numbers reached memory would shuffle
+// registers instead, and a step already has enough shuffles. So the loads are in assembly.
 [[gnu::always_inline]] inline Ints everywhere(const void* one) {
   Ints x;
   asm("vpbroadcastd %1, %0" : "=v"(x) : "m"(*static_cast<const char(*)[4]>(one)));
@@ -150,8 +150,8 @@ struct Parents {
 };
 
 // With 2 bits a node is three digits of base 4. A node's parents are the nodes whose upper two digits equal
-// the node's lower two. One digit selects the register and two select the lane. Where a parent's last digit
-// selects the lane, the parent's children use the parent's register. Where the last digit selects the
+// the node's lower two digits. One digit selects the register, and two digits select the lane. If a parent's
+// last digit selects the lane, the parent's children use the parent's register. If the last digit selects the
 // register, the children use the parent's lane. So data moves only within registers, and after three steps
 // every digit is back in its place.
 template <int B, int kPhase>
@@ -289,7 +289,7 @@ template <int B>
                                                _mm512_shuffle_epi8(load(tables.fours[phase][r][1]), at));
     return _mm512_srav_epi16(level, load(constants.level_shift_of_words));
   } else {
-    // The following lines compute state_level() in the highest bytes of the lanes.
+    // The code from `node` to `level` computes state_level() in the highest bytes of the lanes.
     const Ints node = _mm512_slli_epi32(load(tables.nodes[phase] + r * kLanes), 24 + B);
     const Ints state = masked_or(_mm512_slli_epi32(best, 24), all(Layout<B>::kChoice << 24), node);
     const Ints mixed = _mm512_xor_si512(state, _mm512_sllv_epi32(state, load(constants.mix)));

@@ -19,16 +19,16 @@ struct VectorLayout {
   static constexpr int kNodes = kStates >> B;
   static constexpr int kMemory = 8 - B;  // bits of a node
   static constexpr std::uint32_t kChoice = (1U << B) - 1;
-  // Where there are fewer nodes than lanes, a register repeats the nodes.
+  // If there are fewer nodes than lanes, a register repeats the nodes.
   static constexpr int kRegisters = kNodes > kLanes ? kNodes / kLanes : 1;
   static constexpr int kStride = kRegisters * kLanes;
   static constexpr int kVectors = kStates / kStride;  // vectors of branches to the nodes of one register
-  // With 2 bits the layout of nodes in registers and lanes changes from step to step, and repeats after
-  // three.
+  // With 2 bits, the layout of nodes in registers and lanes changes from step to step. After three steps the
+  // layout repeats.
   static constexpr int kPhases = B == 2 ? 3 : 1;
 
-  // Returns where the trace holds a lane's choice. With 1 and 2 bits, the order is the one in which pack
-  // instructions put four registers together.
+  // Returns where the trace holds a lane's choice. With 1 and 2 bits, the order is that in which pack
+  // instructions join four registers.
   static int place_in_trace(int r, int lane) {
     if constexpr (B >= 3) return r * kLanes + lane;
     return r / 4 * 4 * kLanes + lane / 4 * 16 + r % 4 * 4 + lane % 4;

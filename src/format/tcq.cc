@@ -1,6 +1,6 @@
 // tcq<B> stores each token as a trellis-coded row (trellis.h) around the mean of each channel; B is 1 to 6.
 // The format suits values after a Hadamard transform, whose coordinates are nearly normal. Neighbouring
-// tokens share the mean: K rotates slowly in the low frequencies of RoPE, so the mean is a large part of K.
+// tokens share the mean, which is a large part of K, because K rotates slowly in the low frequencies of RoPE.
 //
 // Bytes of a page, d channels:
 //   codes     [kPageTokens][d]  B bits each: every token is a circular little-endian bit stream of its own,
@@ -59,7 +59,7 @@ KVANT_SIMD_CLONES void widen_gains(const std::uint8_t* codes, int n, float unit,
     const int code = codes[i];
     const float x = (0.5F - static_cast<float>(code % kGainSteps) * (1.0F / kGainSteps)) * kLn2;
     const auto octaves = (127U - static_cast<std::uint32_t>(code / kGainSteps)) << 23;
-    // A conditional expression would branch.
+    // The mask replaces a conditional expression, which would branch.
     const std::uint32_t heard = 0U - static_cast<std::uint32_t>(code != kSilent);
     gains[i] = at_half * std::bit_cast<float>(octaves & heard) * exp_series(x);
   }
@@ -85,7 +85,7 @@ std::array<float, kMaxHeadDim> channel_means(const float* values, const TokenMas
   return means;
 }
 
-// Stores the means and their step as pages hold them.
+// Stores the means and their step in the form that pages have.
 void store_means(const std::array<float, kMaxHeadDim>& means, int d, std::byte* parameters) {
   float largest = 0;
   for (int i = 0; i < d; ++i) largest = std::max(largest, std::fabs(means[i]));
@@ -145,8 +145,8 @@ struct OctaveOfGains {
   }
 };
 
-// Returns the power of 2^(1 / kGainSteps) that is nearest to `gain` > 0. The result equals that of exp2 and
-// log2 and takes a third of their time.
+// Returns the power of 2^(1 / kGainSteps) that is nearest to `gain` > 0. The result equals the result of exp2
+// and log2, but takes a third of their time.
 double rounded_gain(double gain) {
   static const OctaveOfGains kOctave;
   constexpr int kFractionBits = 52;
@@ -170,7 +170,8 @@ double unbiased_share(Side side) {
   return side == Side::key ? kUnbiasedKeys : kUnbiasedValues;
 }
 
-// Fits a gain to energy <x, x>, along <x, c> and length <c, c>, for a token x and its decoded shape c.
+// Fits a gain for a token x and its decoded shape c, where `energy` is <x, x>, `along` is <x, c>, and
+// `length` is <c, c>.
 double fit(double energy, double along, double length, double unbiased_share) {
   const double gain = fitted_gain(energy, along, length, unbiased_share,
                                   [](double base, double exponent) { return std::pow(base, exponent); });
@@ -181,7 +182,8 @@ double fit(const float* x, const float* shape, int d, Side side) {
   return fit(dot(x, x, d), dot(x, shape, d), dot(shape, shape, d), unbiased_share(side));
 }
 
-// Fits the gain at which `shape` has x's length in the metric along x, because queries see x.M.x on average.
+// Fits the gain at which `shape` has the same length as x in the metric, measured along x. On average, x.M.x
+// is the mean square of the scores.
 double fit(const float* x, const float* shape, const ErrorMetric& metric) {
   const ErrorMetric::Products products = metric.products(x, shape);
   return fit(products.aa, products.ab, products.bb, 1.0);

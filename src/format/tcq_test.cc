@@ -13,8 +13,8 @@ int bits_of(const std::string& name) {
   return name.back() - '0';
 }
 
-// Reads the bytes after a page's codes as tcq.cc specifies: gains, the means' codes, the loudest gain, and
-// the means' step, which is the upper half of an F32.
+// Reads the bytes after a page's codes as tcq.cc specifies. The bytes are gains, the means' codes, the
+// loudest gain, and the means' step, which is the upper half of an F32.
 struct Parameters {
   const std::byte* gains;
   int d;
@@ -94,9 +94,9 @@ TEST(TrellisCodedTokens, KeepTheMeansOfTheTokensThatCount) {
   EXPECT_NEAR(stored.step() * 127, largest, 0x1p-8 * largest);
 }
 
-// The tokens' codes absorb the rounding error of a channel's mean. If one channel's mean is 100 deviations,
-// all means are multiples of .8 deviations. The rounding of the means adds 5 % to the variance of the tokens,
-// and half of that to the errors.
+// The tokens' codes absorb the rounding error of a channel's mean. If one channel's mean is 100 standard
+// deviations, all means are multiples of .8 standard deviations. The rounding of the means adds 5 % to the
+// variance of the tokens, and half of that to the errors.
 TEST(TrellisCodedTokens, MakeUpForTheRoundingOfMeans) {
   constexpr int kDim = 128;
   const std::vector<float> plain = gaussian_values(kDim, 6);
@@ -126,9 +126,9 @@ TEST(TrellisCodedTokens, ErrLessThanScalarLevelsOfTheSameBitsOnGaussianValues) {
   }
 }
 
-// Computes <decoded, x> / <x, x> of each token, without the means. For values the ratio is 1. Least squares
-// would give the squared cosine between x and its codes. For keys the logarithm of the ratio is a quarter of
-// the squared cosine's.
+// Computes <decoded, x> / <x, x> of each token, without the means. For values, the ratio must be 1. Least
+// squares would give the squared cosine between x and its codes. For keys, the logarithm of the ratio must be
+// a quarter of the squared cosine's logarithm.
 TEST(TrellisCodedTokens, ShortenNoValuesAndKeysLittle) {
   constexpr int kDim = 128;
   constexpr double kGainRounding = 0.011;  // half a step of 1/32 octave

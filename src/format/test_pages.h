@@ -1,5 +1,5 @@
-// Provides what the tests of formats share: pages of values, and formats with the model constants that they
-// need. The values include inputs that have broken quantizers.
+// Provides pages of values for the tests of formats, and formats with the model constants that they need. The
+// values include inputs that have broken quantizers.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -54,8 +54,8 @@ inline std::vector<float> gaussian_values(int d, std::uint32_t seed) {
   return normal_numbers(static_cast<std::size_t>(kPageTokens) * d, seed);
 }
 
-// Returns inputs that have broken quantizers: all zero, constant, denormal, huge, of mixed sizes, with one
-// outlier.
+// Returns inputs that have broken quantizers. The pages are all zero, constant, denormal, huge, of mixed
+// sizes, and with one outlier.
 inline std::vector<std::vector<float>> extreme_pages(int d) {
   const std::size_t n = static_cast<std::size_t>(kPageTokens) * d;
   std::vector<std::vector<float>> pages = {
@@ -147,8 +147,8 @@ inline double f16_at(const std::byte* at) {
   return (bits & 0x8000) != 0 ? -magnitude : magnitude;
 }
 
-// Returns the largest rounding error of x in binary16: half a unit in the last place of a normal or denormal
-// number.
+// Returns the largest rounding error of x in binary16, which is half a unit in the last place of a normal or
+// denormal number.
 inline double f16_rounding(double x) {
   return std::max(std::fabs(x) * 0x1p-11, 0x1p-25) * (1 + 1e-6);
 }

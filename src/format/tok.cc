@@ -1,6 +1,6 @@
 // tok<B>g<N>[s|c<P>] is token-wise quantization, the common scheme of serving engines. Each token's channels
-// form groups of N (the last one may be shorter; N > d means one group of d), each with its own uniform grid
-// of 2^B values; B is 1, 2, 3, 4, 5, 6 or 8.
+// form groups of N. The last group may be shorter, and N > d means one group of d channels. Each group has
+// its own uniform grid of 2^B values. B is 1, 2, 3, 4, 5, 6 or 8.
 //
 // Bytes of a page, d channels, n = ceil(d / N) groups:
 //   codes    [kPageTokens][d]  B bits each, a little-endian bit stream (bit_packing.h): d * B / 8 bytes
@@ -23,8 +23,8 @@
 //
 // A constant group is exact to f16. Scales below 2^-25 are stored as 0, so the group decodes to its offset.
 // Scales and offsets saturate at 65504, and codes at the ends of the grid, so decoded values are always
-// finite. The format is row-wise (format.h): no other token shares a token's groups, so left-out tokens are
-// stored like all others.
+// finite. The format is row-wise (format.h), because no other token shares a token's groups. Left-out tokens
+// are therefore stored like all others.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -47,7 +47,7 @@ struct TokShape {
   int bits;   // B, the bits of a code
   int group;  // N, the channels of a group: a multiple of 8
   bool symmetric;
-  int clip = 0;  // P in percent, 0 if the format does not clip
+  int clip = 0;  // P in percent, or 0 if the format does not clip
 
   int groups(int d) const { return (d + group - 1) / group; }
 };
@@ -169,8 +169,8 @@ KVANT_SIMD_CLONES void scale_grids(const Grid& unit, int n, float* step, float* 
   }
 }
 
-// Decodes n groups of bytes, (code - 128) * scale of the group. Attention reads an 8-bit tail for every
-// token, so this case has fast code of its own.
+// Decodes n groups of bytes as (code - 128) * scale of the group. Attention reads an 8-bit tail for every
+// token, so this case has special, fast code.
 KVANT_SIMD_CLONES void decode_byte_groups(const std::byte* codes, const float* scales, int n, int group,
                                           float* values) {
   const auto* bytes = reinterpret_cast<const std::uint8_t*>(codes);

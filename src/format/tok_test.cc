@@ -53,7 +53,7 @@ StoredGroup stored_group(const std::vector<std::byte>& page, const Shape& shape,
   return stored;
 }
 
-// Computes the specified scale in double precision, and how far f16 may move that scale.
+// Computes the specified scale in double precision, and the largest effect of f16's rounding on that scale.
 double designed_scale(const float* x, int n, const Shape& shape) {
   double low = x[0];
   double high = x[0];
@@ -169,15 +169,15 @@ TEST(TokenGroups, SaturateHugeValuesAtTheEndsOfTheLargestGrid) {
   const std::vector<float> symmetric =
       TestFormat("tok8g32s", 64).decode(TestFormat("tok8g32s", 64).encode(values));
   EXPECT_EQ(symmetric[0], 127 * 65504.0F);
-  // The other group keeps its scale.
+  // The second group keeps its own scale.
   EXPECT_EQ(symmetric[40],
             TestFormat("tok8g32s", 64)
                 .decode(TestFormat("tok8g32s", 64).encode(std::vector<float>(kPageTokens * 64, 1.0F)))[40]);
 }
 
 TEST(TokenGroups, MatchAHandWorkedSymmetricGroup) {
-  // x* = 4 gives the scale -4 / 8 = -0.5. So 4 gets code 0 (value 4), -3.9 gets 15 (value -3.5), and 0.3 gets
-  // 7 (value 0.5).
+  // The largest magnitude x* = 4 gives the scale -4 / 8 = -0.5. So 4 gets code 0 (value 4), -3.9 gets code 15
+  // (value -3.5), and 0.3 gets code 7 (value 0.5).
   std::vector<float> values(kPageTokens * 64, 0.0F);
   values[0] = 4.0F;
   values[1] = -3.9F;

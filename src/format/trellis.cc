@@ -8,8 +8,8 @@
 namespace kvant {
 namespace {
 
-// Computes levels[i] = table[the 8 bits that end at bit (i + 1) * bits]. `stream` begins with the 8 bits
-// before bit 0 and has one spare byte at its end.
+// Computes levels[i], the entry of `table` for the 8 bits that end at bit (i + 1) * bits. `stream` begins
+// with the 8 bits before bit 0 and has one spare byte at its end.
 KVANT_SIMD_CLONES void look_up_states(const std::byte* stream, int n, int bits, const float* table,
                                       float* levels) {
   for (int i = 0; i < n; ++i) {

@@ -1,13 +1,13 @@
 // Defines trellis-coded quantization (Marcellin and Fischer 1990) on a bit-shift trellis (QTIP; Tseng et al.
-// 2024), which the format tcq uses. A row is B bits per value, and the last 8 bits of the stream up to a
-// value select its level. Neighbours therefore share bits, and each value chooses among 2^B of 256 levels.
-// The best path through all values leaves 2/3 of the squared error of the best scalar quantizer at the same
-// bits.
+// 2024), which the format tcq uses. A row has B bits per value, and the last 8 bits of the stream up to a
+// value select the value's level. Neighbours therefore share bits, and each value chooses among 2^B of 256
+// levels. The best path through all values leaves 2/3 of the squared error of the best scalar quantizer at
+// the same bits.
 //
 // The stream of a row of n values is circular and little-endian (bit_packing.h). The state of value i is the
-// 8 bits that end at bit (i + 1) * B; bits before bit 0 come from the row's end ("tail-biting").
+// 8 bits that end at bit (i + 1) * B. Bits before bit 0 come from the row's end ("tail-biting").
 //
-// Levels are computed from states (trellis_code.h). QTIP computes its levels too, but by multiplications.
+// Levels are computed from states (trellis_code.h). QTIP also computes its levels, but by multiplications.
 #pragma once
 
 #include <array>
@@ -34,8 +34,8 @@ std::span<const TrellisTable> trellis_tables();
 using TrellisLevels = std::array<float, kTrellisStates>;
 TrellisLevels trellis_levels(const TrellisTable& table);
 
-// Decodes a row: shape[i] is the level of value i, with `bits` bits per value packed at `packed`. n: a
-// multiple of 8, kLeastTrellisRow to kMaxHeadDim.
+// Decodes a row, where shape[i] becomes the level of value i. `packed` holds `bits` bits per value. n is a
+// multiple of 8 and lies in kLeastTrellisRow .. kMaxHeadDim.
 void decode_trellis(const std::byte* packed, int n, int bits, const TrellisLevels& levels, float* shape);
 
 }  // namespace kvant

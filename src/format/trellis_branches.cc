@@ -36,13 +36,13 @@ void TrellisBranches::add_bin(double value, const TrellisTable& table) {
     const double difference = value - table.levels[state] * double{table.scale};
     errors[state] = difference * difference;
   }
-  // All paths share the least error, so costs leave it out.
+  // The least error is common to all paths, so costs leave it out.
   const double least = *std::min_element(errors, errors + kTrellisStates);
   const std::size_t first = forward_.size();
   forward_.resize(first + static_cast<std::size_t>(nodes()) * parents());
   for (int to = 0; to < nodes(); ++to) {
     for (int k = 0; k < parents(); ++k) {
-      // Several states may lead from parent k to node `to`. The state with the least error counts.
+      // Several states may lead from parent k to node `to`. Only the state with the least error counts.
       int best = to << bits_ | k;
       for (int state = best; state < (to + 1) << bits_; state += parents())
         if (errors[state] < errors[best]) best = state;

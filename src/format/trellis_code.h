@@ -1,5 +1,5 @@
-// Computes the levels of a trellis's states (trellis.h) by shifts and masks within a byte. Vector units
-// therefore decode as many values at a time as a register has bytes, without a table.
+// Computes the levels of a trellis's states (trellis.h) by shifts and masks within a byte. A vector unit
+// therefore decodes as many values at a time as a register has bytes, without a table.
 //
 // This header uses no inline functions of the standard library; device/cpu/kernels/byte_kernels.h says why.
 #pragma once
@@ -17,7 +17,7 @@ inline constexpr int kMaxTrellisBits = 6;  // largest number of bits per value
 struct TrellisCode {
   int bits;     // B, the bits per value
   float scale;  // value = level * scale, for values of mean 0 and variance 1
-  int mix;      // shift that adds a state's older (lower) bits to its newer ones
+  int mix;      // the shift that adds a state's older (lower) bits to its newer bits
   // `fold` is the shift of folded_state(). `fold_mask` selects the bits in which folded_state() differs from
   // mixed_state().
   int fold;
@@ -34,7 +34,7 @@ inline constexpr TrellisCode kTrellisCodes[kMaxTrellisBits] = {
     {.bits = 6, .scale = 0.03660F, .mix = 7, .fold = 1, .fold_mask = 0xfe},
 };
 
-// mixed_state() and folded_state() are linear: the image of a XOR b is the XOR of the images of a and b.
+// mixed_state() and folded_state() are linear. The image of a XOR b is the XOR of the images of a and b.
 constexpr int mixed_state(const TrellisCode& code, int state) {
   return (state ^ state << code.mix) & 0xff;
 }
@@ -44,7 +44,7 @@ constexpr int folded_state(const TrellisCode& code, int state) {
 
 // Returns the mean of two signed bytes with the same lowest bit, mixed_state() and folded_state(). The sum of
 // two numbers is closer to Gaussian than one number. Vector units can often do without the fold's shift,
-// because a state shifted by B bits equals the previous state in the bits that count.
+// because a state shifted by B bits equals the previous state in the relevant bits.
 constexpr int state_level(const TrellisCode& code, int state) {
   const auto mixed = static_cast<std::int8_t>(mixed_state(code, state));
   const auto folded = static_cast<std::int8_t>(folded_state(code, state));

@@ -11,11 +11,10 @@
 namespace kvant {
 namespace {
 
-// kRunIn is the number of values before the seam that choose the seam's node. Values further away hardly
-// matter.
+// kRunIn values before the seam choose the seam's node. Values further away have hardly any effect.
 constexpr int kRunIn = 12;
-// kAttempts is the number of passes that try to find a path that ends where the path begins. After kAttempts
-// passes, find_path_from() prescribes the seam.
+// find_circles() makes at most kAttempts passes to find a path that ends where the path begins. After that,
+// find_path_from() prescribes the seam.
 constexpr int kAttempts = 3;
 constexpr std::uint16_t kForbidden = 0xffff;
 constexpr int kRows = 4;  // rows that are searched side by side
@@ -47,7 +46,7 @@ class Search {
  private:
   bool is_circle(int row) const { return nodes_[row][0] == nodes_[row][n_]; }
 
-  // Finds paths that end where they begin, though not for every row.
+  // Finds paths that end where they begin. Some rows may remain without such a path.
   void find_circles(int n_rows) {
     ViterbiRow rows[kRows];
     for (int row = 0; row < n_rows; ++row) {

@@ -26,8 +26,8 @@ std::vector<std::uint16_t> encode(const TrellisTable& table, const std::vector<f
   return symbols;
 }
 
-// Returns the state of value i of a row by definition: the 8 bits that end with the value's symbol,
-// circularly.
+// Returns the state of value i of a row by definition. The state is the 8 bits that end with the value's
+// symbol, circularly.
 int state_of(const TrellisTable& table, const std::uint16_t* symbols, int n, int i) {
   int state = 0;
   for (int bit = 0; bit < kTrellisBits; ++bit) {
@@ -125,7 +125,7 @@ TEST(TrellisEncoder, ErrsNoMoreAtTheSeamThanElsewhere) {
   }
 }
 
-// Lloyd-Max (1960) is the optimum for values that are quantized one by one, and 4^-B is Shannon's bound.
+// Lloyd-Max (1960) is the optimum for values that are quantized separately, and 4^-B is Shannon's bound.
 TEST(TrellisEncoder, LeavesLessThanTheBestScalarQuantizerOnGaussianValues) {
   const double scalar[] = {0.3634, 0.1175, 0.03454, 0.009497, 0.002499, 0.000644};
   for (const TrellisTable& table : trellis_tables()) {
@@ -144,7 +144,7 @@ TEST(TrellisEncoder, LeavesLessThanTheBestScalarQuantizerOnGaussianValues) {
   }
 }
 
-// Returns rows of root mean square 1 (or 0) that are far from Gaussian.
+// Returns rows that are far from Gaussian. Their root mean square is 1, or 0.
 std::vector<float> unusual_rows(int n) {
   std::vector<float> rows;
   const auto add = [&](auto value_of) {
@@ -162,7 +162,8 @@ std::vector<float> unusual_rows(int n) {
   return rows;
 }
 
-// Every value of a constant row errs in the same direction, by up to half a bin.
+// The bins cause an excess, because every value of a constant row errs in the same direction, by up to half a
+// bin.
 TEST(TrellisEncoder, ComesNearTheBestPathOfUnusualRows) {
   for (const TrellisTable& table : trellis_tables()) {
     for (const int n : {16, 80}) {
@@ -183,7 +184,7 @@ TEST(TrellisEncoder, FindsTheSamePathsWithEveryInstructionSet) {
   for (const TrellisTable& table : trellis_tables()) {
     for (const int n : {16, 64, 80, 256, 512}) {
       std::vector<float> values = unusual_rows(n);
-      // These 29 rows make the number of rows odd.
+      // With these 29 rows, the number of rows is odd.
       const std::vector<float> gaussian = gaussian_rows(29, n, 5);
       values.insert(values.end(), gaussian.begin(), gaussian.end());
       EXPECT_EQ(encode(table, values, n), encode(table, values, n, portable_viterbi()))

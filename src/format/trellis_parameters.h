@@ -25,23 +25,23 @@ constexpr std::size_t trellis_page_bytes(int bits, int d) {
 }
 
 // Means are multiples of one step for all channels. The rounding error of a mean is coded with the tokens and
-// adds step^2 / 12 to their variance. The addition is 5 % where the largest mean is 100 deviations, as for
-// keys with biases that are not rotated. Where the largest mean is 4 deviations, the addition is 500 times
-// less.
+// adds step^2 / 12 to their variance. The addition is 5 % if the largest mean is 100 standard deviations, as
+// for keys with biases that are not rotated. If the largest mean is 4 standard deviations, the addition is
+// 500 times less.
 inline constexpr int kLargestMeanCode = 127;
 // Means saturate at kLargestMean, so values remain finite after adding the largest gain times a level.
 inline constexpr float kLargestMean = 0x1p125F;
 // Steps below kLeastStep are stored as 0, which makes all means 0.
 inline constexpr float kLeastStep = 0x1p-120F;
 
-// Returns the step for means of at most `largest`; the caller rounds it to BF16.
+// Returns the step for means of at most `largest`. The caller rounds the step to BF16.
 KVANT_HOST_DEVICE constexpr float step_of_means(float largest) {
   const float step = (largest < kLargestMean ? largest : kLargestMean) * (1.0F / kLargestMeanCode);
   return step >= kLeastStep ? step : 0;
 }
 
-// Returns the code of a mean. reciprocal: 1 / step, or 0 if the step is 0. round: rounds to the nearest
-// integer, halves to even.
+// Returns the code of a mean. `reciprocal` is 1 / step, or 0 if the step is 0. round(x) rounds to the nearest
+// integer, and halves to even.
 template <class Round>
 KVANT_HOST_DEVICE constexpr int code_of_mean(float mean, float reciprocal, const Round& round) {
   constexpr float kLargest = kLargestMeanCode;

@@ -31,7 +31,7 @@ constexpr short word(int w) {
   return static_cast<short>((2 * w + 1) << 8 | (2 * w));
 }
 
-// Holds the costs of all nodes with B bits per value in registers. Where there are fewer than 16 nodes, the
+// Holds the costs of all nodes with B bits per value in registers. If there are fewer than 16 nodes, the
 // register repeats them.
 template <int B>
 struct Nodes {
@@ -44,7 +44,7 @@ struct Nodes {
 };
 
 // Computes least[r], the minimum of parents[k][r % M] + costs[k][r] over all k. Several chains of minima run
-// side by side, so additions do not wait for one chain.
+// side by side, so additions need not wait for a single chain.
 template <int B, int M>
 void add_and_reduce(const Words (&parents)[1 << B][M], const std::uint16_t* costs, Nodes<B>& nodes) {
   constexpr int kRegisters = Nodes<B>::kRegisters;
@@ -65,7 +65,7 @@ void add_and_reduce(const Words (&parents)[1 << B][M], const std::uint16_t* cost
   }
 }
 
-// Node q's parents are 2q and 2q + 1, so the function separates the even nodes from the odd ones.
+// Node q's parents are 2q and 2q + 1, so the function separates the even nodes from the odd nodes.
 [[gnu::always_inline]] inline void step(const std::uint16_t* costs, Nodes<1>& nodes) {
   const Words low_half = _mm256_set1_epi32(0xffff);
   Words parents[2][4];
@@ -165,7 +165,7 @@ void subtract_the_least(Nodes<B>& nodes) {
   for (Words& least : nodes.least) least = _mm256_sub_epi16(least, floor);
 }
 
-// Loads least[0] into the layout of Nodes<B>, which repeats the nodes where there are fewer than 16.
+// Loads least[0] into the layout of Nodes<B>, which repeats the nodes if there are fewer than 16.
 template <int B>
 Nodes<B> first_nodes(const std::uint16_t* least) {
   Nodes<B> nodes;
@@ -175,7 +175,7 @@ Nodes<B> first_nodes(const std::uint16_t* least) {
   return nodes;
 }
 
-// Advances kRows rows side by side, so the steps of one row do not wait for each other.
+// Advances kRows rows side by side, so the steps of one row do not wait for the steps of another row.
 template <int B, int kRows>
 void forward(const ViterbiBranches& branches, int n, const ViterbiRow* rows) {
   using N = Nodes<B>;
@@ -195,7 +195,7 @@ void forward(const ViterbiBranches& branches, int n, const ViterbiRow* rows) {
   }
 }
 
-// Adds 2, 4 or 8 costs pairwise; the rest of the register is 2^16 - 1.
+// Adds 2, 4 or 8 costs pairwise, and sets the rest of the register to 2^16 - 1.
 template <int P>
 __m128i sums_of(const std::uint16_t* a, const std::uint16_t* b) {
   if constexpr (P == 2) {
@@ -246,8 +246,9 @@ void trace(const ViterbiBranches& branches, int n, const ViterbiRow* rows) {
   }
 }
 
-// Processes four rows at once, then the rest one by one. For few bits per value the costs of four rows do not
-// fit in the registers. Spilling costs to memory still takes less time than waiting for one row's steps.
+// Processes four rows at once, and then the remaining rows separately. For few bits per value, the costs of
+// four rows do not fit in the registers. Spilling costs to memory still takes less time than waiting for one
+// row's steps.
 template <int B>
 void forward_all(const ViterbiBranches& branches, int n, const ViterbiRow* rows, int n_rows) {
   constexpr int kRows = 4;

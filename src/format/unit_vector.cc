@@ -11,7 +11,7 @@ namespace kvant {
 namespace {
 
 // Coordinate is the distribution of a coordinate sin(t) of a unit vector in R^n, whose density in t is
-// cos(t)^(n - 2). The class sums the density over a fine grid of t in [0, pi / 2]; the distribution is
+// cos(t)^(n - 2). The class sums the density over a fine grid of t in [0, pi / 2]. The distribution is
 // symmetric.
 class Coordinate {
  public:
@@ -26,12 +26,13 @@ class Coordinate {
     }
   }
 
-  // Returns the mean of the coordinate between low and high, 0 <= low < high <= 1.
+  // Returns the mean of the coordinate between low and high. Requires 0 <= low < high <= 1.
   double mean_between(double low, double high) const {
     const double weight = at(weight_, high) - at(weight_, low);
     return weight > 0 ? (at(moment_, high) - at(moment_, low)) / weight : (low + high) / 2;
   }
-  // Returns an upper bound for the levels to start from, four times the mean of the coordinate's magnitude.
+  // Returns an upper bound for the initial levels, which is four times the mean of the coordinate's
+  // magnitude.
   double spread() const { return std::min(1.0, 4 * moment_.back() / weight_.back()); }
 
  private:

@@ -12,8 +12,8 @@
 // Bits per value: Y / X, and 16 / d more for nvq.
 //
 // value = centroid, times the gain for nvq. Values far outside the codebook get the farthest centroid in
-// their direction, or any centroid where the search overflows F32. Gains saturate at 65504. Left-out tokens
-// are stored like the others.
+// their direction, or any centroid if the search overflows F32. Gains saturate at 65504. Left-out tokens are
+// stored like the others.
 #include <fmt/format.h>
 
 #include <algorithm>

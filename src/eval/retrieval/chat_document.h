@@ -1,5 +1,5 @@
-// Encodes a document and the questions about it as the tokens of a chat. The document contains inserted
-// sentences, which the questions ask for.
+// Encodes a document and the questions about the document as the tokens of a chat. The document contains
+// inserted sentences, and the questions ask for these sentences.
 #pragma once
 
 #include <memory>
@@ -11,7 +11,7 @@
 
 namespace kvant {
 
-// Encodes the parts of a prompt one by one, so the document's tokens do not depend on the question. The parts
+// Encodes the parts of a prompt separately, so the document's tokens do not depend on the question. The parts
 // follow the model's chat template if the model has one.
 class ChatEncoder {
  public:
@@ -23,24 +23,24 @@ class ChatEncoder {
   // Returns the tokens from the end of the document to the point where the completion begins. The answer
   // starts with `cue`.
   Result<Tokens> prompt(const std::string& question, const std::string& cue) const;
-  // Encodes text that the tests themselves wrote, which is always UTF-8.
+  // Encodes text that the evaluation itself wrote, which is always UTF-8.
   Tokens plain(const std::string& text) const;
 
  private:
   const Tokenizer& tokenizer_;
   std::shared_ptr<const ChatTemplate> template_;  // null if the model has no template
-  // Hold the chat template's text before and after a user's message.
+  // before_ and after_ hold the chat template's text before and after a user's message.
   std::string before_, after_;
 };
 
-// Places a sentence in the text: depth 0 is the start, 1 the end.
+// Describes a sentence and its place in the text. Depth 0 is the start, and depth 1 is the end.
 struct PlacedSentence {
   double depth = 0;
   Tokens tokens;
 };
 
-// Joins `opening` and `sentences`, and inserts each placed sentence after the share of `sentences` that its
-// depth gives.
+// Joins `opening` and `sentences`, and inserts the placed sentences. The depth of a placed sentence is the
+// share of `sentences` that precede it.
 Tokens interleave(Tokens opening, const std::vector<Tokens>& sentences, std::vector<PlacedSentence> placed);
 
 }  // namespace kvant

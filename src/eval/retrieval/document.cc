@@ -14,7 +14,7 @@ int size_of(const Tokens& tokens) {
 Result<RetrievalDocument> make_document(const ChatEncoder& encoder, const Haystack& haystack,
                                         const RetrievalOptions& options, int context, int number) {
   const double depth = options.documents > 1 ? static_cast<double>(number) / (options.documents - 1) : 0.5;
-  // Any mixing works as long as no two documents share their facts.
+  // Any way of mixing the seed is possible as long as no two documents have the same facts.
   const std::uint64_t seed = (options.seed * 1000003 + static_cast<std::uint64_t>(context)) * 1009 + number;
   const FactSheet sheet = draw_facts(depth, seed);
 

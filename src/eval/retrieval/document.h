@@ -25,7 +25,7 @@ Result<RetrievalQuestion> encode_question(const ChatEncoder& encoder, const Fact
 struct RetrievalDocument {
   // The document, its longest question and the answer to the longest question fill `context` tokens.
   int context = 0;
-  // Numbers the documents of one context from 0.
+  // The documents of one context are numbered from 0.
   int number = 0;
   Tokens tokens;
   std::vector<RetrievalQuestion> questions;
@@ -33,7 +33,7 @@ struct RetrievalDocument {
 
 struct RetrievalOptions {
   std::vector<int> contexts = {2048, 4096, 8192};
-  // Each context has `documents` documents; their pass keys are hidden at evenly spaced depths.
+  // Each context has `documents` documents, whose pass keys are hidden at evenly spaced depths.
   int documents = 3;
   std::uint64_t seed = 1;
 };

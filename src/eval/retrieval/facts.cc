@@ -100,7 +100,7 @@ void add_variables(Draw& draw, FactSheet& sheet) {
                                                   : fmt::format("VAR {} = VAR {}.", name, names.back())});
       names.push_back(name);
     }
-    // The other chains only distract from the one that is asked for.
+    // The other chains only distract from the chain that the question asks for.
     if (chain > 0) continue;
     sheet.questions.push_back(
         {"variables", -1,

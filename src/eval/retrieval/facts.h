@@ -8,7 +8,7 @@
 
 namespace kvant {
 
-// Places a sentence in the text: depth 0 is the start, 1 the end.
+// Describes a fact and its place in the text. Depth 0 is the start, and depth 1 is the end.
 struct Fact {
   double depth = 0;
   std::string sentence;
@@ -16,7 +16,7 @@ struct Fact {
 
 struct FactQuestion {
   std::string task;
-  // Gives the depth of the one fact that answers the question; -1 if several facts do.
+  // This is the depth of the one fact that answers the question, or -1 if several facts answer it.
   double depth = -1;
   // An example is "What is the pass key?".
   std::string question;

@@ -1,5 +1,5 @@
-// Splits a text into sentences and encodes each as tokens. A document repeats the sentences as often as its
-// context needs.
+// Splits a text into sentences and encodes each sentence as tokens. A document repeats the sentences as often
+// as its context needs.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ using Tokens = std::vector<std::int32_t>;
 
 class Haystack {
  public:
-  // Sentences end at full stops, question marks, exclamation marks and line breaks; long sentences are cut.
+  // Sentences end at full stops, question marks, exclamation marks and line breaks. Long sentences are cut.
   // Returns an error if the text has no sentence or is not UTF-8.
   static Result<Haystack> from(const Tokenizer& tokenizer, const std::string& text);
 

@@ -34,7 +34,7 @@ Status read_and_answer(LogitSource& source, const RetrievalDocument& document, i
     if (!score.ok()) return score.error();
     row.scores.push_back(*score);
   }
-  // A fresh start frees the memory for the next source.
+  // A fresh start frees the memory, which the next source needs.
   KVANT_RETURN_IF_ERROR(source.begin());
   row.seconds += std::chrono::duration<double>(Clock::now() - start).count();
   return {};
@@ -42,8 +42,8 @@ Status read_and_answer(LogitSource& source, const RetrievalDocument& document, i
 
 }  // namespace
 
-// The right answer is fed token by token. Greedy decoding would give this answer if each of its tokens is the
-// most likely one after the earlier tokens.
+// The source reads the right answer token by token. Greedy decoding would give this answer if each of its
+// tokens is the most likely token after the earlier tokens.
 Result<AnswerScore> ask(LogitSource& source, const RetrievalQuestion& question, int n_vocab) {
   const int n = static_cast<int>(question.answer.size());
   std::vector<float> storage(static_cast<std::size_t>(n) * n_vocab);

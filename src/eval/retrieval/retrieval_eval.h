@@ -1,4 +1,4 @@
-// Measures whether a model with a given cache still finds facts in a long text. A bootstrap interval tells
+// Measures whether a model with a given cache still finds facts in a long text. A bootstrap interval shows
 // whether the difference from the reference exceeds the noise.
 #pragma once
 
@@ -20,11 +20,11 @@ struct AnswerScore {
   bool exact = false;
 };
 
-// Asks the question after the tokens that the source has read. The source then ends with the answer's last
-// token but one.
+// Asks the question after the tokens that the source has read. The last token that the source reads is the
+// answer's second to last token.
 Result<AnswerScore> ask(LogitSource& source, const RetrievalQuestion& question, int n_vocab);
 
-// Describes a question; the questions have the order of the scores.
+// Describes a question. The questions have the order of the scores.
 struct AskedQuestion {
   std::string task;
   int context = 0, document = 0;
@@ -33,7 +33,7 @@ struct AskedQuestion {
 
 struct RetrievalRow {
   std::string name;
-  // Holds the label of a suite's row; empty without a suite.
+  // Holds the label of a suite's row. The label is empty without a suite.
   std::string label;
   std::vector<AnswerScore> scores;
   double seconds = 0;
@@ -49,9 +49,9 @@ struct RetrievalResult {
   std::vector<RetrievalRow> rows;
 };
 
-// Each source reads each document once, and every question starts from the end of the document. advance(n)
-// reports n more tokens of one source; each source reports tokens_to_run() in all. Returns the error of a
-// source that fails.
+// Each source reads each document once, and every question starts from the end of the document. advance(n) is
+// called after n more tokens of one source, and the sum of all n is tokens_to_run() for each source. Returns
+// the error of a source that fails.
 Result<RetrievalResult> evaluate_retrieval(const std::vector<RetrievalDocument>& documents, int n_vocab,
                                            std::span<const std::unique_ptr<LogitSource>> sources,
                                            const RetrievalOptions& options,
@@ -62,7 +62,7 @@ struct RetrievalFigures {
   int questions = 0;
   double exact = 0;  // share of exact answers, 0 .. 1
   double logp = 0;   // mean log-probability, nats
-  // Gives the mean difference of logp from the reference's logp, nats.
+  // This is the mean difference of logp from the reference's logp, in nats.
   double difference = 0;
   // Holds the bootstrap 95 % interval of `difference`. The bootstrap resamples documents, or questions if
   // there are fewer than 8 documents.

@@ -22,7 +22,7 @@ std::vector<RetrievalDocument> one_document() {
   return {document};
 }
 
-// The source "right" predicts the next number of a count; the source "wrong" skips a number.
+// The source "right" predicts the next number of a count, and the source "wrong" skips a number.
 TEST(RetrievalEval, ScoresWhatGreedyDecodingWouldSay) {
   std::vector<std::unique_ptr<LogitSource>> sources;
   sources.push_back(std::make_unique<ScriptedSource>("right", 1));
@@ -71,7 +71,7 @@ TEST(RetrievalEval, WritesEachAnswer) {
 }
 
 // After a rewind, a source must behave as if it had read only the text before the mark. The text before the
-// mark contains sealed pages of kvant. llama.cpp's source is checked too.
+// mark contains sealed pages of kvant. The test also checks llama.cpp's source.
 TEST(RetrievalEval, SourcesGoBackToTheirMark) {
   const auto file = write_tiny_model({});
   const auto engine = Engine::load(file->path(), {1, WeightMode::f32, 0}).value();

@@ -11,8 +11,8 @@ namespace kvant {
 // Returns {"schema":"kvant.retrieval/1",..}, which docs/reference/json.md describes.
 nlohmann::ordered_json retrieval_to_json(const RetrievalResult& result, const std::string& model);
 
-// Formats one table of recipes and tasks per context, one for all contexts together, and one of needles by
-// depth.
+// Formats one table of recipes and tasks per context, one table for all contexts together, and one table of
+// needles by depth.
 std::string retrieval_table(const RetrievalResult& result);
 
 }  // namespace kvant

@@ -1,5 +1,5 @@
 // Lists KVLinC's ablations (its sections 3.1, 4.2 and 4.3). Hadamard matrices multiply K and V from the
-// right, so they mix channels. From the left they would mix tokens, which a growing cache cannot do.
+// right, so they mix channels. Matrices on the left would mix tokens, which is impossible in a growing cache.
 #include <fmt/format.h>
 
 #include "eval/suite.h"
@@ -24,7 +24,7 @@ std::vector<SuiteRow> axes_and_rotations() {
   return rows;
 }
 
-// Uses KVLinC in some layers of a model of 30 layers, and KIVI in the others.
+// Uses KVLinC in some layers of a model with 30 layers, and KIVI in all other layers.
 std::vector<SuiteRow> layer_ranges() {
   std::vector<SuiteRow> rows = {{"none", "kivi-2bit"}};
   for (const char* layers : {"0-9", "10-19", "20-29", "0-14", "15-29", "0-29"}) {

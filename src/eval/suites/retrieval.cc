@@ -1,5 +1,5 @@
-// Asks for needles in a haystack. The recipes differ in what they are likely to lose: precision, or tokens
-// that Sparse V skips.
+// Asks for needles in a haystack. The recipes are likely to lose different things: precision, or tokens that
+// Sparse V skips.
 #include "eval/suite.h"
 
 namespace kvant {

@@ -1,5 +1,5 @@
-// Holds the experiments that led to kvant's own recipes. Each suite varies one choice, most of them on one
-// side while the other side stays unquantized.
+// Holds the experiments that led to kvant's own recipes. Each suite varies one choice. Most suites vary K or
+// V alone, while the other side stays unquantized.
 #include <fmt/format.h>
 
 #include "eval/suite.h"

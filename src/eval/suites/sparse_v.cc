@@ -1,5 +1,5 @@
-// Validates Sparse V: how much V is skipped, and what skipping changes compared with the same cache without
-// skipping.
+// Validates Sparse V. The suites show how much V is skipped, and how skipping changes the results of the same
+// cache.
 #include <fmt/format.h>
 
 #include "eval/suite.h"

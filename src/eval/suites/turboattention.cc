@@ -1,6 +1,7 @@
 // Lists TurboAttention's ablations (its section 5.6 and appendix C).
 //
-// The default model has three KV heads and `mix` rounds down, so mix=0.5 selects one head and mix=0.67 two.
+// The default model has three KV heads and `mix` rounds down, so mix=0.5 selects one head, and mix=0.67
+// selects two heads.
 #include <fmt/format.h>
 
 #include "eval/suite.h"

@@ -1,8 +1,8 @@
 // Lists VecInfer's ablations (its section 4.4 and appendices D and E). As in the paper, the newest 128 tokens
 // stay unquantized.
 //
-// Two rows of Table 5 are left out. The codebook of d8b16 has 65536 centroids, as many as the sub-vectors of
-// a head that calibration keeps. No other recipe uses the width of d2b3.
+// Two rows of Table 5 are left out. The codebook of d8b16 has 65536 centroids, but calibration keeps only as
+// many sub-vectors of a head. No other recipe uses the width of d2b3.
 #include <fmt/format.h>
 
 #include "eval/suite.h"
