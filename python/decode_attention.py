@@ -49,7 +49,7 @@ def main():
         q[:, :, None].float(), keys.transpose(1, 2).float(), values.transpose(1, 2).float(), enable_gqa=True)[:, :, 0]
     error = ((out.float() - exact).norm() / exact.norm()).item()
     bits = 8 * sealed.page_stride / (2 * PAGE * d)
-    print(f"{kvant.decode_kernel(shape)}: {bits:.2f} bits an element, "
+    print(f"{kvant.decode_kernel(shape)}: {bits:.2f} bits per value, "
           f"relative error {error:.4f} against unquantized attention")
     if not error < 0.2:
         sys.exit("the error is too large")

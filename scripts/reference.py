@@ -78,10 +78,11 @@ def recipes_page(registry):
 
 def formats_page(registry):
     text = "# Formats\n\n" + NOTICE
-    text += ("The byte layout of a page: 128 tokens of one KV head, one side. Bits are those of an element with all of a "
-             "page's parameters; constants of the model (codebooks) come on top. *Direct*: the CPU backend multiplies the "
-             "stored codes; otherwise it decodes the page first. The specification of a family is the head comment of its "
-             "file in `src/format`; what there is on the GPU: [guide](../guide/c-library-formats.md).\n")
+    text += ("A format is the byte layout of a page: 128 tokens of one KV head, K or V. The columns of bits have the bits per value "
+             "with all of a page's parameters. Constants of the model, such as codebooks, come on top. *direct*: the CPU "
+             "backend multiplies the stored codes; otherwise it dequantizes the page first. *token by token*: a single token can "
+             "be written, as in a tail. The comment at the top of a family's file in `src/format` is its specification. "
+             "[The C library](../guide/c-library-formats.md) lists the formats on a GPU.\n")
     for family in registry["formats"]:
         text += f"\n## `{family['pattern']}`\n\n{family['summary']}\n\n"
         rows = ((f"`{m['name']}`", f"{m['bits_64']:.4g}", f"{m['bits_128']:.4g}", "yes" if m["direct"] else "no",

@@ -75,7 +75,7 @@ std::string missing_calibration(const Plan& plan) {
   }
   const SidePlan& side = plan.heads.front().k;
   return fmt::format(
-      "in the place of {}, every layer, head and side has {:.2f} bits per element; `kvant calibrate --kv {}` "
+      "in the place of {}, every layer, head and side has {:.2f} bits per value; `kvant calibrate --kv {}` "
       "with "
       "this model finds out where up to {} bits on average do the most good",
       asked, side.sealed->bits(side.context.head_dim), asked, plan.asked.budget);

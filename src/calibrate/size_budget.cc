@@ -135,8 +135,7 @@ Result<SizeBudget> parse_size_budget(const std::string& text) {
   }
   const auto bytes = parse_bytes(amount);
   if (!bytes.ok())
-    return error("'{}' is no budget: write bits of an element (2.5bit) or bytes at a context (64MiB@16k)",
-                 text);
+    return error("'{}' is no budget: write bits per value (2.5bit) or bytes at a context (64MiB@16k)", text);
   if (budget.context == 0) return error("'{}': say at which context, {}@16k for example", text, amount);
   budget.bytes = *bytes;
   return budget;

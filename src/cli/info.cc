@@ -74,12 +74,12 @@ void print(const Session& session, const CacheInfo& info) {
   fmt::print("recipe: {}\n{}", info.preview.plan->name, plan_table(info.report));
   fmt::print("KV cache at {} tokens: {} for a sequence (bf16: {})\n", info.context,
              readable_bytes(static_cast<double>(info.cache)), readable_bytes(static_cast<double>(info.bf16)));
-  fmt::print("  bits per element, on average over the positions of a page: {:.2f}; of sealed pages: {}\n",
+  fmt::print("  bits per value, on average over the positions of a page: {:.2f}; of sealed pages: {}\n",
              info.bits.all, std::isfinite(info.bits.sealed) ? fmt::format("{:.2f}", info.bits.sealed) : "-");
   fmt::print(
       "  model constants, for all sequences: {}{}\n",
       readable_bytes(static_cast<double>(info.constants.bytes)),
-      info.constants.bytes == 0 ? "" : fmt::format(" ({:.2f} bits per element of one)", info.constants.bits));
+      info.constants.bytes == 0 ? "" : fmt::format(" ({:.2f} bits per value of one)", info.constants.bits));
   print_layers(info.layers);
   fmt::print("  each further token: {:.0f} bytes once sealed\n", info.token);
   if (info.batch > 1) {

@@ -370,7 +370,7 @@ Status Run::finish() {
   }
   fmt::print(
       stderr,
-      "KV cache ({}): {} for {} tokens, {:.2f} bits per element on average over the positions of a page; "
+      "KV cache ({}): {} for {} tokens, {:.2f} bits per value on average over the positions of a page; "
       "bf16 would take {} ({:.2f}x)\n",
       plan_->name, readable_bytes(kv), length, bits.all, readable_bytes(bf16), kv > 0 ? bf16 / kv : 1.0);
   if (bytes.recurrent > 0) {
@@ -380,10 +380,9 @@ Status Run::finish() {
   const double sealed = bytes.elements > 0
                             ? static_cast<double>(bytes.sealed_elements) / static_cast<double>(bytes.elements)
                             : 0.0;
-  fmt::print(
-      stderr,
-      "  {:.0f} % of it is sealed, at {:.2f} bits per element; the newest tokens wait for a full page\n",
-      100.0 * sealed, nominal_bits(*plan_));
+  fmt::print(stderr,
+             "  {:.0f} % of it is sealed, at {:.2f} bits per value; the newest tokens wait for a full page\n",
+             100.0 * sealed, nominal_bits(*plan_));
   if (constants.bytes > 0)
     fmt::print(stderr, "  model constants: {}\n", readable_bytes(static_cast<double>(constants.bytes)));
   if (guard_) fmt::print(stderr, "{}", guard_summary(guard_->report()));

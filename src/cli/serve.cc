@@ -200,7 +200,7 @@ void announce(const ServerInfo& info, const ServeOptions& options, int port) {
 
 void announce_recipe(const ServerInfo& info, const SchedulerOptions& scheduler) {
   fmt::print(stderr,
-             "kvant: {}, {:.2f} bits an element: {} of KV cache{} hold {} conversations of {} tokens at {} "
+             "kvant: {}, {:.2f} bits per value: {} of KV cache{} hold {} conversations of {} tokens at {} "
              "each; {} are "
              "answered at a time\n",
              info.recipe, info.bits, readable_bytes(static_cast<double>(scheduler.memory)),

@@ -133,7 +133,7 @@ Json to_json(const TuneResult& result, const TuneOptions& options, const TuneReq
 
 void print_summary(const TuneResult& result, const TuneOptions& options, const TuneRequest& request,
                    double seconds) {
-  fmt::print("{:.3f} bits per element, {} at {} tokens; {} allocations tried\n", result.bits_all,
+  fmt::print("{:.3f} bits per value, {} at {} tokens; {} allocations tried\n", result.bits_all,
              readable_bytes(static_cast<double>(result.bytes)), request.context, result.trials.size());
   fmt::print("KL divergence predicted from single heads: {:.3g}; tuning text: {:.3g}, {:.3g} as calibrated\n",
              result.predicted, best_trial(result.trials).divergence, result.trials.front().divergence);
@@ -211,10 +211,9 @@ Command add_tune_command(CLI::App& program) {
     command->remove_option(command->get_option(of_plans));
   add_weights_option(*command, options->weights);
   command
-      ->add_option(
-          "--budget", options->budget,
-          "2.5bit of an element (at the trained context, 8192 tokens at most), 2.5bit@2k, or bytes of a "
-          "sequence: 64MiB@16k")
+      ->add_option("--budget", options->budget,
+                   "2.5bit per value (at the trained context, 8192 tokens at most), 2.5bit@2k, or bytes of a "
+                   "sequence: 64MiB@16k")
       ->required();
   command->add_option("-o,--output", options->output, "recipe file to write, for --kv")->required();
   command->add_option("-f,--file,--text", options->text_file,

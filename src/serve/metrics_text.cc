@@ -178,7 +178,7 @@ std::string metrics_text(std::span<const RecipeMetrics> recipes) {
     text.add("kvant_info{{{},{},{}}} 1\n", label("model", r.info.model), label("recipe", r.info.recipe),
              label("kernels", fmt::format("{}", fmt::join(r.info.kernels, " "))));
   }
-  text.gauge("cache_bits", "Bits of an element of the KV cache at the full context",
+  text.gauge("cache_bits", "Bits per value of the KV cache at the full context",
              [](const RecipeMetrics& r) { return r.info.bits; });
   text.gauge("weight_bytes", "Bytes of the weights",
              [](const RecipeMetrics& r) { return r.info.weight_bytes; });

@@ -107,12 +107,12 @@ export class CachePane {
     this.headline.replaceChildren();
     if (bytes === 0) {
       make("strong", this.headline, "", `${plan.bits.toFixed(2)} bits`);
-      this.headline.append(` an element at the full context, by ${name}. Nothing is cached now.`);
+      this.headline.append(` per value at the full context, by ${name}. Nothing is cached now.`);
       return;
     }
     make("strong", this.headline, "", `${(bf16 / bytes).toFixed(2)}×`);
     this.headline.append(` ${bf16 >= bytes ? "smaller" : "the size"} than BF16 for ${this.chosen === null ? `${count(shown.length, "sequence")} of ` : ""}` +
-      `${count(shown.reduce((n, s) => n + s.tokens, 0), "token")}: ${((16 * bytes) / bf16).toFixed(2)} bits an element.`);
+      `${count(shown.reduce((n, s) => n + s.tokens, 0), "token")}: ${((16 * bytes) / bf16).toFixed(2)} bits per value.`);
   }
 
   #bars(shown) {
