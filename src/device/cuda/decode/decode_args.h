@@ -1,6 +1,6 @@
-// Defines the arguments of the decode attention kernels, and the limits on which kernels and launching host
-// code must agree. The host fills in a DecodeArgs for each launch, or a SeveralArgs if sequences have several
-// queries. Shapes in brackets name the slowest dimension first.
+// Defines the arguments of the decode attention kernels, and the limits on which kernels and the launching
+// host code must agree. The host fills in a DecodeArgs for each launch, or a SeveralArgs if sequences have
+// several queries. Shapes in brackets name the slowest dimension first.
 #pragma once
 
 #include <vector_types.h>
@@ -59,8 +59,8 @@ KVANT_HOST_DEVICE constexpr int queries_of_launch(int queries, int group) {
 inline constexpr int kMaxLaunches =
     kMaxHeadGroups * query_passes(kMaxGroup) * (kMaxQueries / queries_of_launch(kMaxQueries, kMaxGroup));
 
-// Says whether a kernel computes exponentials by SAS (sas.cuh). With on_request all lanes take the same
-// branch, which also makes the code larger: kernels for `prog2` took 2 to 4 % longer.
+// Says whether a kernel computes exponentials by SAS (sas.cuh). With on_request, all lanes take the same
+// branch. The branch also makes the code larger, and kernels for `prog2` took 2 to 4 % longer.
 enum class SasUse : std::uint8_t { never, on_request, always };
 
 // Describes one CTA's share of a launch's work, and the sequence and KV head in which the share begins
@@ -78,13 +78,13 @@ struct alignas(16) WorkStart {
 };
 
 // Divides a step's work among CTAs. The units of a sequence are its sealed, protected and tail pages, in this
-// order. A launch numbers the units of all its KV heads head by head, and gives each CTA a contiguous range
-// of the numbers (schedule.cuh).
+// order. A launch numbers the units of all its KV heads, in the order of heads, and gives each CTA a
+// contiguous range of the numbers (schedule.cuh).
 struct Schedule {
-  // Gives the first unit of each sequence, counted from the first unit of the sequence's head, [n_seqs + 1].
+  // Holds the first unit of each sequence, counted from the first unit of the sequence's head, [n_seqs + 1].
   std::int32_t* first_unit;
   std::int32_t* protected_pages;  // [n_seqs]: pages, the maximum over heads
-  // Gives each CTA's share for every kind of launch, [n_kv_heads][2][n_ctas]. The first index is the number
+  // Holds each CTA's share for every kind of launch, [n_kv_heads][2][n_ctas]. The first index is the number
   // of heads that a launch serves, less one. The second index is 0 for equal ranges and 1 for graded ranges.
   // A decode kernel's pointer leads to the n_ctas shares of its launch.
   WorkStart* starts;
@@ -102,7 +102,8 @@ struct Schedule {
 
 struct DecodeArgs {
   int n_seqs, n_kv_heads, group;
-  // The launch serves this many query heads of each KV head. q, out and lse point to the first one.
+  // The launch serves this many query heads of each KV head. q, out and lse point to the first of these
+  // heads.
   int n_queries;
   // The launch serves the KV heads in this list.
   HeadList heads;
@@ -114,7 +115,7 @@ struct DecodeArgs {
   float softcap_log2;
   const std::int32_t *sealed_pages, *tail_tokens, *protected_tokens;
   std::int64_t protected_seq_stride, protected_head_stride;
-  // Counts the hidden tokens of each sequence's first page, [n_seqs]. Null hides no tokens.
+  // Holds the number of hidden tokens of each sequence's first page, [n_seqs]. Null hides no tokens.
   const std::int32_t* first_tokens;
   PageSource tail, protected_pages;
   int sink;
@@ -161,12 +162,12 @@ struct DecodeArgs {
   int key_bytes, value_bytes;  // bytes of a sealed page
   // Only the generic kernel reads these two descriptions of pages.
   AnyPage key_page, value_page;
-  SealedSource sealed;  // This long member comes last, because kernels read only the entries of their heads.
+  SealedSource sealed;  // this long member comes last, because kernels read only the entries of their heads
 };
 
 // Says which queries a launch serves if sequences have several.
 struct QueryArgs {
-  // Gives the first row of each sequence in q and out, [n_seqs + 1]. Null means that every sequence has
+  // Holds the first row of each sequence in q and out, [n_seqs + 1]. Null means that every sequence has
   // `of_sequence` queries.
   const std::int32_t* begins;
   int of_sequence;  // largest number of queries of a sequence
@@ -174,7 +175,7 @@ struct QueryArgs {
   int n_columns;    // columns for which partial results have space
   // Each of 2^sharers_log2 warps that share a ring has 8 columns.
   int sharers_log2;
-  // The value is 2^16 / DecodeArgs::n_queries, rounded up. A product with this number and a shift replace a
+  // The value is 2^16 / DecodeArgs::n_queries, rounded up. Multiplying by the value and shifting replaces a
   // division by n_queries.
   int per_head;
 };

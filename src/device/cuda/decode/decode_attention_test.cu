@@ -62,8 +62,8 @@ TEST_P(DecodeAttention, AgreesWhereHeadsShareTheirTables) {
   expect_exact({{plain ? 0 : 11, 130, 9}, {plain ? 0 : 3, 2, 0}}, 0, false, 2, KVANT_F32, Tables::shared);
 }
 
-// Some sequences lie within one CTA's range and some across several. Windows begin in sealed pages and in the
-// tail.
+// Some sequences lie within one CTA's range, and some lie across several ranges. Windows begin in sealed
+// pages and in the tail.
 TEST_P(DecodeAttention, AgreesWithWindowsCapsAndSinkLogits) {
   const auto& [pair, d] = GetParam();
   const bool plain = is_unquantized(pair);
@@ -87,7 +87,7 @@ TEST_P(DecodeAttention, AgreesWithWindowsCapsAndSinkLogits) {
   }
 }
 
-// Some sequences lie within one CTA's range and some across several.
+// Some sequences lie within one CTA's range, and some lie across several ranges.
 TEST_P(DecodeAttention, RotatesOutputsBackAndReadsF32Queries) {
   const auto& [pair, d] = GetParam();
   const bool plain = is_unquantized(pair);
@@ -231,7 +231,7 @@ TEST(LongSequences, AgreeWhereManyCtasShareOne) {
   }
 }
 
-// Ranges have equal costs (unit_cuts.h): the CTAs at the protected pages have fewer units than the others.
+// Ranges have equal costs (unit_cuts.h), so CTAs with protected pages have fewer units than other CTAs.
 TEST(LongSequences, AgreeWhereManyPagesAreProtected) {
   if (!have_gpu()) GTEST_SKIP() << "no GPU";
   TestCache cache({{"ch4g128", "tok2g128"}}, 128, {{600, 140, 2500}, {40, 0, 300}}, 4, true, Tables::own,
@@ -241,7 +241,7 @@ TEST(LongSequences, AgreeWhereManyPagesAreProtected) {
   EXPECT_LE(cache.worst_error(4, KVANT_F32), kTolerance) << "several queries";
 }
 
-// BF16 numbers may exceed half precision by far, in sealed pages too.
+// BF16 numbers may exceed half precision by far, also in sealed pages.
 TEST(SealedBf16, AgreesBeyondHalfPrecision) {
   if (!have_gpu()) GTEST_SKIP() << "no GPU";
   for (const int d : kHeadDimsUpTo256) {
@@ -328,7 +328,7 @@ class SasAttention : public ::testing::TestWithParam<std::tuple<Mix, int>> {
 };
 
 // The kernel knows the largest score of a sealed page, or of 16 unquantized tokens, before it computes
-// weights. With one page the result of SAS therefore depends on the scores alone.
+// weights. With one page, the result of SAS therefore depends on the scores alone.
 TEST_P(SasAttention, AgreesOnOnePageOfSharpScores) {
   const auto& [mix, d] = GetParam();
   for (const SequenceLengths& lengths : {SequenceLengths{1, 0, 0}, {0, 100, 0}}) {
@@ -343,7 +343,7 @@ TEST_P(SasAttention, AgreesOnOnePageOfSharpScores) {
   }
 }
 
-// Scores are flat: none is 6 below the largest. With sharper scores, the result would depend on how many
+// Scores are flat, and none is 6 below the largest. With sharper scores, the result would depend on how many
 // pages a warp has already handled.
 TEST_P(SasAttention, AgreesOnManyPages) {
   const auto& [mix, d] = GetParam();
@@ -367,8 +367,8 @@ INSTANTIATE_TEST_SUITE_P(
       return std::string(std::get<0>(info.param).name) + "_d" + std::to_string(std::get<1>(info.param));
     });
 
-// Skipping pages whose largest weight is at most 10^-4 of the overall largest may change results only as much
-// as rounding does.
+// The kernel skips pages whose largest weight is at most 10^-4 of the overall largest. Skipping may change
+// results only as much as rounding does.
 TEST(SkippingAttention, AgreesWithReadingAllValues) {
   if (!have_gpu()) GTEST_SKIP() << "no GPU";
   constexpr double kInherent = 0.01;  // relative RMS error of the formats with scores this sharp

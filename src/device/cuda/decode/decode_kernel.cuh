@@ -1,9 +1,9 @@
 // Defines the decode attention kernel, which attends to the pages of all sequences and KV heads of a launch.
-// CTAs are persistent, and each consumer warp of a CTA attends to pages of the CTA's range on its own. The
-// copying warp keeps a ring of pages in shared memory filled for each consumer warp (page_copier.cuh). Where
-// a range leaves a sequence, the warps merge their results. If no other CTA holds parts of the sequence, the
-// warps write the output, and otherwise a partial result (leave_segment.cuh). A pair (pairs/*.cuh) supplies
-// the code for its formats.
+// CTAs are persistent, and each consumer warp of a CTA attends independently to pages of the CTA's range. The
+// copying warp keeps a ring of pages in shared memory filled for each consumer warp (page_copier.cuh). At the
+// end of each sequence in the range, the warps merge their results. If no other CTA holds parts of the
+// sequence, the warps write the output. Otherwise, they write a partial result (leave_segment.cuh). A pair
+// (pairs/*.cuh) supplies the code for its formats.
 #pragma once
 
 #include <type_traits>
@@ -84,8 +84,9 @@ struct RingReader {
 // from the sums. Each warp accumulates its own channels.
 //
 // If a sequence has several queries (SeveralArgs), up to four warps share a ring by columns. Each warp
-// attends to every page with eight columns of its own (query_columns.cuh). If a pair defines Pair::Strips,
-// the warps also share the decoding of pages (shared_decoding.cuh, or warpgroup_decoding.cuh on Hopper).
+// attends to every page with a separate set of eight columns (query_columns.cuh). If a pair defines
+// Pair::Strips, the warps also share the decoding of pages (shared_decoding.cuh, or warpgroup_decoding.cuh on
+// Hopper).
 //
 // kPageWarps is the number of warps that share a ring by tokens.
 template <class Pair>
@@ -147,16 +148,16 @@ __device__ __forceinline__ int part_of_page() {
 template <int PageWarps>
 inline constexpr int kTilesOfWarp = kTokenTiles / PageWarps;
 
-// Says whether columns may not see some tokens of a sealed page.
+// Says whether some tokens of a sealed page may be hidden from columns.
 __device__ __forceinline__ bool may_be_masked(const DecodeArgs& args, const Segment&, int page) {
   return args.masks != nullptr || (page == 0 && (args.sink > 0 || args.first_tokens != nullptr));
 }
-// Windows of consecutive queries may begin in two different pages, so the second page needs a mask too.
+// Windows of consecutive queries may begin in two different pages, so the second page also needs a mask.
 __device__ __forceinline__ bool may_be_masked(const DecodeArgs& args, const QuerySegment&, int page) {
   return args.masks != nullptr || (page == 0 && args.sink > 0) || (page <= 1 && args.first_tokens != nullptr);
 }
 
-// Returns how many of a page's first tokens a warp's column does not see.
+// Returns how many of a page's first tokens are hidden from a warp's column.
 __device__ __forceinline__ int hidden_of_page(const DecodeArgs& args, const Segment& segment, int page, int) {
   if (page != 0) return 0;
   return args.first_tokens == nullptr ? args.sink : max(args.sink, args.first_tokens[segment.seq]);
@@ -180,7 +181,7 @@ __device__ __forceinline__ std::uint32_t first_bits(int n) {
 }
 
 // Returns a mask of the 32 tokens in tiles 2 * group and 2 * group + 1 of a sealed page. A bit is set if the
-// warp's column does not see the token.
+// token is hidden from the warp's column.
 template <class Part>
 __device__ __forceinline__ std::uint32_t mask_word(const DecodeArgs& args, const Part& segment, int page,
                                                    int group, int column) {
@@ -189,9 +190,9 @@ __device__ __forceinline__ std::uint32_t mask_word(const DecodeArgs& args, const
          first_bits(hidden_of_page(args, segment, page, column) - 32 * group);
 }
 
-// Sets scores to -infinity where a column does not see the token. `s` holds the tiles from 2 * first_group
-// on, for eight columns from the warp's column `first_column` on. The code is kept small because it stands in
-// a loop that rarely needs it.
+// Sets the scores of tokens that are hidden from a column to -infinity. `s` holds the tiles from 2 *
+// first_group on, for eight columns from the warp's column `first_column` on. The code is small, because it
+// is part of a loop that rarely needs the code.
 template <int Tiles, class Part>
 __device__ __forceinline__ void mask_columns(const DecodeArgs& args, const Part& segment, int page,
                                              int first_group, int first_column, int lane,
@@ -221,9 +222,9 @@ __device__ __forceinline__ void mask_scores(const DecodeArgs& args, const Part& 
   mask_columns(args, segment, page, first_group, 0, lane, s);
 }
 
-// Attends to the warp's part of a sealed page: scores, softmax weights and sums of values. The pair supplies
-// Key::score and Value::mix. A pair that keeps sums of its own supplies State, attend and finish instead.
-// Every pair also builds its tables in shared memory.
+// Attends to the warp's part of a sealed page by computing scores, softmax weights and sums of values. The
+// pair supplies Key::score and Value::mix. A pair with separate sums supplies State, attend and finish
+// instead. Every pair also builds its tables in shared memory.
 template <class Pair, int D, class Part>
 __device__ __forceinline__ void attend_sealed(const DecodeArgs& args, const unsigned char* tables,
                                               const Part& segment, int page, const Query<D>& query, int lane,
@@ -247,7 +248,7 @@ __device__ __forceinline__ int hidden_tokens(const DecodeArgs& args, const Segme
   return args.first_tokens == nullptr || !is_first ? 0 : args.first_tokens[segment.seq];
 }
 
-// Returns which tokens of an unquantized unit each column sees.
+// Returns which tokens of an unquantized unit are visible to each column.
 __device__ __forceinline__ SeenTokens seen_tokens(const DecodeArgs& args, const Segment& segment, int unit,
                                                   int) {
   const int hidden = hidden_tokens(args, segment, unit);
@@ -259,7 +260,7 @@ __device__ __forceinline__ SeenTokensOfTwo seen_tokens(const DecodeArgs& args, c
   // The unit begins this many tokens after the start of the tail.
   const int first = (unit - segment.n_sealed - segment.n_protected) * kPageTokens;
   SeenTokensOfTwo seen{{{0, n}, {0, n}}, n};
-  // Protected pages lie before the tail, and every column sees all their tokens.
+  // Protected pages lie before the tail, and all their tokens are visible to every column.
   if (first < 0) return seen;
   const int tail = args.tail_tokens[segment.seq];
 #pragma unroll
@@ -271,9 +272,9 @@ __device__ __forceinline__ SeenTokensOfTwo seen_tokens(const DecodeArgs& args, c
   return seen;
 }
 
-// Attends to an unquantized page of which columns see at least one token. D is the head size. The loop over
-// tiles of 16 tokens is not unrolled, because small code matters here. In a model, other kernels evict the
-// code between two layers. Warps that share pages by tokens take tiles in turn.
+// Attends to an unquantized page of which at least one token is visible to the columns. D is the head size.
+// The loop over tiles of 16 tokens is not unrolled, because small code matters here. In a model, other
+// kernels evict the code between two layers. Warps that share pages by tokens take tiles in turn.
 template <class Pair, int D, class Seen>
 __device__ __forceinline__ void attend_plain(const DecodeArgs& args, unsigned char* shared, const Seen& seen,
                                              const Query<block_dim(D)>& query, int lane, RingReader& ring,
@@ -334,8 +335,8 @@ __device__ __forceinline__ constexpr bool hastens_queries(const SeveralArgs&) {
 }
 
 // Waits for predecessors and then admits successors. Every read of data that predecessors may have written
-// must come after this call. The order guarantees that a predecessor's predecessors have finished before a
-// kernel begins. A launch that follows another launch of its call waits only before its own end.
+// must come after this call. The order guarantees that, when a kernel begins, its predecessor's predecessors
+// have finished. A launch that follows another launch of its call waits only before its own end.
 __device__ __forceinline__ void take_turn(const DecodeArgs& args) {
   if (args.follows == 0) wait_for_predecessors();
   admit_successors();
@@ -357,12 +358,12 @@ __device__ __forceinline__ void consume(const Args& args, unsigned char* shared,
   RingReader ring{rings, shared + args.ring_at + of_ring * rings.stages * rings.slot_bytes, of_ring};
   const int n_threads = (rings.n << sharers_log2(args)) * kRingWarps<Pair, D> * kLanes;
   Part segment;
-  int last = kNoUnit;  // number of the previous unit
+  int last = kNoUnit;  // the number of the previous unit
   [[maybe_unused]] int tables_of = -1;
   // The vote tells the compiler that all lanes branch alike, so the loop may use uniform registers. Without
   // the vote, each table look-up took one more addition.
   while (__any_sync(~0U, range.next(segment))) {
-    // The warp waits only after it has loaded where its queries are.
+    // The warp waits only after it has loaded the position of its queries.
     const bool waits = hastens_queries<Pair>(args) && segment.before == 0;
     if (waits) take_turn(args);
     if constexpr (Pair::kTablesPerHead) {

@@ -1,6 +1,6 @@
-// This file declares the lists of decode kernels, which the files of kernels/ define. The host looks in these
-// lists for the kernel of a pair of formats. An entry says which shapes the kernels of a pair serve and how
-// much shared memory they need.
+// Declares the lists of decode kernels, which the files of kernels/ define. The host looks in these lists for
+// the kernel of a pair of formats. An entry states which shapes the kernels of a pair serve and how much
+// shared memory they need.
 #pragma once
 
 #include <span>
@@ -13,18 +13,18 @@ namespace kvant::cuda {
 // Describes a kernel for short sequences with sealed pages (short_sealed_kernel.cuh).
 struct ShortSealedKernel {
   const void* function = nullptr;  // Null means that the pair has no such kernel.
-  // page_warps and table_bytes are as in DecodeKernel.
+  // DecodeKernel explains page_warps and table_bytes.
   int page_warps, table_bytes;
   int static_bytes;  // bytes of static shared memory, in addition to tables and rings
 };
 
-// Describes a kernel for launches with few pages per CTA, with members as in DecodeKernel.
+// Describes a kernel for launches with few pages per CTA. DecodeKernel explains the members.
 struct FewPagesKernel {
   const void* function = nullptr;  // Null means that the pair has no such kernel.
   int page_warps, table_bytes, warp_bytes;
 };
 
-// Describes a kernel for launches with more than 8 columns, with members as in DecodeKernel.
+// Describes a kernel for launches with more than 8 columns. DecodeKernel explains the members.
 struct ManyColumnsKernel {
   const void* function = nullptr;  // Null means that the pair has no such kernel.
   int max_warps, table_bytes, warp_bytes;

@@ -1,6 +1,6 @@
 // Lays out a decode kernel's shared memory: tables, merge buffer, barriers, and rings of pages. The host
 // calls these functions before a launch. More rings are preferred to longer rings, because each ring feeds a
-// warp of its own.
+// separate warp.
 #pragma once
 
 #include <algorithm>
@@ -30,7 +30,8 @@ inline int place_codebooks(const DecodeKernel& kernel, const Gpu& gpu, AnyPage* 
 }
 
 // Sets the offsets of the merge buffer, barriers and rings for `warps` consumer warps. If `for_all_warps`,
-// buffers keep the size that the most warps need. Otherwise the buffers shrink to what `warps` warps need.
+// buffers keep the size that the most warps need. Otherwise, the buffers have the size that `warps` warps
+// need.
 inline void place_parts(const DecodeKernel& kernel, bool for_all_warps, int table_bytes, int warps,
                         DecodeArgs* args) {
   const int all_warps = max_consumer_warps(kernel.head_dim);
@@ -42,9 +43,9 @@ inline void place_parts(const DecodeKernel& kernel, bool for_all_warps, int tabl
   args->ring_at = (args->barriers_at + Rings::bytes(kMaxConsumerWarps, kMaxStages) + 127) / 128 * 128;
 }
 
-// Chooses as many rings as can have kLeastStages slots each, then as many slots as fit. Each ring belongs to
-// one consumer warp or to several warps that share pages. `column_warps` warps share pages by columns.
-// Returns the bytes of shared memory, or 0 if no ring fits.
+// Chooses the largest number of rings with kLeastStages slots each, and then the largest number of slots.
+// Each ring belongs to one consumer warp or to several warps that share pages. `column_warps` warps share
+// pages by columns. Returns the bytes of shared memory, or 0 if no ring fits.
 inline int lay_out_shared(const DecodeKernel& kernel, const Gpu& gpu, int column_warps, DecodeArgs* args) {
   const int tile_bytes = 16 * kernel.head_dim * 2;
   const int table_bytes = place_codebooks(kernel, gpu, &args->key_page, &args->value_page);

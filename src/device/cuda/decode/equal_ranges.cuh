@@ -8,15 +8,16 @@
 
 namespace kvant::cuda {
 
-// Returns the cost of leaving a sequence and head, in units: the CTA's warps wait for the slowest warp and
-// merge. A launch on all heads needs one value for all formats. With a cost of 16, formats bound by memory
-// bandwidth are up to 1 % faster. Trellis codes, which are bound by the SMs, are 2 % slower.
+// Returns the cost of leaving a sequence and head, in units. The cost arises because the CTA's warps wait for
+// the slowest warp and merge. A launch on all heads needs one value for all formats. With a cost of 16,
+// formats bound by memory bandwidth are up to 1 % faster. Trellis codes, which are bound by the SMs, are 2 %
+// slower.
 __device__ constexpr int segment_cost(bool on_all_heads) {
   return on_all_heads ? 6 : 16;
 }
 
-// A call's last launch on a group of heads begins on SMs as the SMs finish the previous launch, with its
-// first CTAs first. The first CTAs get up to this share of units more.
+// A call's last launch on a group of heads begins on SMs as the SMs finish the previous launch. The launch's
+// first CTAs begin first. The first CTAs get up to this share of units more.
 inline constexpr int kGradePercent = 7;
 
 // Says where ranges may begin: anywhere, or only at the start of a sequence. With between_sequences each
@@ -43,7 +44,8 @@ class EqualRanges {
   // This many CTAs have work.
   int n_busy;
 
-  // Return the size of one CTA's range and the mean size of all ranges, in positions.
+  // positions() returns the size of one CTA's range, and mean_positions() returns the mean size of all
+  // ranges, in positions.
   __device__ long long positions(int cta) const { return begin(cta + 1) - begin(cta); }
   __device__ long long mean_positions() const { return size_ / n_busy; }
 

@@ -1,6 +1,6 @@
 // Ends a CTA's work on a sequence and KV head. The CTA's warps merge their accumulators through shared
-// memory. If the CTA holds the whole sequence, the warps normalize and store the output. Otherwise the warps
-// leave a partial result, and the last CTA to leave one combines all partial results.
+// memory. If the CTA holds the whole sequence, the warps normalize and store the output. Otherwise, the warps
+// leave a partial result, and the last CTA to leave a partial result combines all of them.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -22,8 +22,8 @@ namespace kvant::cuda {
 inline constexpr float kWeightBits = 4;
 
 // Holds a lane's sums of weights times values. For lane 4g + t, out[m] holds channel g * D/8 + 2 * m and then
-// the next channel, each with heads 2t and 2t + 1. D is the number of a warp's channels: a block if warps
-// share pages by channels.
+// the next channel, each with heads 2t and 2t + 1. D is the number of a warp's channels, which is a block if
+// warps share pages by channels.
 template <int D>
 struct Accumulator {
   float out[D / 16][4];
@@ -158,7 +158,7 @@ __device__ __forceinline__ PartialResult merge_warps(const MergeBuffer<D>& buffe
 #pragma unroll
   for (int i = 0; i < kWarps; ++i) {
     const int w = Several ? first_warp + (i << step_log2) : i;
-    // Large shared memory has space for absent warps too. Addresses are then one address plus constants.
+    // Large shared memory also has space for absent warps. Addresses are then one address plus constants.
     const int there = !Several && Architecture::kLargeSharedMemory ? i : min(w, n_warps - 1);
     of[i] = {buffer.at(there, column, channel), buffer.max[there][first + column],
              buffer.sum[there][first + column]};
@@ -177,7 +177,8 @@ __device__ __forceinline__ PartialResult merge_warps(const MergeBuffer<D>& buffe
   return result;
 }
 
-// Computes the same result as merge_warps(), with fewer registers but loads that wait for each other.
+// Computes the same result as merge_warps(). This function takes fewer registers, but its loads wait for each
+// other.
 template <int D>
 __device__ __forceinline__ PartialResult merge_warps_in_turn(const MergeBuffer<D>& buffer, int n_warps,
                                                              int first, int column, int channel,
@@ -251,8 +252,8 @@ __device__ __forceinline__ void leave_segment(const Args& args, int sharers_log2
   const int n_columns = segment.n_columns(args);
   for (int first = 0; first < n_columns; first += kMergedHeads) {
     if (first > 0) named_barrier(1, n_threads);
-    // of_warp is the column's index within a warp. sharer is the index of the warp that has the column among
-    // the warps that share pages.
+    // of_warp is the column's index within a warp. `sharer` is the index of the column's warp among the warps
+    // that share pages.
     const int of_warp = Part::kSeveralQueries ? first % kPaddedGroup : first;
     const int sharer = Part::kSeveralQueries ? first / kPaddedGroup : 0;
     const bool is_ours = !Part::kSeveralQueries || (warp & ((1 << sharers_log2) - 1)) == sharer;
@@ -260,7 +261,7 @@ __device__ __forceinline__ void leave_segment(const Args& args, int sharers_log2
     named_barrier(1, n_threads);
     const int n_heads = min(n_columns - first, kMergedHeads);
     // A warp handles one slice at a time, or all slices of a query head if outputs are rotated. One loop
-    // serves both cases because small code matters: the loop runs once a segment, and its code usually comes
+    // serves both cases, because small code matters. The loop runs once a segment, and its code usually comes
     // from memory.
     const int together_log2 = args.out_hadamard != 0 ? log2_of(kSlices) : 0;
     const int together = 1 << together_log2;

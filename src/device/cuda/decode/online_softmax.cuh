@@ -1,6 +1,6 @@
 // Turns a warp's scores into weights relative to the largest score so far, tile by tile. When the running
-// maximum rises, the accumulator is rescaled. Args is the kernel's argument type, of which `sas` and
-// `softcap_log2` are used (DecodeArgs, ShortArgs).
+// maximum rises, the accumulator is rescaled. Args is the kernel's argument type (DecodeArgs, ShortArgs), and
+// the code uses its members `sas` and `softcap_log2`.
 #pragma once
 
 #include "device/cuda/common/ptx.cuh"
@@ -98,7 +98,7 @@ __device__ __forceinline__ float2 online_softmax(const Args& args, float (&s)[Ti
   return {sum[0], sum[1]};
 }
 
-// Serves pairs in which only the accumulator depends on the maximum.
+// NoState serves pairs in which only the accumulator depends on the maximum.
 struct NoState {
   __device__ void scale(int, float) {}
 };

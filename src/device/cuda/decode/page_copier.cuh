@@ -1,8 +1,8 @@
 // Defines the work of a CTA's copying warp. Lane w fills ring w with the pages of its units, in the order in
-// which the consumers read them. Units are dealt out as rings have space, so faster warps get more units, for
-// example warps that share a scheduler with the copying warp. A sealed unit fills two slots, one with its key
-// page and one with its value page. An unquantized unit fills two slots for each tile of 16 tokens, keys
-// first.
+// which the consumers read them. Units are dealt out as rings have space, so faster warps get more units. For
+// example, the warps that share a scheduler with the copying warp are slower than others. A sealed unit fills
+// two slots, one with its key page and one with its value page. An unquantized unit fills two slots for each
+// tile of 16 tokens, keys first.
 #pragma once
 
 #include "device/cuda/decode/work_range.cuh"
@@ -62,14 +62,14 @@ struct Rings {
   }
 };
 
-// Copies the units of one ring. With KeysOnly only the keys of a sealed unit are copied, and the consumer
+// Copies the units of one ring. With KeysOnly, only the keys of a sealed unit are copied, and the consumer
 // gets the id of the value page.
 template <int D, bool KeysOnly>
 class PageCopier {
  public:
   static constexpr int kTileBytes = 16 * D * 2;
 
-  // Reads the schedule and the lengths, but no page table. A lane whose warp does not exist stays idle.
+  // Reads the schedule and the lengths, but no page table. A lane without a ring stays idle.
   __device__ PageCopier(const DecodeArgs& args, const Rings& rings, int warp, std::uint32_t value_ids)
       : args_(args),
         rings_(rings),
@@ -111,8 +111,8 @@ class PageCopier {
     advance();
   }
 
-  // Says whether the first copies should go through may_poll(). Otherwise queries and the requests of
-  // predecessors would wait behind all pages that the SM has requested to fill its rings.
+  // Says whether the first copies should go through may_poll(). Otherwise, queries and the requests of
+  // predecessors would wait until the SM has all pages that it requested to fill its rings.
   __device__ bool begins_slowly() const { return range_.n_units() <= kFewUnits; }
   // Says whether the lane may start its next copy while only few copies may be in flight. Sets `slowly` to
   // false when queries have arrived or all rings are full. All lanes must call this function.
@@ -127,8 +127,8 @@ class PageCopier {
     return may;
   }
 
-  // Starts the next copy of every ring that has a free slot, one ring after another. All lanes take part in
-  // each copy.
+  // Starts the next copy of every ring that has a free slot, in the order of the rings. All lanes take part
+  // in each copy.
   __device__ void poll_together() {
     const bool has_copy = live_ && has_room();
     PageCopy own{};
@@ -146,7 +146,7 @@ class PageCopier {
  private:
   __device__ bool has_room() const { return barrier_test(rings_.empty(warp_, stage_), parity_ ^ 1); }
 
-  // Tells the consumer which unit begins in the slot.
+  // Stores the number of the unit that begins in the slot, for the consumer.
   __device__ void note_unit() const {
     if constexpr (KeysOnly)
       store_shared(value_ids_ + (warp_ * rings_.stages + stage_) * 4, static_cast<int>(value_id_));
@@ -221,7 +221,7 @@ class PageCopier {
   Rings rings_;
   WorkRange<ThreadPlace> range_;
   int warp_;
-  std::uint32_t value_ids_;  // address in shared memory
+  std::uint32_t value_ids_;  // an address in shared memory
   int first_copies_;         // copies that may be in flight
   Segment segment_;
   const PageSource* source_;

@@ -1,6 +1,6 @@
 // Exchanges results between CTAs that share a sequence and KV head, one slice at a time. The warp that is the
 // last to leave its part of a slice combines all parts. So no warp waits for a warp that has not yet left its
-// part. FencedResults takes fewer registers, and MarkedResults less time.
+// part. FencedResults takes fewer registers, and MarkedResults takes less time.
 #pragma once
 
 #include "device/cuda/common/ptx.cuh"
@@ -8,7 +8,7 @@
 
 namespace kvant::cuda {
 
-// The maximum of no scores is finite, so differences of maxima are finite too.
+// The maximum of no scores is finite, so differences of maxima are also finite.
 inline constexpr float kNoScore = -1e30F;
 
 // Holds two neighbouring channels of a query head's result over some of the tokens. `out` and `sum` belong to
@@ -32,9 +32,9 @@ struct SharedSlice {
   __device__ int n_slices() const {
     return n_columns * slices_of_column(D);
   }
-  // Returns the CTA's place for partial results. A CTA has two places, first one for the sequence in which
-  // its range begins, then one for the sequence in which its range ends. For first_cta, the shared sequence
-  // is the sequence in which the range ends.
+  // Returns the CTA's place for partial results. A CTA has two places. The first place is for the sequence in
+  // which its range begins, and the second place is for the sequence in which its range ends. For first_cta,
+  // the shared sequence is the sequence in which the range ends.
   __device__ int slot(int cta) const { return 2 * cta + (cta == first_cta ? 1 : 0); }
   template <int D>
   __device__ std::int32_t* counter(const Schedule& schedule) const {
@@ -71,7 +71,8 @@ __device__ __forceinline__ void take_in(PartialResult& result, float2 sum, const
 // limit.
 inline constexpr int kPartsTogether = 17;
 
-// Detects parts by a counter. A CTA increases the counter only after its earlier writes are visible to all.
+// Detects parts by a counter. A CTA increases the counter only after its earlier writes are visible to all
+// CTAs.
 template <int D>
 class FencedResults {
  public:
@@ -122,8 +123,8 @@ class FencedResults {
   bool is_last_;
 };
 
-// Marks places whose partial result has not arrived, by a NaN that no arithmetic produces. So a result shows
-// by itself that it has arrived, and no CTA waits until its writes are visible. The call that makes the
+// This NaN, which no arithmetic produces, marks places whose partial result has not arrived. A place without
+// the mark therefore holds a result, and no CTA waits until its writes are visible. The call that makes the
 // schedule writes the marks first. The CTA that combines results restores the marks (MarkedParts::take).
 inline constexpr int kUnwrittenByte = 0xff;
 inline constexpr std::uint32_t kUnwrittenBits = 0xffffffffU;  // The word is four times kUnwrittenByte.
@@ -193,8 +194,8 @@ struct MarkedParts {
 };
 
 // Detects parts by their contents. A CTA writes its part before it counts. When the last CTA counts, all
-// other parts are therefore there or on their way, whatever else the GPU runs. The loads of parts overlap the
-// counting.
+// other parts have therefore arrived or will arrive soon, whatever else the GPU runs. The loads of parts
+// overlap the counting.
 template <int D>
 class MarkedResults {
  public:
@@ -210,8 +211,8 @@ class MarkedResults {
     }
   }
 
-  // Counts this CTA's part and begins to load the others. All lanes must have called leave() for every slice
-  // that shares the counter.
+  // Counts this CTA's part and begins to load the other parts. All lanes must have called leave() for every
+  // slice that shares the counter.
   __device__ __forceinline__ MarkedResults(const Schedule& schedule, const SharedSlice& slice)
       : counter_(slice.counter<D>(schedule)),
         before_(slice.lane == 0 ? add_relaxed(counter_, 1) : -1),

@@ -30,7 +30,8 @@ __device__ __forceinline__ void score_tile(const Query<D>& query, const Fragment
     s[0][i] = (high[0][i] + high[1][i] + (low[0][i] + low[1][i])) * query.factor[i & 1];
 }
 
-// Says which tokens of a tile, page or sequence all columns see: [hidden, n), counted from the first token.
+// Describes which tokens of a tile, page or sequence are visible to all columns: [hidden, n), counted from
+// the first token.
 struct SeenTokens {
   int hidden, n;
 
@@ -39,7 +40,7 @@ struct SeenTokens {
   // Returns the range counted from token `first` on.
   __device__ SeenTokens from(int first) const { return {hidden - first, n - first}; }
 };
-// Says which of n tokens each of this lane's two columns sees.
+// Describes which of n tokens are visible to each of this lane's two columns.
 struct SeenTokensOfTwo {
   SeenTokens columns[2];
   int n;
@@ -50,7 +51,7 @@ struct SeenTokensOfTwo {
   }
 };
 
-// Turns scores of the tile's tokens into weights. A token that a column does not see gets weight 0.
+// Turns scores of the tile's tokens into weights. A token that is hidden from a column gets weight 0.
 template <class Pair, class Args, class Seen, int D>
 __device__ __forceinline__ void weigh_tile(const Args& args, const Seen& seen, int lane, float (&s)[1][4],
                                            Accumulator<D>& acc) {

@@ -1,6 +1,6 @@
 // Loads the queries of a KV head's group and turns them into B operands of the score products. In the
-// operands, queries are half precision, and a factor per query head restores their magnitude. Unquantized
-// tiles split each number into two BF16 numbers, which lose nothing.
+// operands, queries are half precision, and a factor per query head restores their magnitude. For unquantized
+// tiles, each number is split into two BF16 numbers, which lose nothing.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -12,7 +12,7 @@
 namespace kvant::cuda {
 
 // own_block() returns the warp's block of channels (page_layout.h). first_channel() returns the first channel
-// of lane share `t` of a row in that block. A key has 4 shares, a value has 8.
+// of lane share `t` of a row in that block. A key has 4 shares, and a value has 8 shares.
 template <int D>
 __device__ __forceinline__ int own_block() {
   return code_blocks(D) == 1 ? 0 : static_cast<int>(threadIdx.x) / kLanes % code_blocks(D);
@@ -78,9 +78,9 @@ __device__ __forceinline__ void load_query_channels(const DecodeArgs& args, cons
 }
 
 // Holds a warp's query columns as half-precision B operands. Lane 4g + t has channels [t * D/4, (t + 1) *
-// D/4) of column g, and columns that do not exist are zeros. Each head is divided by a power of two that
-// brings its largest magnitude into [1/2, 1). Products with a page's half-precision scales then neither
-// overflow nor lose significant bits.
+// D/4) of column g, and absent columns are zeros. Each head is divided by a power of two that brings its
+// largest magnitude into [1/2, 1). Products with a page's half-precision scales then neither overflow nor
+// lose significant bits.
 template <int D>
 struct Query {
   std::uint32_t b[D / 16][2];

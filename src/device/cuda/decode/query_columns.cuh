@@ -1,8 +1,8 @@
 // Assigns queries and query heads to the columns of products if a sequence has several queries. Column i is
 // query head i % n_queries of query i / n_queries. Of the warps that share pages, the first warp has the
-// first eight columns, the second warp the next eight, and so on. A sequence's last query sees all tokens.
-// Each earlier query sees one token less at the end of the tail, and `first_tokens` hides one token less from
-// that query.
+// first eight columns, the second warp the next eight, and so on. A sequence's last query attends to all
+// tokens. Each earlier query attends to one token less at the end of the tail, and `first_tokens` hides one
+// token less from that query.
 #pragma once
 
 #include "device/cuda/decode/decode_args.h"
@@ -43,13 +43,14 @@ struct QuerySegment : Segment {
     return {queries_of(queries, seq).first_row + queries.first + query,
             max(column, 0) - query * args.n_queries};
   }
-  // Returns how many more tokens the sequence's last query sees than a column of this warp.
+  // Returns how many tokens at the end of the tail are visible to the sequence's last query but hidden from a
+  // column of this warp.
   __device__ int behind(const DecodeArgs& args, int column_of_warp) const {
     const QueryArgs& queries = of(args);
     const int query = queries.first + query_of_column(queries, first_column(args) + column_of_warp);
     return max(queries_of(queries, seq).n - 1 - query, 0);
   }
-  // Returns how many tokens a column of this warp does not see, counted from the start of the sequence's
+  // Returns how many tokens are hidden from a column of this warp, counted from the start of the sequence's
   // first page.
   __device__ int hidden(const DecodeArgs& args, int column_of_warp) const {
     return args.first_tokens == nullptr ? 0 : args.first_tokens[seq] - behind(args, column_of_warp);

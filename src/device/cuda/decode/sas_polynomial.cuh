@@ -6,7 +6,7 @@
 
 namespace kvant::cuda {
 
-// Computes e^-(1/2 + g) for g in [-1/2, 1/2], as kSasPolynomial does for the fraction f = g + 1/2.
+// Computes e^-(1/2 + g) for g in [-1/2, 1/2]. The polynomial is kSasPolynomial for the fraction f = g + 1/2.
 __device__ __forceinline__ float centred_sas_polynomial(float g) {
   constexpr float kCubic = kSasPolynomial[3];
   constexpr float kSquare = kSasPolynomial[2] + 1.5F * kCubic;

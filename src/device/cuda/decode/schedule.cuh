@@ -1,6 +1,6 @@
-// Divides a step's work among CTAs, once a step for all layers. The kernel's grid has a CTA for each number
-// of KV heads that a launch may serve. Each CTA finds the units of all sequences by itself, so no CTA waits
-// for another.
+// Divides a step's work among CTAs. The kernel runs once a step, for all layers. Its grid has a CTA for each
+// number of KV heads that a launch may serve. Each CTA finds the units of all sequences independently, so no
+// CTA waits for another.
 #pragma once
 
 #include "cache/page_counts.h"
@@ -40,8 +40,9 @@ __device__ inline int inclusive_sum(int x) {
   return x;
 }
 
-// Ranges are equal (EqualRanges) unless ranges within one sequence and head need at most kSegmentUnits more
-// units per CTA. With ranges within one sequence and head, no CTA merges its warps' results twice.
+// The code from kSegmentUnits to deal_undivided() keeps ranges within one sequence and head if that needs at
+// most kSegmentUnits more units per CTA. No CTA then merges its warps' results twice. Otherwise, ranges are
+// equal (EqualRanges).
 
 // A CTA may get this many more units than an equal share to keep ranges within one sequence and head.
 inline constexpr int kSegmentUnits = 8;
@@ -74,8 +75,8 @@ __device__ inline int undivided_share(const DecodeArgs& args, int n_ctas, int eq
   return best > maximum ? 0 : best;
 }
 
-// Returns a CTA's share of the work if each CTA works for one sequence and head. `share` sets how many CTAs a
-// sequence and head get: one for each `share` units.
+// Returns a CTA's share of the work if each CTA works for one sequence and head. A sequence and head get one
+// CTA for each `share` units.
 __device__ inline WorkStart deal_undivided(const DecodeArgs& args, int cta, int share) {
   WorkStart start{};
   const std::int32_t* first_unit = args.schedule.first_unit;
@@ -103,7 +104,7 @@ __device__ inline WorkStart deal_undivided(const DecodeArgs& args, int cta, int 
 }
 
 // A launch on all heads is cut between sequences if no CTA then gets more than this many units above the
-// mean. Cutting a sequence in two makes one more CTA leave the sequence, and the two parts must be combined.
+// mean. If a sequence is cut in two, one more CTA leaves the sequence, and the two parts must be combined.
 // For CTAs that are not bound by memory, leaving and combining take as long as 10 to 20 units. With a
 // kCutUnits of 12, memory-bound formats took up to 3 % longer. All formats took longer with sequences of two
 // pages, of which CTAs have many.

@@ -13,7 +13,7 @@ namespace {
 
 constexpr double kTolerance = 0.005;  // relative RMS error
 
-// Says how many query heads a KV head has and how many queries a sequence has.
+// Describes the number of query heads per KV head and the number of queries per sequence.
 struct Asked {
   int group, queries;
 };
@@ -47,8 +47,8 @@ class SeveralQueries : public ::testing::TestWithParam<std::tuple<FormatPair, in
   bool plain_ = false;
 };
 
-// Tails end within a page, at its end and after it. A page's end lies within the queries' own tokens or
-// before them. One sequence has fewer tokens than there are queries.
+// Tails end within a page, at the end of a page and after it. A page's end lies within the queries' own
+// tokens or before them. One sequence has fewer tokens than there are queries.
 TEST_P(SeveralQueries, AgreeOnRaggedSequencesWithSinkAndTail) {
   for (const Asked& asked : kAsked) {
     TestCache cache({pair_}, d_,
@@ -112,8 +112,8 @@ TEST_P(SeveralQueries, AgreeWhereScoresAreSharp) {
   }
 }
 
-// Windows begin in sealed pages and in the tail. In some sequences a window begins in one page for the first
-// queries and in the next page for the others.
+// Windows begin in sealed pages and in the tail. In some sequences, a window begins in one page for the first
+// queries and in the next page for the last queries.
 TEST_P(SeveralQueries, AgreeWithWindowsCapsAndSinkLogits) {
   for (const bool capped : {false, true}) {
     for (const Asked& asked : {Asked{4, 2}, Asked{3, 4}, Asked{4, 8}}) {

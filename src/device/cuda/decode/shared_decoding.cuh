@@ -1,4 +1,4 @@
-// Decodes pages for many columns: `Sets` warps that share a page also share its decoding. Each warp decodes
+// Decodes pages for many columns. `Sets` warps that share a page also share its decoding. Each warp decodes
 // its part of the page's codes once and multiplies the decoded part with the columns of all warps. A warp's
 // part is some of the tokens for keys, and some of the channels for values. The values' products need the
 // weights of all tokens. So between the two products, warps write the weights of their tokens to shared
@@ -12,14 +12,14 @@ namespace kvant::cuda {
 // All warps scale a column's weights by one reference, which does not follow every larger score. Otherwise
 // warps would have to synchronize before they compute weights. The reference stays while no weight exceeds
 // 2^(kWeightBits + kSlack). At the barrier the warps tell each other whether a weight exceeds this limit. If
-// a weight does, the warps raise the reference and compute the weights again. The limit holds before the
-// factor of a token multiplies the token's weight.
+// so, the warps raise the reference and compute the weights again. The limit holds before the factor of a
+// token multiplies the token's weight.
 inline constexpr float kSlack = 4;
 inline constexpr float kLargestSharedWeight = 256;
 static_assert(kWeightBits + kSlack == 8);
 
-// Orders the registers of two sets of columns. `columns` makes B operands of products with either set. `rows`
-// makes the A operand of a product whose rows are the 16 columns.
+// QueryOrder is the order of the registers of two sets of columns. `columns` suits the B operands of products
+// with either set. `rows` suits the A operand of a product whose rows are the 16 columns.
 enum class QueryOrder : std::uint8_t { columns, rows };
 
 // Holds the queries of all columns in shared memory, as MMA operands.
@@ -31,8 +31,8 @@ struct SharedQueries {
   static constexpr int kBytes = kSumsAt + Sets * kPaddedGroup * 4;
   unsigned char* at;
 
-  // Return sets 2 * pair and 2 * pair + 1. columns() returns b[k][0] and b[k][1] of one set and then of the
-  // other. rows() returns b[k][0] of both sets and then b[k][1] of both.
+  // Both functions return sets 2 * pair and 2 * pair + 1. columns() returns b[k][0] and b[k][1] of the first
+  // set and then of the second set. rows() returns b[k][0] of both sets and then b[k][1] of both sets.
   __device__ __forceinline__ uint4 columns(int k, int pair, int lane) const {
     const uint4 x = fragments(k, pair, lane);
     return Order == QueryOrder::columns ? x : make_uint4(x.x, x.z, x.y, x.w);
@@ -109,14 +109,14 @@ struct SharedWeights {
                                         std::uint32_t x) const {
     reinterpret_cast<std::uint32_t*>(at)[((tile * Sets + set) * 2 + half) * kLanes + row * 4 + lane % 4] = x;
   }
-  // Loads the B operand of contraction tile `tile`: set 2 * pair into b[0] and b[1], and the next set into
-  // b[2] and b[3].
+  // Loads the B operand of contraction tile `tile`. Set 2 * pair goes into b[0] and b[1], and the next set
+  // goes into b[2] and b[3].
   __device__ __forceinline__ void load(int tile, int pair, int lane, std::uint32_t (&b)[4]) const {
     load_transposed_matrices(b, shared_address(at) + (tile * Sets + 2 * pair) * 256 + lane * 16);
   }
 };
 
-// Names a token's row in the products with values: row + 8 * half of a tile.
+// Names a token's row in the products with values, which is row + 8 * half of a tile.
 struct TokenRow {
   int tile, half, row;
 };
@@ -183,13 +183,13 @@ __device__ __forceinline__ void take_own_columns(const State& state, const float
   }
 }
 
-// Turns a pair's Strips into a pair as decode_kernel.cuh expects. Sets is the number of warps that share a
-// page.
+// Turns a pair's Strips into the form of a pair that decode_kernel.cuh expects. Sets is the number of warps
+// that share a page.
 //
 // Strips supplies tables as a pair does, and Key::score. Strips::Value supplies Tokens (the factors of a
 // warp's tokens, which multiply the tokens' weights), mix and finish. After the last sealed page each warp
-// has the sums of its channels for all columns. Warps exchange sums until each warp has all channels of its
-// own columns, and continue as in decode_kernel.cuh.
+// has the sums of its channels for all columns. The warps exchange sums, after which each warp has all
+// channels of its own columns. The warps then continue as in decode_kernel.cuh.
 template <class Strips, int D, int Sets>
 struct SharedDecoding : Strips {
   using Key = typename Strips::Key;
@@ -201,9 +201,9 @@ struct SharedDecoding : Strips {
   using Tokens = typename Value::template Tokens<kTiles>;
 
   static constexpr int kMaxWarps = max_consumer_warps(D) / Sets * Sets;
-  // The queries of all columns follow the tables. Then each group of sharing warps has three parts: the
-  // weights of two pages, the numbers that warps publish about columns, and the lanes' sums. Published
-  // numbers have the shape [2][warp][column], and sums [warp][set][lane].
+  // The queries of all columns follow the tables. The memory of each group of sharing warps comes next and
+  // has three parts: the weights of two pages, the numbers that warps publish about columns, and the lanes'
+  // sums. Published numbers have the shape [2][warp][column], and sums [warp][set][lane].
   static constexpr int kQueriesAt = (Strips::kTableBytes + 127) / 128 * 128;
   static constexpr int kGroupsAt = kQueriesAt + (Queries::kBytes + 127) / 128 * 128;
   static constexpr int kTold = Sets * Sets * kPaddedGroup;  // published numbers
@@ -220,7 +220,7 @@ struct SharedDecoding : Strips {
     float max[Sets][2];
     const DecodeArgs& args;
     unsigned char* shared = nullptr;
-    // Two buffers of weights take turns, and this is the index of the current one.
+    // The two buffers of weights alternate, and this is the index of the current buffer.
     int buffer = 0;
 
     template <class Part>
@@ -228,8 +228,8 @@ struct SharedDecoding : Strips {
 #pragma unroll
       for (auto& of_set : max) of_set[0] = of_set[1] = kNoScore;
     }
-    // Stores the queries for all warps. Only the warps that share the first ring do so, because all warps of
-    // the CTA have the same queries.
+    // Stores the queries for all warps. Only the warps that share the first ring store queries, because all
+    // warps of the CTA have the same queries.
     __device__ __forceinline__ void begin(unsigned char* of_cta, const Query<D>& query, int lane) {
       shared = of_cta;
       if (threadIdx.x < Sets * kLanes) {
@@ -264,8 +264,8 @@ struct SharedDecoding : Strips {
     __device__ __forceinline__ Weights weights() const {
       return {of_group() + buffer * Weights::kBytes};
     }
-    // Returns sums over this lane's tokens for columns 2t and 2t + 1 of a set. x and y are sums of weights,
-    // and z and w sums of weights times the tokens' addends. Shared memory holds the sums because registers
+    // Returns sums over this lane's tokens for columns 2t and 2t + 1 of a set. x and y are sums of weights. z
+    // and w are sums of weights times the tokens' addends. The sums lie in shared memory, because registers
     // are scarce.
     __device__ __forceinline__ float4& sums(int set, int lane) const {
       return reinterpret_cast<float4*>(of_group() + kSumsAt)[(sharer() * Sets + set) * kLanes + lane];
@@ -345,8 +345,8 @@ struct SharedDecoding : Strips {
   // Returns the part of a page's tiles that a lane handles. Each of four warps reads one or two words of
   // every 16-byte piece, which hold lanes' streams of codes. If all lanes of a warp had one part, the words
   // that the warp reads would fill only a quarter or half of the banks. So lanes that are eight apart have
-  // different parts, by the bits of Strips::kMixedParts. Rows of an MMA operand then belong to different
-  // tiles, which does not affect the products.
+  // different parts, which the bits of Strips::kMixedParts select. Rows of an MMA operand then belong to
+  // different tiles, which does not affect the products.
   static __device__ __forceinline__ int part_of_lane(int lane) {
     return State::sharer() ^ (lane / 8 & (Sets == 4 ? Strips::kMixedParts : 0));
   }

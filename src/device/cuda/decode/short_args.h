@@ -1,5 +1,5 @@
 // Defines the arguments and limits of the kernels for short sequences, for kernels and the launching host
-// code. The limits say which steps are short enough.
+// code. The limits determine which steps are short enough.
 #pragma once
 
 #include "device/cuda/common/arguments.h"
@@ -11,8 +11,8 @@ inline constexpr int kShortWarps = 8;
 // A cluster of at most this many CTAs shares a sequence and KV head.
 inline constexpr int kMaxShortCtas = 8;
 // A sequence has at most kMaxShortTokens tail tokens if one CTA serves each KV head, and kMaxSharedTokens per
-// CTA if several CTAs serve it. With more tokens the general kernel is faster (on an H100, with 8 heads of
-// 128 channels, by decode_bench).
+// CTA if several CTAs serve each KV head. With more tokens the general kernel is faster (on an H100, with 8
+// heads of 128 channels, by decode_bench).
 inline constexpr int kMaxShortTokens = 512;
 inline constexpr int kMaxSharedTokens = 256;
 // A CTA has at most this many sealed pages.
@@ -20,18 +20,18 @@ inline constexpr int kMaxShortPages = 4;
 // A ring of sealed pages has this many slots. Two or four slots are possible.
 inline constexpr int kShortStages = 4;
 
-// Members stand in the order in which the kernel needs them, because a kernel's arguments come from memory a
-// few at a time.
+// The members have the order in which the kernel needs them, because the kernel loads few arguments from
+// memory at a time.
 struct ShortArgs {
   const std::int32_t* tail_tokens;
   PageSource tail;
   int table_pages;  // least number of pages in a sequence's tables
-  // Counts the hidden tokens of each sequence's first page, [n_seqs]. Null hides no tokens.
+  // Holds the number of hidden tokens of each sequence's first page, [n_seqs]. Null hides no tokens.
   const std::int32_t* first_tokens;
   int group, n_kv_heads;
   NumberType q_type, rows_type;
   AppendedRows queries;
-  // A new token of each sequence is the last one of its tail. Null rows mean that there is none.
+  // A new token of each sequence is the last token of its tail. Null rows mean that there are no new tokens.
   AppendedRows sides[2];
   float softmax_scale_log2;
   // A positive value caps scores. The value is in units of log 2.

@@ -1,5 +1,5 @@
 // Launches the decode kernels for short sequences, which need no schedule and start faster than the general
-// kernel. Callers first ask takes_short_kernel(), whose answer does not depend on formats.
+// kernel. Callers first call takes_short_kernel(), whose result does not depend on formats.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -10,21 +10,21 @@
 
 namespace kvant::cuda {
 
-struct AppendArgs;       // seal/encode_args.h
-struct ShortSealedArgs;  // short_args.h
+struct AppendArgs;       // defined in seal/encode_args.h
+struct ShortSealedArgs;  // defined in short_args.h
 
 // Says whether a kernel for short sequences serves a step, which then needs no schedule. The result does not
 // depend on formats, so all layers of a step agree.
 bool takes_short_kernel(const kvant_decode_shape& shape, const kvant_decode_lengths& lengths, const Gpu& gpu);
 
-// Attends in one layer of a short step without sealed pages. `new_rows` has the last token of each sequence,
-// or is null if the tail holds all tokens already.
+// Attends in one layer of a short step without sealed pages. `new_rows` has the last token of each sequence.
+// `new_rows` is null if the tail already holds all tokens.
 kvant_status attend_short(const kvant_decode_shape& shape, const kvant_decode_lengths& lengths,
                           const kvant_decode_layer& layer, const AppendArgs* new_rows, const Gpu& gpu,
                           cudaStream_t stream);
 
-// Attends in one launch of a short step with sealed pages, for the heads and queries in `args`. Fills in the
-// other arguments.
+// Attends in one launch of a short step with sealed pages, for the heads and queries in `args`. Fills in all
+// other members of `args`.
 cudaError_t attend_short_sealed(const kvant_decode_shape& shape, const kvant_decode_lengths& lengths,
                                 const kvant_decode_layer& layer, const AppendArgs* new_rows,
                                 const DecodeKernel& kernel, const Gpu& gpu, ShortSealedArgs& args,

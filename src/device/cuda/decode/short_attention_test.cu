@@ -15,7 +15,7 @@ constexpr double kPlainTolerance = 0.0005;  // relative RMS error with F32 queri
 
 constexpr FormatPair kPairs[] = {{"bf16", "bf16"}, {"ch4g128", "tok4g128"}, {"tcq4", "tcq4"}};
 
-// Lengths lie around the ends of tiles, of pages, and of the tokens that a CTA's warps handle at a time.
+// The lengths are near the ends of tiles, of pages, and of the tokens that a CTA's warps handle at a time.
 const std::vector<SequenceLengths> kShort[] = {
     {{0, 23, 0}},
     {{0, 1, 0}, {0, 0, 0}, {0, 2, 0}, {0, 16, 0}, {0, 17, 0}},
@@ -29,7 +29,8 @@ class ShortAttention : public ::testing::TestWithParam<int> {
   void SetUp() override {
     if (!have_gpu()) GTEST_SKIP() << "no GPU";
   }
-  // Runs both kernels. A call that says the sequences' lengths runs the kernel for short sequences.
+  // Runs both kernels. If the call gives limits of the sequences' lengths, the kernel for short sequences
+  // runs.
   template <class Prepare>
   void expect_exact(const FormatPair& pair, const std::vector<SequenceLengths>& lengths, int group,
                     double tolerance, const Prepare& prepare, kvant_type out_type = KVANT_F32,
@@ -174,7 +175,7 @@ TEST(TakesShortKernel, WhereNothingElseIsThere) {
     return takes_short_kernel(changed_shape, changed, kH100);
   };
   EXPECT_FALSE(with([](auto& s, auto&) { s.head_dim = 512; }));
-  // The number of sealed pages is unknown.
+  // The kernel for short sequences must not run, because the limit of sealed pages is missing.
   EXPECT_FALSE(with([&](auto&, auto& l) { l.sealed_pages = some; }));
   EXPECT_FALSE(with([&](auto&, auto& l) { l.protected_tokens = some; }));
   const auto with_tokens = [&](int n_seqs, int max_tail_tokens) {

@@ -15,12 +15,12 @@
 
 namespace kvant::cuda {
 
-// Stands for a pair of formats where only unquantized tiles are read.
+// Takes the place of a pair of formats if only unquantized tiles are read.
 struct ShortPair {
   static constexpr bool kCaps = true;
 };
 
-// Says which work a warp has.
+// Describes the work of a warp.
 struct ShortPlace {
   // The cluster has n_ctas CTAs and serves one sequence and KV head.
   int cta, n_ctas;
@@ -127,8 +127,8 @@ __device__ __forceinline__ void take_rows(const Args& args, const ShortPlace& at
   }
 }
 
-// Holds a query head's output over some of the tokens. Of each slice, a lane has channels slice * kSlice + 2
-// * lane and slice * kSlice + 2 * lane + 1. The output is a sum of weights 2^(score - max + kWeightBits)
+// Holds a query head's output over some of the tokens. A lane has channels slice * kSlice + 2 * lane and
+// slice * kSlice + 2 * lane + 1 of each slice. The output is a sum of weights 2^(score - max + kWeightBits)
 // times values, and `sum` is the sum of the weights.
 template <int D>
 struct HeadPart {
@@ -210,7 +210,7 @@ __device__ __forceinline__ void store_head(const Args& args, const HeadPart<D>& 
 
 // Turns the accumulators of all warps into outputs, each of which one CTA of the cluster stores. All threads
 // of the cluster must call this function. `warps` has a bit for each warp with a part, and `acc` is this
-// warp's part. With IsOftenAlone, a cluster of one CTA has shorter code of its own.
+// warp's part. With IsOftenAlone, a cluster of one CTA has separate, shorter code.
 template <bool IsOftenAlone, int D, class Args>
 __device__ __forceinline__ void leave_outputs(const Args& args, const ShortPlace& at, std::uint32_t warps,
                                               Accumulator<D>& acc, ShortShared<D>& shared) {
@@ -250,7 +250,7 @@ __device__ __forceinline__ void leave_outputs(const Args& args, const ShortPlace
   if (IsOftenAlone && at.n_ctas == 1) return;
   cluster_sync();
   static_assert(kPaddedGroup <= kShortWarps);
-  // CTAs take query heads in turn, and each warp of a CTA stores at most one.
+  // CTAs take query heads in turn, and each warp of a CTA stores at most one query head.
   const int query = at.cta + at.n_ctas * at.warp;
   if (query < at.n_queries)
     store_head(args, merge_cluster(shared, at.n_ctas, query, at.lane), at.seq, at.head,

@@ -3,8 +3,8 @@
 // pages are read by the code of the general kernel's pairs (pairs/*.cuh). Each warp, or several warps that
 // share pages by tokens, has a ring of slots that one lane fills.
 //
-// There are more warps than pages, so the time of one page decides. If a pair supports sharing
-// (Pair::OfShort), four warps share each page.
+// There are more warps than pages, so the time of one page determines the kernel's time. If a pair supports
+// sharing (Pair::OfShort), four warps share each page.
 #pragma once
 
 #include <climits>
@@ -41,7 +41,7 @@ __device__ __forceinline__ void load_query_channels(const DecodeArgs& args, cons
   segment.shared->read_query(column_of_warp, args.n_queries, t, x);
 }
 
-// Says which sealed pages a ring gets: `first` and every `step`th page after it.
+// Describes which sealed pages a ring gets: `first` and every `step`th page after it.
 struct RingPages {
   int ring;  // index of the ring within the CTA
   int first, step;
@@ -73,7 +73,7 @@ __device__ __forceinline__ void copy_sealed(const DecodeArgs& args, const Rings&
 }
 
 // Fills the slots of a ring for the first time, with as many pages as fit. `ids` are the ids of the first
-// page if the tables are known to have an entry for it.
+// page if the tables are known to have an entry for that page.
 __device__ __forceinline__ void begin_ring(const ShortSealedArgs& args, const Rings& rings,
                                            const RingPages& pages, const ShortPlace& at, int n_sealed,
                                            int2 ids) {
@@ -130,7 +130,8 @@ __device__ __forceinline__ void attend_ring(const ShortSealedArgs& args, unsigne
   }
 }
 
-// Counts the tokens outside sealed pages: stored tokens of the tail, protected tokens, and the new token.
+// Holds the numbers of tokens outside sealed pages: stored tokens of the tail, protected tokens, and the new
+// token.
 struct PlainTiles {
   int n_stored, n_protected;  // tokens
   int n_new;
@@ -157,7 +158,7 @@ struct StoredTile {
   }
 };
 
-// Attends to unquantized tiles: `first` and every `step`th tile after it.
+// Attends to unquantized tiles: tile `first` and every `step`th tile after it.
 template <int D>
 __device__ __forceinline__ void attend_tiles(const ShortSealedArgs& args, const PlainTiles& tiles, int first,
                                              int step, const ShortPlace& at, const ShortShared<D>& shared,
@@ -220,8 +221,8 @@ __device__ void attend_short_sealed(const ShortSealedArgs& args, unsigned char* 
   at.lane = static_cast<int>(threadIdx.x) % kLanes;
   const Rings rings(args, memory, kSharersLog2);
   const RingPages pages = RingPages::of<kSharers>(rings, at);
-  // Pages are dealt out from the first warp on, and unquantized tiles from the last warp on, so that few
-  // warps have both.
+  // Pages are dealt out from the first warp on, and unquantized tiles from the last warp on. Few warps
+  // therefore have both.
   const int first_tile = (kShortWarps - 1 - at.warp) * at.n_ctas + at.cta;
   const int n_warps = kShortWarps * at.n_ctas;
 

@@ -164,7 +164,7 @@ TEST(ShortSealedFormats, MayDifferByHead) {
   }
 }
 
-// All layers share a step's schedule, so the choice of its kernel must not depend on formats.
+// All layers share a step's schedule, so the choice between the kernels must not depend on formats.
 TEST(ShortSealedFormats, AllFitIntoSharedMemory) {
   for (const int d : kHeadDimsUpTo256) {
     for (const std::string& key : sealed_formats(d)) {

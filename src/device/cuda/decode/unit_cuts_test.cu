@@ -32,7 +32,8 @@ TEST(UnitCuts, CoverEachUnitOnceWithoutEmptyRanges) {
   }
 }
 
-// 128k tokens of which 5 % are protected: with equal numbers of units, the last CTA had all protected pages.
+// The sequence has 128k tokens, and 5 % of them are protected. With equal numbers of units, the last CTA
+// would have all protected pages.
 TEST(UnitCuts, SpreadProtectedPagesByTheirCost) {
   const SequenceUnits units{1024 + 52 + 1, 1024, 52};
   constexpr int kCtas = 16;

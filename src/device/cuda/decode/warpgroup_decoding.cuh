@@ -1,8 +1,8 @@
 // Decodes pages for 17 to 32 columns on Hopper. The four warps that share a page's decoding
 // (shared_decoding.cuh) form a warpgroup. Products of a warpgroup read queries and weights from shared
 // memory, once for all four warps. Each warp decodes some tokens of the keys and some channels of the values,
-// as in shared_decoding.cuh. A warpgroup works a page ahead: while products of a page's values are under way,
-// the warps scale the queries for the next page.
+// as in shared_decoding.cuh. A warpgroup works a page ahead. While products of a page's values run, the warps
+// scale the queries for the next page.
 #pragma once
 
 #include "device/cuda/common/wgmma.cuh"
@@ -11,7 +11,7 @@
 
 namespace kvant::cuda {
 
-// There are this many sets of eight columns, and as many warps share a page.
+// Columns form this many sets of eight, and as many warps share a page.
 inline constexpr int kColumnSets = 4;
 
 // Holds a lane's sums of products of some tiles of rows with all columns.
@@ -26,7 +26,7 @@ struct ColumnOperand {
   static constexpr int kTileBytes = 2 * kHalfBytes;
   std::uint64_t first;
 
-  // All lanes must pass the same address, and the compiler must be able to prove that they do.
+  // The address must be the same in all lanes, and the compiler must be able to prove that.
   __device__ __forceinline__ explicit ColumnOperand(std::uint32_t address)
       : first(matrix_at(address, kHalfBytes)) {}
   __device__ __forceinline__ std::uint64_t operator[](int tile) const {
@@ -44,10 +44,10 @@ struct ColumnOperand {
   }
 };
 
-// Turns a pair's Groups into a pair as decode_kernel.cuh expects. Groups supplies tables as a pair does. The
-// pair's formats must have scales that multiply the queries of a page. Key::prepare makes each warp's part of
-// the scaled queries, which Key::load and Key::multiply use. Value supplies Tokens and finish, as
-// Strips::Value does (shared_decoding.cuh), and load and add.
+// Turns a pair's Groups into the form of a pair that decode_kernel.cuh expects. Groups supplies tables as a
+// pair does. The pair's formats must have scales that multiply the queries of a page. Key::prepare makes each
+// warp's part of the scaled queries, which Key::load and Key::multiply use. Value supplies Tokens and finish
+// like Strips::Value (shared_decoding.cuh), and also load and add.
 template <class Groups, int D>
 struct WarpgroupDecoding : Groups {
   using Key = typename Groups::Key;
@@ -64,9 +64,9 @@ struct WarpgroupDecoding : Groups {
   using Tokens = typename Value::template Tokens<kTiles>;
 
   static constexpr int kMaxWarps = max_consumer_warps(D) / kColumnSets * kColumnSets;
-  // The queries of all columns follow the tables. Then each group of sharing warps has memory for two pages
-  // and the numbers that warps publish about columns, [2][warp][column]. A page's memory holds its scaled
-  // queries, eight rows of zeros' contributions to scores, and weights.
+  // The queries of all columns follow the tables. The memory of each group of sharing warps comes next. It
+  // has space for two pages and for the numbers that warps publish about columns, [2][warp][column]. A page's
+  // memory holds the page's scaled queries, eight rows of zeros' contributions to scores, and weights.
   static constexpr int kQueriesAt = (Groups::kTableBytes + 127) / 128 * 128;
   static constexpr int kGroupsAt = kQueriesAt + (Queries::kBytes + 127) / 128 * 128;
   static constexpr int kScaledAt = 0;
@@ -98,8 +98,8 @@ struct WarpgroupDecoding : Groups {
 #pragma unroll
       for (auto& of_set : max) of_set[0] = of_set[1] = kNoScore;
     }
-    // Stores the queries for all warps. Only the warps that share the first ring do so, because all warps of
-    // the CTA have the same queries.
+    // Stores the queries for all warps. Only the warps that share the first ring store queries, because all
+    // warps of the CTA have the same queries.
     __device__ __forceinline__ void begin(unsigned char* of_cta, const Query<D>& query, int lane) {
       shared = of_cta;
       if (threadIdx.x < kColumnSets * kLanes) queries().store(Key::arrange(query), sharer(), lane);
@@ -146,7 +146,7 @@ struct WarpgroupDecoding : Groups {
     }
   };
 
-  // Attends to the pages whose numbers within the CTA's range lie between `last` and `end`. Returns the
+  // Attends to the pages whose numbers within the CTA's range are above `last` and below `end`. Returns the
   // number of the last page.
   template <class Part>
   static __device__ __forceinline__ int attend_to_pages(const DecodeArgs& args, unsigned char* tables,
@@ -161,7 +161,7 @@ struct WarpgroupDecoding : Groups {
     const typename Key::Part own(state.queries(), State::sharer(), lane);
     const Factors factors(state, lane);
     prepare(keys, own, page_at, lane, state);
-    // No page comes before the first, so the first products of values are with zeros.
+    // No page comes before the first page, so the first products of values are with zeros.
     typename Value::Codes value_codes;
     value_codes.clear();
     clear_weights(page_at ^ kPageBytes, lane, state);
@@ -267,7 +267,7 @@ struct WarpgroupDecoding : Groups {
       weights[(State::sharer() * kPieces + i) * kLanes] = make_uint4(0, 0, 0, 0);
   }
   // Interleaves steps of two products: a page's values with weights, and the next page's keys with queries.
-  // So no step waits for the previous step.
+  // A step then need not wait for the previous step.
   template <int First, int Last>
   static __device__ __forceinline__ void multiply(const typename Value::Codes& values,
                                                   const ColumnOperand& weights, ColumnTiles<kMTiles>& out,

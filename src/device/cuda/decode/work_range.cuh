@@ -23,12 +23,13 @@ struct Segment {
   int n_sealed, n_protected;
   int before;  // units of the CTA before `first`
 
-  // Convert between a unit's index within the sequence and its number within the CTA's range.
+  // unit_of() and number_of() convert between a unit's index within the sequence and its number within the
+  // CTA's range.
   __device__ int unit_of(int number) const { return first + number - before; }
   __device__ int number_of(int unit) const { return before + unit - first; }
 
   // n_columns() returns the number of columns of all sharing warps. first_column() returns the first column
-  // of this warp. query_of() returns what a column stands for.
+  // of this warp. query_of() returns the row and the query head that a column stands for.
   __device__ int n_columns(const DecodeArgs& args) const { return args.n_queries; }
   __device__ static constexpr int first_column(const DecodeArgs&) { return 0; }
   __device__ ColumnQuery query_of(const DecodeArgs&, int column) const { return {seq, column}; }
@@ -58,8 +59,8 @@ class ThreadPlace {
 };
 
 // Holds the position of a warp that walks over a CTA's range. Lane i keeps number i of the WorkStart, so the
-// position takes one register in loops over pages, which have none to spare. With eleven registers, the
-// compiler spilled some of them right after their loads, so the warp waited for memory.
+// position takes only one register in loops over pages, in which registers are scarce. With eleven registers,
+// the compiler spilled some of them right after their loads, so the warp waited for memory.
 class WarpPlace {
  public:
   __device__ explicit WarpPlace(const WorkStart& start)
@@ -81,12 +82,13 @@ class WarpPlace {
     const std::int32_t* of_seqs = nullptr;
     if (has(offsetof(WorkStart, seq_begin))) of_seqs = args.schedule.first_unit;
     if (has(offsetof(WorkStart, seq_end))) of_seqs = args.schedule.first_unit + 1;
-    // If the pointer is null, n_sealed is 0 from the start and stays 0.
+    // If the pointer is null, n_sealed is 0 from the start and does not change.
     if (has(offsetof(WorkStart, n_sealed))) of_seqs = args.sealed_pages;
     if (has(offsetof(WorkStart, n_protected))) of_seqs = args.schedule.protected_pages;
     if (of_seqs != nullptr) number_ = of_seqs[seq];
   }
-  // Return the CTAs that share the sequence and head where the range begins, and where it ends.
+  // first_cta() and last_cta() return the CTAs that share the sequence and head in which the range begins and
+  // in which it ends.
   __device__ int first_cta() const {
     return get(offsetof(WorkStart, first_cta));
   }
@@ -109,7 +111,7 @@ class WarpPlace {
 };
 
 // Walks over the segments of a CTA's range. Place is ThreadPlace, or WarpPlace if all lanes of a warp walk
-// together. Each call of next() also loads what the call after it needs.
+// together. Each call of next() also loads the data for the next call.
 template <class Place>
 class WorkRange {
  public:
@@ -143,7 +145,7 @@ class WorkRange {
     }
   }
 
-  // Return the first and the last CTA that share the segment's sequence and head.
+  // first_cta() and last_cta() return the first and the last CTA that share the segment's sequence and head.
   __device__ int first_cta(const Segment& segment) const {
     return segment.first > 0 ? place_.first_cta() : static_cast<int>(blockIdx.x);
   }

@@ -1,6 +1,6 @@
-// Shares the work of prefill attention among CTAs, whatever the type of their products. A block is a number
-// of query rows with the tiles that the rows see. In each CTA the query warps prepare blocks, and other warps
-// attend to a block's tiles, which pass through a ring in shared memory.
+// Shares the work of prefill attention among CTAs, for all types of products. A block consists of query rows
+// and of the tiles that are visible to these rows. In each CTA the query warps prepare blocks, and other
+// warps attend to a block's tiles, which pass through a ring in shared memory.
 #pragma once
 
 #include "device/cuda/common/ptx.cuh"
@@ -12,10 +12,10 @@ namespace kvant::cuda {
 inline constexpr int kGroupRows = 64;
 inline constexpr int kGroupThreads = 128;
 inline constexpr int kQueryWarps = 3;
-// Each group of rows has a named barrier from this one on. Barrier 1 belongs to the query warps.
+// The named barriers from this one on belong to groups of rows. Barrier 1 belongs to the query warps.
 inline constexpr int kFirstGroupBarrier = 2;
 
-// Says which tokens, [first, end), all rows of a group see.
+// Describes the tokens, [first, end), that are visible to all rows of a group.
 struct SeenByAll {
   int first, end;
 };
@@ -25,16 +25,17 @@ struct TileRange {
   int first, end;
 };
 
-// Says which tokens and tiles the rows of a block see. Shape provides kRows and kGroups.
+// Describes which tokens and tiles are visible to the rows of a block. Shape provides kRows and kGroups.
 template <class Shape>
 struct BlockSight {
-  // A row sees tokens before sealed_end[row] in sealed pages, and later tokens as rows.
+  // A row reads tokens before sealed_end[row] in sealed pages, and later tokens as rows.
   int sealed_end[Shape::kRows];
-  SeenByAll all[Shape::kGroups][2];  // [group][2]: of sealed pages, then of rows
-  // No row of a group sees tiles from this number on.
+  SeenByAll all[Shape::kGroups][2];  // [group][2]: for sealed pages, then for rows
+  // Tiles from this number on are hidden from all rows of a group.
   int seen_tiles[Shape::kGroups];
-  // No row of a group sees tiles in this range, which lies before the tile seen_tiles. The hidden tiles are
-  // pages whose tokens the group sees as rows, or rows whose tokens the group sees in pages.
+  // Tiles in this range are hidden from all rows of a group. The range lies before the tile seen_tiles. The
+  // hidden tiles are pages whose tokens the group reads as rows, or rows whose tokens the group reads in
+  // pages.
   TileRange hidden_tiles[Shape::kGroups];
   // An item with 0 rows means that there is no more work.
   PromptItem item;
@@ -66,37 +67,38 @@ struct RingPlace {
 // A row's limit has this value if attention is not causal.
 inline constexpr int kUnbounded = 0x3fffffff;
 
-// Returns the first token that a row of a block does not see.
+// Returns the first token that is hidden from a row of a block because of causality.
 __device__ __forceinline__ int limit_of(const PromptArgs& args, const PromptItem& item, int row) {
   return args.causal != 0 ? item.limit + row : kUnbounded;
 }
 
-// Returns the token before which a row of a block sees sealed pages. The row sees later tokens as rows. Rows
-// after the block's last row are treated like the last row.
+// Returns the token before which a row of a block reads sealed pages. The row reads later tokens as rows.
+// Rows after the block's last row are treated like the last row.
 __device__ __forceinline__ int sealed_end_of(const PromptArgs& args, const PromptItem& item, int row) {
   return pages_seen(args, item.first_row + min(row, item.n_rows - 1), item.n_sealed) * kTileTokens;
 }
 
-// Finds which tokens all of the block's rows [row, last] see: in all[0] of sealed pages, in all[1] of rows.
+// Finds which tokens are visible to all of the block's rows [row, last]. all[0] describes sealed pages, and
+// all[1] describes rows.
 __device__ __forceinline__ void find_seen_by_all(const PromptArgs& args, const PromptItem& item, int row,
                                                  int last, SeenByAll (&all)[2]) {
   const int limit = limit_of(args, item, row);
-  // No row sees tokens from `end` on.
+  // Tokens from `end` on are hidden from all rows.
   const int end = limit_of(args, item, last);
   const int first = args.window > 0 ? end - args.window : -kUnbounded;
   all[0] = {first, min(limit, sealed_end_of(args, item, row))};
   all[1] = {max(first, sealed_end_of(args, item, last)), min(limit, item.tokens)};
 }
 
-// Finds the columns [low, high) that a row sees of a tile. The tile begins with token `first` and holds a
-// sealed page or rows.
+// Finds the columns [low, high) of a tile that are visible to a row. The tile begins with token `first` and
+// holds a sealed page or rows.
 __device__ __forceinline__ void find_columns(const PromptArgs& args, const PromptItem& item, int limit,
                                              int sealed_end, bool is_rows, int first, int& low, int& high) {
   low = max(args.window > 0 ? limit - args.window : 0, is_rows ? sealed_end : 0) - first;
   high = min(limit, is_rows ? item.tokens : sealed_end) - first;
 }
 
-// Finds which tokens and tiles a group's rows see. The group's first row is row `row` of the item.
+// Finds which tokens and tiles are visible to a group's rows. The group's first row is row `row` of the item.
 template <class Shape>
 __device__ __forceinline__ void find_seen_by_group(const PromptArgs& args, const PromptItem& item, int group,
                                                    int row, BlockSight<Shape>& block) {
@@ -114,7 +116,7 @@ __device__ __forceinline__ void find_seen_by_group(const PromptArgs& args, const
   block.hidden_tiles[group] = hidden.end < block.seen_tiles[group] ? hidden : TileRange{0, 0};
 }
 
-// Finds which tokens and tiles all rows and groups of a block see. One warp runs this function.
+// Finds which tokens and tiles are visible to all rows and groups of a block. One warp runs this function.
 template <class Shape>
 __device__ __forceinline__ void find_seen(const PromptArgs& args, const PromptItem& item, int lane,
                                           BlockSight<Shape>& block) {
@@ -122,9 +124,9 @@ __device__ __forceinline__ void find_seen(const PromptArgs& args, const PromptIt
   if (lane < Shape::kGroups) find_seen_by_group(args, item, lane, lane * kGroupRows, block);
 }
 
-// Prepares one block after another until there is no more work. The query warps run this function.
-// await_queries(item, head) may start to load rows of a warp's share before there is space for another block.
-// read_queries(item, head, slot) brings the rows into shared memory.
+// Prepares blocks until no work is left. The query warps run this function. await_queries(item, head) may
+// start to load rows of a warp's share before there is space for another block. read_queries(item, head,
+// slot) brings the rows into shared memory.
 template <class Shared, class Await, class Read>
 __device__ __forceinline__ void prepare_blocks(const PromptArgs& args, Shared& shared, int warp, int lane,
                                                const Await& await_queries, const Read& read_queries) {
@@ -161,7 +163,7 @@ __device__ __forceinline__ void prepare_blocks(const PromptArgs& args, Shared& s
   }
 }
 
-// Transposes four words of four lanes: lane i gets word i of lanes 0 to 3.
+// Transposes four words of four lanes. Lane i gets word i of lanes 0 to 3.
 __device__ __forceinline__ void transpose_quad(std::uint32_t (&x)[4], int pair) {
   const bool is_odd = (pair & 1) != 0;
   const bool is_high = (pair & 2) != 0;

@@ -1,21 +1,21 @@
 // Finds the centres and scales of channels, which all tiles of a sequence's KV head share. Each channel's
 // centre, a value near its mean, is subtracted from keys, which moves all scores of a row alike
-// (SageAttention, section 4). A centre is subtracted from values too, and added to the outputs, because
+// (SageAttention, section 4). A centre is also subtracted from values, and added to the outputs, because
 // weights add up to one.
 //
-// Values are also divided by a scale per channel and a scale per tile. Centres and channel scales need to fit
-// only roughly, so a sample of a long sequence's tiles suffices.
+// Values are also divided by a scale per channel and a scale per tile. Centres and channel scales need not be
+// exact, so a sample of a long sequence's tiles suffices.
 #pragma once
 
 #include "device/cuda/prompt/tile_rows.cuh"
 
 namespace kvant::cuda {
 
-// Sequences of up to this many tiles are read in full. In longer sequences, this many tiles are read, spread
-// evenly. One CTA reads one tile of a sequence, KV head and side.
+// Sequences of up to this many tiles are read in full. In longer sequences, only this many evenly spread
+// tiles are read. One CTA reads one tile of a sequence, KV head and side.
 inline constexpr int kSampledTiles = 8;
 
-// A channel scale is at least this large, also if all samples are alike. A tile's scale is relative to the
+// A channel scale is at least this large, even if all samples are equal. A tile's scale is relative to the
 // channel scales and is multiplied by up to 2^88 (weigh.cuh). The product stays finite for all half-precision
 // values.
 inline constexpr float kLeastChannel = 0x1p-28F;
@@ -29,7 +29,7 @@ struct ChannelSums {
   int n_tokens;
 };
 
-// Shares a tile among threads. Each thread has eight neighbouring channels of every kRowGroups-th token.
+// Divides a tile among threads. Each thread has eight neighbouring channels of every kRowGroups-th token.
 template <int D>
 struct SampledOctets {
   static constexpr int kOctets = D / 8;
@@ -40,7 +40,7 @@ struct SampledOctets {
 template <int D>
 using SampleScratch = float[3][SampledOctets<D>::kRowGroups][D + 1];
 
-// Says which sample a CTA reads.
+// Names the sample that a CTA reads.
 struct SampleAt {
   int sample, seq, head;
   bool is_value;
@@ -137,7 +137,7 @@ __device__ __forceinline__ void sample_tile(const PromptArgs& args, const Source
 }
 
 // Combines all samples and stores the ranges of channels. part_of(i) returns the sums of sample i. The order
-// of additions is fixed, so results are too. All threads of a CTA must call this function.
+// of additions is fixed, so the results are reproducible. All threads of a CTA must call this function.
 template <int D, class Part>
 __device__ __forceinline__ void store_ranges(const PromptArgs& args, int seq, int head, bool is_value,
                                              std::uint32_t (&maxima)[kQuantizeThreads / 32],

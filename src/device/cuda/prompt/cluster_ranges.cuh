@@ -1,5 +1,5 @@
 // Finds the ranges of channels (channel_ranges.cuh) on GPUs with clusters (sm_90). A cluster's CTAs sample
-// one tile each, and one CTA reads the sums of all from their shared memory.
+// one tile each, and one CTA reads the sums from the shared memory of all CTAs.
 #pragma once
 
 #include <cooperative_groups.h>

@@ -1,6 +1,6 @@
-// Makes INT8 tiles directly from the codes of sealed pages, without rows in between. Codes must have 4 bits
-// and grids by channel or, for values, by token. Pages with protected tokens go through rows instead
-// (page_rows.cuh).
+// Makes INT8 tiles directly from the codes of sealed pages, without intermediate rows. Codes must have 4
+// bits. Grids must be by channel or, for values, by token. Tiles of pages with protected tokens are made from
+// rows instead (page_rows.cuh).
 //
 // With grids by channel, all 64 tokens of a warp share one grid, and one half-precision product and sum turns
 // two codes into INT8. A first pass over all codes finds the tile's scale. With grids by token, products and
@@ -57,8 +57,8 @@ __device__ __forceinline__ ChannelGrid channel_grid(const PageDecoding& decoding
   return {step * scale, zero * scale, fminf(fmaf(kLargestCode, step, zero), kByteMax) * scale};
 }
 
-// Holds what converts codes to INT8: a product, a sum and an upper limit per channel. The factors come from
-// the grid's step and zero, the channel's centre and the tile's scale.
+// Holds the numbers that convert codes to INT8: a product, a sum and an upper limit per channel. The factors
+// come from the grid's step and zero, the channel's centre and the tile's scale.
 template <int D>
 struct CodeFactors {
   static constexpr int kBlocks = kPageTokens / kGridTokens;
@@ -79,7 +79,7 @@ __device__ __forceinline__ __half2 scaled_codes(std::uint32_t word, int shift, _
       __hsub2(half2_of((word >> shift & 0x000f000f) | 0x64006400), half2_of(0x64006400));
   return __hmin2(__hfma2(codes, product, sum), limit);
 }
-// Above 1024 half-precision numbers are whole. Adding 1536, or 1536 + 128, puts integers from -127 to 127
+// Half-precision numbers above 1024 are integers. Adding 1536, or 1536 + 128, puts integers from -127 to 127
 // into the low bytes.
 inline constexpr std::uint32_t kKeyRounder = 0x66006600, kValueRounder = 0x66806680;
 __device__ __forceinline__ std::uint32_t round_to_bytes(__half2 x, std::uint32_t rounder) {
@@ -96,9 +96,9 @@ __device__ __forceinline__ std::uint32_t word_of(const uint4& piece, int i) {
   return i == 0 ? piece.x : i == 1 ? piece.y : i == 2 ? piece.z : piece.w;
 }
 
-// Holds the codes of a thread: four pieces of a block of tokens. A word of a page has 8 codes: four channels
-// of two tokens for keys, four tokens of two channels for values (page_layout.h). A warp has 64 tokens of 64
-// channels.
+// Holds the codes of a thread, which are four pieces of a block of tokens. A word of a page has 8 codes: four
+// channels of two tokens for keys, and four tokens of two channels for values (page_layout.h). A warp has 64
+// tokens of 64 channels.
 template <int D>
 struct ThreadCodes {
   int block, part;  // block of tokens, and part of each lane's channels
@@ -121,8 +121,8 @@ struct ThreadCodes {
 #pragma unroll
     for (uint4& piece : pieces) asm volatile("" : "+r"(piece.x), "+r"(piece.y), "+r"(piece.z), "+r"(piece.w));
   }
-  // first_key_channel() returns the first of 16 consecutive channels, and first_value_channel() the first of
-  // 8.
+  // first_key_channel() returns the first of 16 consecutive channels, and first_value_channel() returns the
+  // first of 8 consecutive channels.
   __device__ __forceinline__ int first_key_channel() const {
     return lane % 4 * (D / 4) + 16 * part;
   }
@@ -145,8 +145,8 @@ struct EightHalves {
   }
 };
 
-// Visits a thread's keys: 16 channels of Tokens tokens from first_token on. Calls body(token, k, j, x), where
-// x holds channels 4 k + 2 j and 4 k + 2 j + 1.
+// Visits a thread's keys, which are 16 channels of Tokens tokens from first_token on. Calls body(token, k, j,
+// x), where x holds channels 4 k + 2 j and 4 k + 2 j + 1.
 template <int D, int Tokens = 8, class Body>
 __device__ __forceinline__ void for_each_key(const ThreadCodes<D>& codes, const CodeFactors<D>& factors,
                                              const Body& body, int first_token = 0) {
@@ -194,7 +194,8 @@ __device__ __forceinline__ void store_keys(const ThreadCodes<D>& codes, const Co
 }
 
 // Stores the bytes of a channel for a thread's 8 consecutive tokens, from `byte` on in the channel's row.
-// Bytes have the order of value_token(): two tokens of a lane with an even t, then two of the next lane.
+// Bytes have the order of value_token(), which is two tokens of a lane with an even t, then two tokens of the
+// next lane.
 template <class Tile>
 __device__ __forceinline__ void store_value_bytes(unsigned char* tile, int channel, int byte,
                                                   std::uint32_t low, std::uint32_t high, bool is_odd) {
@@ -204,8 +205,9 @@ __device__ __forceinline__ void store_value_bytes(unsigned char* tile, int chann
       make_uint2(__byte_perm(of_even, of_odd, 0x5410), __byte_perm(of_even, of_odd, 0x7632));
 }
 
-// Visits a thread's values with grids by channel: 8 channels of 8 consecutive tokens out of each 32. Calls
-// body(a, channel, i, j, x), where x holds tokens 2 i + j and 2 i + j + 4 of group a of tokens.
+// Visits a thread's values with grids by channel. The values are 8 channels of 8 consecutive tokens out of
+// each 32. Calls body(a, channel, i, j, x), where x holds tokens 2 i + j and 2 i + j + 4 of group a of
+// tokens.
 template <int D, class Body>
 __device__ __forceinline__ void for_each_value(const ThreadCodes<D>& codes, const CodeFactors<D>& factors,
                                                const Body& body) {
@@ -325,11 +327,12 @@ __device__ __forceinline__ float store_token_grid_values(const PromptArgs& args,
 }
 
 // Prepares the factors of a tile's codes if grids are by channel. Thread i has channel i. The ends of the
-// grids bound a tile's values but need not be reached, so a first pass over the codes finds the tile's scale.
+// grids bound a tile's values, but values need not reach the ends. A first pass over the codes therefore
+// finds the tile's scale.
 template <int D>
 struct ChannelGrids {
   static constexpr int kBlocks = kPageTokens / kGridTokens;
-  // The grids lose the channel's centre, and for values are divided by the channel's scale.
+  // These grids have lost the channel's centre. Grids of values are also divided by the channel's scale.
   ChannelGrid grids[kBlocks];
   float scale;  // scale of the tile
 

@@ -1,5 +1,5 @@
-// Finds the sequence and the tile of a slot. Slots number the tiles of all sequences: first tiles of sealed
-// pages, then tiles of rows.
+// Finds the sequence and the tile of a slot. Slots number the tiles of all sequences. Tiles of sealed pages
+// come first, and tiles of rows follow.
 #pragma once
 
 #include "device/cuda/prompt/tile_rows.cuh"

@@ -1,5 +1,5 @@
-// Computes prefill attention in half precision with products of warpgroups (sm_90a), as exactly as decoding.
-// CTAs share work as in prompt_kernel.cuh.
+// Computes prefill attention in half precision with products of warpgroups (sm_90a). The results are as exact
+// as those of decode attention. CTAs share work as in prompt_kernel.cuh.
 //
 // A ring slot holds the keys or the values of one tile. Keys arrive one tile ahead, because the tensor cores
 // compute the next tile's scores while a warpgroup turns the current scores into weights. Sums of values stay
@@ -23,8 +23,8 @@ struct HalfShape {
   static constexpr int kGroupBytes = kGroupRows * D * 2;  // bytes of a group's queries
   static constexpr int kConsumerRegisters = D == 64 ? 160 : 232;
   static constexpr int kProducerRegisters = D == 64 ? 32 : 40;
-  // A CTA has this many registers per thread at launch. Groups that request more registers than the CTA has
-  // would wait for ever.
+  // The CTA has this many registers per thread at launch. Groups that request more registers in total would
+  // wait for ever.
   static constexpr int kLaunchRegisters = 65536 / kThreads / 8 * 8;
   static_assert(kGroups * kConsumerRegisters + kProducerRegisters <= (kGroups + 1) * kLaunchRegisters);
 };
@@ -85,7 +85,7 @@ __device__ __forceinline__ void copy_half_tiles(const PromptArgs& args, HalfShar
   }
 }
 
-// Attends from one group's rows to the tiles of a block.
+// HalfBlock computes the attention of one group's rows over the tiles of a block.
 template <int D, class Weight>
 class HalfBlock {
  public:
@@ -140,7 +140,7 @@ class HalfBlock {
     hold_registers(sums_);
     hold_registers(p);
     free(place_of_values(n_seen - 1, n_tiles_));
-    // The group sees no later tiles, but must release their slots.
+    // Later tiles are hidden from the group, but the group must release their slots.
     for (int n = n_seen; n < n_tiles_; ++n) {
       let_go(place_of_keys(n));
       let_go(place_of_values(n, n_tiles_));
@@ -215,7 +215,7 @@ class HalfBlock {
     for (int i = 0; i < 32; ++i) p[i] = pack_half2(s[2 * i], s[2 * i + 1]);
   }
 
-  // Returns false if another CTA has the other part of the block and stores the block.
+  // Joins the parts of a divided block. Returns false if another CTA has the other part and stores the block.
   __device__ __forceinline__ bool joined(int thread) {
     const int split = block_.item.split;
     if (split < 0) return true;
@@ -235,7 +235,7 @@ class HalfBlock {
   float sums_[D / 2] = {};
 };
 
-// Attends from one group's rows in all blocks of the CTA.
+// Computes the attention of one group's rows in all blocks of the CTA.
 template <int D, class Weight>
 __device__ __forceinline__ void attend_blocks(const PromptArgs& args, HalfShared<D>& shared, int group,
                                               int thread) {

@@ -53,7 +53,7 @@ __device__ __forceinline__ std::uint32_t number_of(const uint4& octet, int i) {
   return words[i / 2] >> (16 * (i % 2)) & 0xffff;
 }
 
-// Shares a tile of Tokens tokens among threads. A thread has 8 neighbouring channels of kRows tokens. For
+// Divides a tile of Tokens tokens among threads. A thread has 8 neighbouring channels of kRows tokens. For
 // keys, a thread has every kRowGroups-th token, so a warp stores whole rows. For values, a thread has groups
 // of four consecutive tokens, so a warp stores whole rows of the transposed tile.
 template <int D, int Tokens>
@@ -76,7 +76,7 @@ struct HalfOctets {
     return half_octet<IsHalf>(*reinterpret_cast<const uint4*>(rows.data + token * rows.stride + octet * 8));
   }
 
-  // Stores the keys of `rows` into the tile `to`, where they are the tokens from `first` on.
+  // Stores the keys in `rows` as the tokens from `first` on of the tile `to`.
   template <bool IsHalf>
   __device__ __forceinline__ void store_keys(const TileRows& rows, int n_tokens, int first,
                                              unsigned char* to) const {
@@ -106,7 +106,8 @@ struct HalfOctets {
 };
 
 // Undoes the rotation of rows in shared memory, [n_tokens][D], in place. The rows are half precision
-// afterwards. Lanes that share a row take eight channels in turn, and rows four apart lie in different banks.
+// afterwards. Lanes that share a row take groups of eight channels in turn. Rows that are four apart lie in
+// different banks.
 template <int D>
 __device__ __forceinline__ void rotate_back(unsigned short* rows, std::int64_t stride, int n_tokens) {
   constexpr int kLanesOfRow = D <= 128 ? 4 : 8;

@@ -6,7 +6,7 @@
 
 namespace kvant::cuda {
 
-// A row's sums are in units of 2^reference. The value means that there are no sums yet.
+// A row's sums are in units of 2^reference. This value means that the row has no sums yet.
 inline constexpr float kNoReference = -1e30F;
 
 // ExactHalfWeight and SasHalfWeight compute weights of a row's scores in a tile. `top` is the tile's largest
@@ -20,10 +20,10 @@ struct ExactHalfWeight {
   __device__ __forceinline__ float operator()(float s) const { return exp2_fast(fmaf(s, factor, offset)); }
 };
 
-// Approximates weights as SAS does (sas_polynomial.cuh): the weight of the tile's top times e^-(whole + 1/2 +
-// g) with g in [-1/2, 1/2]. Scores below a floor get weight 0. The floor is relative to the tile's top, while
-// TurboAttention's Algorithm 1 makes it relative to the largest score so far. A text's first tokens often
-// have scores far above all others, so Algorithm 1 would zero most of the later tiles.
+// Approximates weights like SAS (sas_polynomial.cuh). A weight is the weight of the tile's top times
+// e^-(whole + 1/2 + g) with g in [-1/2, 1/2]. Scores below a floor get weight 0. The floor is relative to the
+// tile's top, while TurboAttention's Algorithm 1 makes it relative to the largest score so far. A text's
+// first tokens often have scores far above all others, so Algorithm 1 would zero most of the later tiles.
 struct SasHalfWeight {
   static constexpr float kLn2 = 0.69314718F;
   float factor, offset, exponent;

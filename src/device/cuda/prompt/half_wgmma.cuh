@@ -1,5 +1,5 @@
 // Multiplies half-precision matrices by warpgroups (sm_90a), with F32 sums in registers. B operands lie in
-// shared memory, and A operands lie in shared memory or in registers.
+// shared memory. A operands lie in shared memory or in registers.
 #pragma once
 
 #include "device/cuda/prompt/products.cuh"

@@ -13,7 +13,7 @@
 namespace kvant::cuda {
 
 // Says how a CTA divides a block among its warps. A warp has RowTiles tiles of 16 rows. With two tiles, the
-// warp reads keys and values once for both.
+// warp reads keys and values only once for both tiles.
 template <int D, int RowTiles, int Warps, int Ctas>
 struct IntegerMmaShape {
   static constexpr int kHeadDim = D;
@@ -26,7 +26,7 @@ struct IntegerMmaShape {
   static constexpr int kSlotBytes = StepTile<D>::kStepBytes;
   static constexpr int kWarpQueryBytes = kWarpRows * D;
   static constexpr int kQueryBytes = Warps * kWarpQueryBytes;
-  // Two CTAs that share a block join this many parts of it separately.
+  // Two CTAs that share a block join this many parts of the block separately.
   static constexpr int kParts = Warps * RowTiles;
   static constexpr int kLeastSlots = 2;
   static constexpr int kMostCtas = Ctas;  // CTAs of an SM, limited by registers
@@ -81,7 +81,7 @@ class IntegerSteps {
   int slot_ = 0;
 };
 
-// Attends from a warp's rows to the steps of a block.
+// IntegerMmaRows computes the attention of a warp's rows over the steps of a block.
 template <class Shape, class Weight>
 class IntegerMmaRows {
  public:
@@ -215,8 +215,8 @@ class IntegerMmaRows {
                                                      channels_of<kD>(args, item, head) + kD,
                                                      [&](int i) { return shift[i]; });
   }
-  // Returns what the keys' centre adds to the scores of a row, in units of log 2. The four lanes that share
-  // the row must call this function together.
+  // Returns the number that the keys' centre adds to the scores of a row, in units of log 2. The four lanes
+  // that share the row must call this function together.
   template <bool IsHalf>
   __device__ __forceinline__ float find_shift(const PromptArgs& args, const PromptItem& item, int head,
                                               int row) const {
@@ -316,8 +316,8 @@ __device__ __forceinline__ void attend_integer_block(const PromptArgs& args, Int
   rows.store(args, item, shared.head, warp, lane, shared.claims[warp]);
 }
 
-// Attends from blocks until there is no more work. Dynamic shared memory holds each warp's queries, then the
-// ring.
+// Computes the attention of blocks until no work is left. Dynamic shared memory holds each warp's queries,
+// then the ring.
 template <class Shape, class Weight>
 __global__ void __launch_bounds__(Shape::kThreads, Shape::kMostCtas)
     integer_mma_kernel(const __grid_constant__ PromptArgs args, int n_slots) {

@@ -21,9 +21,9 @@ __device__ __forceinline__ const float* channels_of(const PromptArgs& args, cons
 // that. Kernels without MayTurn are smaller.
 
 // Quantizes rows to INT8, eight channels at a time. `Lanes` neighbouring lanes share a row. A lane has every
-// `Lanes`-th group of eight channels of a row, and one row's groups come before the next row's. octet(n) must
-// return a lane's nth group, and is called twice. store(n, bytes) takes the result. Returns each row's
-// largest magnitude in `largest`.
+// `Lanes`-th group of eight channels of a row. All groups of a row come before the groups of the next row.
+// octet(n) must return a lane's nth group, and is called twice. store(n, bytes) takes the result. Returns
+// each row's largest magnitude in `largest`.
 template <int D, int Lanes, bool IsHalf, bool MayTurn, int N, class Octet, class Store>
 __device__ __forceinline__ void quantize_queries(const PromptArgs& args, int lane, const Octet& octet,
                                                  float (&largest)[N * Lanes / (D / 8)], const Store& store) {
@@ -79,7 +79,8 @@ __device__ __forceinline__ void quantize_queries(const PromptArgs& args, int lan
 }
 
 // Stores a thread's two rows of a block, `row` and row + 8. `channels` holds the values' centres, then their
-// scales. shift_of(i) returns what the keys' centre adds to the scores of row i, in units of log 2.
+// scales. shift_of(i) returns the number that the keys' centre adds to the scores of row i, in units of log
+// 2.
 template <int D, bool IsHalf, bool MayTurn, class Shift>
 __device__ __forceinline__ void store_integer_rows(const PromptArgs& args, const PromptItem& item, int head,
                                                    int row, int pair, const RowSums& rows,

@@ -7,7 +7,7 @@
 
 namespace kvant::cuda {
 
-// Counts the numbers that each thread of a group of rows leaves: its sums, then the references, masses and
+// Defines the numbers that each thread of a group of rows leaves: its sums, then the references, masses and
 // offsets of its two rows. Numbers are interleaved by thread.
 template <int D, int Threads>
 struct HalfSums {
@@ -21,8 +21,8 @@ __device__ __forceinline__ float add_scaled(float x, float a, float y, float b) 
   return __fadd_rn(__fmul_rn(x, a), __fmul_rn(y, b));
 }
 
-// Leaves this CTA's sums, or adds the other CTA's. Returns false if this CTA was the first, because the other
-// CTA then has the result. All threads of a group must call this function. `half` is memory for the group's
+// If this CTA is the first of two, leaves this CTA's sums and returns false. Otherwise, adds the other CTA's
+// sums and returns true. All threads of a group must call this function. `half` is memory for the group's
 // sums. `claims` points to two numbers of this block, head and group, which must be 0 initially.
 template <int D, int Threads, int N>
 __device__ __forceinline__ bool join_halves(float* half, std::int32_t* claims, int barrier, int thread,

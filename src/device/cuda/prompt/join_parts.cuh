@@ -1,15 +1,15 @@
 // Joins the results of blocks that several CTAs share, each with a part of the tiles. Each CTA that finishes
-// leaves its sums in memory, and the last CTA adds them all. Parts are added in the order of their tiles, so
-// results do not depend on which CTA is the last.
+// leaves its sums in memory, and the last CTA adds the sums of all CTAs. Parts are added in the order of
+// their tiles, so results do not depend on which CTA is the last.
 #pragma once
 
 #include "device/cuda/prompt/join_halves.cuh"
 
 namespace kvant::cuda {
 
-// Leaves this CTA's sums, or adds all parts. Returns false unless this CTA is the last, which has the result.
-// All threads of a group of rows must call this function. The group is number n of n_groups in all heads'
-// blocks of the item.
+// If this CTA is not the last to finish, leaves this CTA's sums and returns false. Otherwise, adds all parts
+// and returns true. All threads of a group of rows must call this function. The group is number n of n_groups
+// in all heads' blocks of the item.
 template <int D, int Threads, int N>
 __device__ __forceinline__ bool join_parts(const PromptArgs& args, const PromptItem& item, int n,
                                            int n_groups, int barrier, int thread, int& claim, RowSums& rows,

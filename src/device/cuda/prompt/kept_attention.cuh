@@ -1,5 +1,5 @@
-// Attends from a block's rows to kept rows (kept_rows.h), after the block's INT8 tiles (sm_90a). Products are
-// half precision, and their weights join the sums of the INT8 tiles.
+// Computes the attention of a block's rows over kept rows (kept_rows.h), after the block's INT8 tiles
+// (sm_90a). Products are half precision, and their weights join the sums of the INT8 tiles.
 #pragma once
 
 #include "device/cuda/prompt/half_weigh.cuh"
@@ -61,8 +61,8 @@ __device__ __forceinline__ void load_kept_queries(const PromptArgs& args, const 
   }
 }
 
-// Attends from a group's rows to the block's kept rows. `rows` and `sums` also hold the results of the
-// block's INT8 tiles.
+// Computes the attention of a group's rows over the block's kept rows. `rows` and `sums` also hold the
+// results of the block's INT8 tiles.
 template <int D, class Shared, class Stage>
 __device__ __forceinline__ void attend_kept(const PromptArgs& args, const KeptRows& kept, Shared& shared,
                                             int place, int group, int thread, Stage& stage, RowSums& rows,

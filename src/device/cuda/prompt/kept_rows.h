@@ -16,11 +16,11 @@ struct KeptRows {
   std::int64_t mask_seq_stride, mask_head_stride;
   int sink;
   PageSource protected_pages;
-  // Counts the kept rows of this and earlier sequences before each page and before each sequence's end,
-  // [n_kv_heads][page_slots + n_seqs].
+  // Holds the number of kept rows of this and earlier sequences before each page and before each sequence's
+  // end, [n_kv_heads][page_slots + n_seqs].
   std::int32_t* before;
   int n_before;  // numbers of a head
-  // Holds each head's HalfTiles, one sequence after another, like tiles of rows (first_tile). The shape is
+  // Holds each head's HalfTiles in the order of sequences, like tiles of rows (first_tile). The shape is
   // [n_kv_heads][slots]. As in INT8 tiles, the centre is subtracted from keys and values, and values are
   // divided by their channels' scales.
   unsigned char* tiles;

@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(Threads)
         count = __popc(mask.x) + __popc(mask.y) + __popc(mask.z) + __popc(mask.w);
       }
     }
-    int sum = count;  // sum over the warp's pages up to this one
+    int sum = count;  // the sum over the warp's pages up to this page
 #pragma unroll
     for (int step = 1; step < 32; step *= 2) {
       const int other = __shfl_up_sync(~0U, sum, step);

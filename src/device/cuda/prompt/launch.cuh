@@ -1,5 +1,5 @@
 // Launches prefill attention in 8-bit integers by products of warpgroups (sm_90a), for one head size. The
-// first pass finds the ranges of channels, makes tiles and the plan. The attention kernel follows.
+// first pass finds the ranges of channels and makes tiles and the plan. The attention kernel follows.
 #pragma once
 
 #include <algorithm>
@@ -13,8 +13,8 @@
 
 namespace kvant::cuda {
 
-// Launch the kernels of kept rows. launch_kept_count() counts kept rows before each page. launch_kept_tiles()
-// makes the tiles of kept rows, and must come after the ranges of channels.
+// launch_kept_count() counts the kept rows before each page. launch_kept_tiles() makes the tiles of kept
+// rows, and must come after the ranges of channels.
 inline void launch_kept_count(const PromptArgs& args, const PromptLaunch& launch) {
   if (launch.kept != nullptr)
     count_kept_kernel<kQuantizeThreads>
@@ -29,12 +29,12 @@ cudaError_t launch_kept_tiles(const PromptArgs& args, const PromptLaunch& launch
   return cudaGetLastError();
 }
 
-// If true, tiles are made directly from codes where the format allows it. If false, all tiles go through
+// If true, tiles are made directly from codes if the format allows that. If false, all tiles are made from
 // rows.
 inline constexpr bool kTilesFromCodes = true;
 
-// Launches the kernels that make tiles from codes. Tells `source` which sides of pages these kernels make
-// tiles of. Returns in n_tiles how many tiles of either side must still be made from rows.
+// Launches the kernels that make tiles from codes. Stores in `source` the sides of pages for which these
+// kernels make tiles. Returns in n_tiles how many tiles of either side must still be made from rows.
 template <int D>
 cudaError_t launch_code_tiles(const PromptArgs&, const OnlyRows&, const PromptLaunch& launch, int* n_tiles) {
   *n_tiles = launch.tile_slots;

@@ -1,5 +1,5 @@
-// Declares the launches of prefill attention by head size. Each head size and precision is compiled in a file
-// of its own. The host first chooses a kernel, then asks for the kernel's sizes, and then launches the
+// Declares the launches of prefill attention by head size. Each head size and precision is compiled in a
+// separate file. The host first chooses a kernel, then asks for the kernel's sizes, and then launches the
 // kernel.
 #pragma once
 
@@ -41,12 +41,12 @@ struct PromptSizes {
   std::size_t half_numbers;
   int claims;
   int ctas;  // CTAs that run concurrently on an SM
-  // With 0 the kernel attends to protected tokens in the tiles of their pages.
+  // If this is 0, the kernel attends to protected tokens in the tiles of their pages.
   int kept_tile_bytes = 0;
   int units = 1;  // units of a block (BlockUnits)
 };
-// Return the sizes for 8-bit integers by warpgroups (sm_90a) and by warps, then for half precision by
-// warpgroups and by warps.
+// The functions from prompt_sizes() to mma_prompt_sizes() return the sizes for 8-bit integers by warpgroups
+// (sm_90a) and by warps, then for half precision by warpgroups and by warps.
 template <int D>
 PromptSizes prompt_sizes(const Gpu& gpu);
 template <int D>
@@ -56,8 +56,8 @@ PromptSizes half_prompt_sizes(const Gpu& gpu);
 template <int D>
 PromptSizes mma_prompt_sizes(const Gpu& gpu);
 
-// Launch the first pass and the attention kernel. For integers, the first pass also finds the ranges of
-// channels.
+// The functions from launch_prompt() to launch_mma_prompt() launch the first pass and the attention kernel.
+// For integers, the first pass also finds the ranges of channels.
 template <int D>
 cudaError_t launch_prompt(const PromptArgs& args, const PromptLaunch& launch);
 template <int D>
@@ -67,7 +67,8 @@ cudaError_t launch_half_prompt(const PromptArgs& args, const PromptLaunch& launc
 template <int D>
 cudaError_t launch_mma_prompt(const PromptArgs& args, const PromptLaunch& launch);
 
-// Launch the first pass for half precision, and for integers by warps.
+// launch_half_tiles() launches the first pass for half precision, and launch_step_tiles() launches it for
+// integers by warps.
 template <int D>
 cudaError_t launch_half_tiles(const PromptArgs& args, const PromptLaunch& launch, int block_rows);
 template <int D>

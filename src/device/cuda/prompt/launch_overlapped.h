@@ -1,5 +1,5 @@
-// Launches kernels of prompt attention. A kernel may use more shared memory than the default, and may begin
-// while the kernel before it ends.
+// Launches kernels of prefill attention. A kernel may use more shared memory than the default, and may begin
+// while the previous kernel ends.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -14,7 +14,7 @@ cudaError_t allow_shared(Kernel* kernel, int bytes) {
   return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
 }
 
-// Launches a kernel that may begin while the kernel before it ends, if the device supports overlap. The
+// Launches a kernel that may begin while the previous kernel ends, if the device supports overlap. The
 // launched kernel itself waits for its predecessor.
 template <class... Parameters>
 cudaError_t launch_overlapped(void (*kernel)(Parameters...), dim3 grid, int threads, int shared_bytes,

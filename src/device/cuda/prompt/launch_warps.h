@@ -1,5 +1,5 @@
 // Chooses the shape of blocks that suits a device, for kernels with products of warps, and launches them.
-// Several small CTAs on an SM are preferred, because one multiplies while another computes weights.
+// Several small CTAs on an SM are preferred, because one CTA multiplies while another CTA computes weights.
 #pragma once
 
 #include <algorithm>

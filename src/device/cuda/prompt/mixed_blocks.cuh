@@ -1,5 +1,5 @@
 // Shares blocks among CTAs if a block's groups of rows belong to several query heads of a KV head
-// (BlockUnits). Sets of heads take turns with all items. Long blocks take new work near their end, so CTAs
+// (BlockUnits). For each item, sets of heads take turns. Long blocks take new work near their end, so CTAs
 // that finish first get more blocks.
 #pragma once
 
@@ -7,8 +7,7 @@
 
 namespace kvant::cuda {
 
-// Says which rows a group has: the query head of the rows, and the index of the first row within the block's
-// item.
+// Names the rows of a group by their query head and by the index of the first row within the block's item.
 struct GroupRows {
   int head, first;
 };
@@ -20,15 +19,15 @@ __device__ __forceinline__ GroupRows rows_of_group(const PromptArgs& args, const
   return {head + unit % args.mixed, unit / args.mixed * kGroupRows};
 }
 
-// Says which tokens and tiles the rows of a mixed block see. BlockSight::head is the first query head of the
-// set.
+// Describes which tokens and tiles are visible to the rows of a mixed block. BlockSight::head is the first
+// query head of the set.
 template <class Shape>
 struct MixedSight : BlockSight<Shape> {
   GroupRows rows[Shape::kGroups];
   int set;
 };
 
-// Finds which tokens and tiles all rows and groups of a block see. One warp runs this function.
+// Finds which tokens and tiles are visible to all rows and groups of a block. One warp runs this function.
 template <class Shape>
 __device__ __forceinline__ void find_seen(const PromptArgs& args, const PromptItem& item, int head, int lane,
                                           MixedSight<Shape>& block) {
@@ -70,7 +69,7 @@ __device__ __forceinline__ int take_work(const PromptArgs& args) {
   return static_cast<int>(gridDim.x) + atomicAdd(args.next, 1);
 }
 
-// Prepares one block after another, as prepare_blocks() does. For a long block, more work is taken near its
+// Prepares blocks until no work is left, like prepare_blocks(). For a long block, more work is taken near its
 // end, when the copying warp arrives on shared.near_end. So CTAs that finish first get the remaining work.
 // For a short block, more work is taken while the block is prepared.
 template <class Shared, class Await, class Read>

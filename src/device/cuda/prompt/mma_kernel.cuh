@@ -1,10 +1,10 @@
 // Computes prefill attention in half precision with products of warps (mma.sync). The kernel serves GPUs
 // other than Hopper, heads of 256 and 512, and capped scores, where half_kernel.cuh does not apply.
 //
-// A CTA attends from one block of query rows of a head after another. Each warp has some of the rows, with
-// queries in shared memory and outputs in registers (FlashAttention-2, section 3.3). Tiles arrive in steps of
-// 64 tokens, keys before values, in a ring of slots. Weights stay in the registers of scores, as the operand
-// of the products with values.
+// A CTA processes blocks of query rows of a head in turn. Each warp has some of the rows, with queries in
+// shared memory and outputs in registers (FlashAttention-2, section 3.3). Tiles arrive in steps of 64 tokens,
+// keys before values, in a ring of slots. Weights stay in the registers of scores, as the operand of the
+// products with values.
 #pragma once
 
 #include "device/cuda/prompt/half_rows.cuh"
@@ -16,8 +16,8 @@ namespace kvant::cuda {
 static_assert(kStepTokens == kPanelColumns);
 
 // Says how a CTA divides a block among its warps. A warp has RowTiles tiles of 16 rows. With two tiles, the
-// warp reads keys and values once for both. `Sharers` warps have the same rows if registers do not hold all
-// outputs. Each sharer then computes all scores but the outputs of only some channels.
+// warp reads keys and values only once for both tiles. `Sharers` warps have the same rows if registers do not
+// hold all outputs. Each of these warps then computes all scores, but the outputs of only some channels.
 template <int D, int RowTiles, int Warps, int Sharers = 1>
 struct MmaShape {
   static constexpr int kHeadDim = D;
@@ -32,7 +32,7 @@ struct MmaShape {
   static constexpr int kSlotBytes = kStepTokens * D * 2;
   static constexpr int kWarpQueryBytes = kWarpRows * D * 2;
   static constexpr int kQueryBytes = Warps / Sharers * kWarpQueryBytes;
-  // Two CTAs that share a block join this many parts of it separately.
+  // Two CTAs that share a block join this many parts of the block separately.
   static constexpr int kParts = Warps * RowTiles;
   // For short steps, one barrier for a step's keys and values is faster than a barrier for each.
   static constexpr bool kStepAtOnce = D == 64;
@@ -96,7 +96,7 @@ __device__ __forceinline__ void add_products(float* d, const std::uint32_t (&a)[
   mma_f16(*reinterpret_cast<float(*)[4]>(d + 4), a[0], a[1], a[2], a[3], b[2], b[3]);
 }
 
-// Attends from a warp's rows to the steps of a block.
+// MmaRows computes the attention of a warp's rows over the steps of a block.
 template <class Shape, class Weight>
 class MmaRows {
  public:
@@ -245,8 +245,8 @@ __device__ __forceinline__ void attend_block(const PromptArgs& args, MmaShared<S
     slot += Shape::kSlotBytes;
     if (slot == ring + n_slots * Shape::kSlotBytes) slot = ring;
   };
-  // Waits for the oldest copies, or for both copies of a step, and starts as many new copies. After the
-  // barrier no thread reads the slots that the new copies fill.
+  // Waits for the oldest copy, or for both copies of a step, and starts as many new copies. After the barrier
+  // no thread reads the slots that the new copies fill.
   const auto take_turn = [&] {
     if constexpr (Shape::kStepAtOnce) {
       wait_for_copies<0>();
@@ -276,8 +276,8 @@ __device__ __forceinline__ void attend_block(const PromptArgs& args, MmaShared<S
   rows.store(args, item, shared.head, warp, lane, shared.claims[warp]);
 }
 
-// Attends from blocks until there is no more work. Dynamic shared memory holds each warp's queries, then the
-// ring.
+// Computes the attention of blocks until no work is left. Dynamic shared memory holds each warp's queries,
+// then the ring.
 template <class Shape, class Weight>
 __global__ void __launch_bounds__(Shape::kThreads, Shape::kMostCtas)
     mma_prompt_kernel(const __grid_constant__ PromptArgs args, int n_slots) {

@@ -62,17 +62,17 @@ struct PagesAndRows {
   static constexpr bool kInSharedMemory = true;
   static constexpr int kSamplingCtas = 2;  // More CTAs do not fit on an SM, because decoding needs registers.
 
-  // token_stride is dequantized_stride(). Rows, lengths and the first page are not used.
+  // token_stride is dequantized_stride(). The code does not use rows, lengths and the first page.
   DequantizeArgs pages;
   // Rows come from tail pages if this is nonzero.
   int rows_in_tail;
-  // Keys or values of sealed pages have tiles made directly from codes if true (code_tiles.cuh), except pages
-  // with a sink.
+  // If true, tiles of keys or of values of sealed pages are made directly from codes (code_tiles.cuh), except
+  // for pages with a sink.
   bool from_codes[2] = {};
-  // Only this many slots of rows then remain for the kernel that makes tiles from rows.
+  // In that case, only this many slots of rows remain for the kernel that makes tiles from rows.
   int row_slots = 0;
 
-  // Returns the slot whose tile CTA n of a side makes, or a negative number if there is none.
+  // Returns the slot whose tile CTA n of a side makes. A negative number means that the CTA makes no tile.
   __device__ __forceinline__ int slot_of(const PromptArgs& args, int n, bool is_value) const {
     if (!(is_value ? from_codes[1] : from_codes[0])) return n;
     if (n >= args.n_seqs) return n - args.n_seqs < row_slots ? args.page_slots + n - args.n_seqs : -1;

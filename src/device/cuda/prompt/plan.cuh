@@ -1,6 +1,6 @@
-// Plans the work of a call of prefill attention. Blocks of query tokens are sorted by the number of tokens
-// that they see, most first, which makes SMs finish together. If blocks are few and equally long, the last
-// blocks are cut, and several CTAs share each.
+// Plans the work of a call of prefill attention. Blocks of query tokens are sorted by the number of visible
+// tokens, most first, so SMs finish together. If blocks are few and equally long, the last blocks are cut,
+// and several CTAs share each of these blocks.
 #pragma once
 
 #include "cache/page_counts.h"
@@ -10,10 +10,10 @@
 namespace kvant::cuda {
 
 inline constexpr int kPlanThreads = 256;
-// Bins sort blocks by the number of tiles that they see.
+// Bins sort blocks by the number of visible tiles.
 inline constexpr int kPlanBins = 2048;
 
-// Says where the queries, rows and pages of a sequence lie.
+// Describes where the queries, rows and pages of a sequence lie.
 struct SequenceRows {
   int q_begin, q_tokens, k_begin, k_tokens;
   int page_begin, n_sealed;
@@ -38,13 +38,14 @@ __device__ __forceinline__ SequenceRows rows_of_sequence(const PromptArgs& args,
   return rows;
 }
 
-// Returns the first sealed page that any query of the sequence sees. Earlier pages may have been freed.
+// Returns the first sealed page that is visible to any query of the sequence. Earlier pages may have been
+// freed.
 __device__ __forceinline__ int first_seen_page(const PromptArgs& args, const SequenceRows& rows) {
   const int first_query = max(rows.tokens() - rows.q_tokens, 0);
   return min(first_visible_token(first_query, args.window) / kTileTokens, rows.n_sealed);
 }
 
-// Returns the number of sealed pages that a query row of a sequence sees.
+// Returns the number of sealed pages that a query row of a sequence reads in sealed form.
 __device__ __forceinline__ int pages_seen(const PromptArgs& args, int row, int n_sealed) {
   return args.query_sealed == nullptr ? n_sealed : min(args.query_sealed[row], n_sealed);
 }
@@ -79,7 +80,7 @@ __device__ __forceinline__ PromptItem item_of(const PromptArgs& args, int seq, i
   const int first_row = max(begin, pages_seen(args, item.first_row, rows.n_sealed) * kTileTokens);
   item.tile = min(max(first_row - rows.first_token, 0) / kTileTokens, max(rows.row_tiles() - 1, 0));
   item.end_tile = max((end - rows.first_token + kTileTokens - 1) / kTileTokens, item.tile);
-  // An item has at least one tile. A block that sees nothing masks the whole tile.
+  // An item has at least one tile. A block without visible tokens masks the whole tile.
   if (item.page == item.end_page) item.end_tile = max(item.end_tile, item.tile + 1);
   item.split = -1;
   item.part = item.first_cut = 0;
@@ -110,9 +111,9 @@ __device__ __forceinline__ bool may_split(const PromptArgs& args, int n_items) {
 }
 
 // Cuts the last blocks in two if all blocks are about equally long and few per CTA. Without cuts, some CTAs
-// would have one block more than others. Only blocks that remain after each CTA has had equally many are cut.
-// Second parts are short enough for CTAs without a first part to take some, so all CTAs finish together. One
-// thread runs this function.
+// would have one block more than others. Only blocks that remain after each CTA has had the same number of
+// blocks are cut. Second parts are short, so CTAs without a first part can take several of them, and all CTAs
+// finish together. One thread runs this function.
 __device__ inline void split_last(const PromptArgs& args, int n_items) {
   const int n_ctas = args.n_ctas;
   const int left = n_items * args.n_heads % n_ctas;
@@ -137,8 +138,8 @@ __device__ inline void split_last(const PromptArgs& args, int n_items) {
   *args.n_items = n_items + n_split;
 }
 
-// Says how the blocks of the last n_items items are cut. The tiles of these blocks, item after item, form
-// n_runs runs of equal length. With 0 runs nothing is cut.
+// Describes how the blocks of the last n_items items are cut. The tiles of these blocks, in the order of
+// items, form n_runs runs of equal length. With 0 runs nothing is cut.
 struct Cuts {
   int n_items, n_runs;
 };
@@ -158,11 +159,11 @@ __device__ inline int time_of_cuts(const PromptArgs& args, const Cuts& cuts, int
     return -1;
   // The time of a run includes joining. The last runs to end have the most sums to add.
   const int run = (tiles + cuts.n_runs - 1) / cuts.n_runs + kRunCost + most_parts / 2;
-  // `later` CTAs have one whole block more than the others.
+  // `later` CTAs have one whole block more than the other CTAs.
   const int whole = (n_items - cuts.n_items) * args.n_sets;
   const int later = whole % args.n_ctas;
   const int begin = whole / args.n_ctas * (longest + kBlockCost), later_begin = begin + longest + kBlockCost;
-  // All CTAs are done at the end of some CTA's nth run.
+  // All CTAs are done when one of them ends its nth run.
   const int others = args.n_ctas - later, runs = cuts.n_runs * args.n_sets;
   int time = begin + run;
   for (int i = 1; i * others + later * (max(time - later_begin, 0) / run) < runs; ++i) time += run;
@@ -189,7 +190,7 @@ struct PlanShared {
     } cut;
   };
   int sums[kPlanThreads];
-  int tiles, longest;  // tiles of all items together, and of the longest item
+  int tiles, longest;  // tiles of all items together, and tiles of the longest item
 };
 
 // Chooses the cuts if blocks have rows of several heads, in which case blocks may be cut into many parts. All
@@ -199,8 +200,8 @@ __device__ inline Cuts choose_cuts(const PromptArgs& args, int n_items, PlanShar
   const int shortest = tiles_of(args.items[n_items - 1]);
   const Cuts none{0, 0};
   if (shortest * 4 < longest * 3) return none;
-  // Candidates cut about as many items as remain after each CTA has had equally many, and have about one run
-  // per CTA.
+  // Candidates cut about as many items as remain after each CTA has had the same number of blocks. They have
+  // about one run per CTA.
   constexpr int kItems = 16;
   const int left = n_items * args.n_sets % args.n_ctas / args.n_sets;
   const auto cuts_of = [&](int i) {
@@ -291,9 +292,9 @@ __device__ inline void cut_items(const PromptArgs& args, int n_items, const Cuts
 }
 
 // Chooses how many sets of heads attend to all items before the next sets start. With few sets at a time,
-// CTAs find tiles in the L2 cache that other CTAs have brought there. (Over a long prompt CTAs drift apart.)
-// But each group of sets ends with its shortest blocks, and the next group's longest blocks follow. A CTA
-// should have had many blocks by then, because otherwise CTAs would end at different times.
+// CTAs find tiles in the L2 cache that other CTAs have brought there. (In a long prompt, CTAs drift apart.)
+// But each group of sets ends with its shortest blocks, and the next group's longest blocks follow. Each
+// group should therefore give each CTA many blocks, because otherwise CTAs would end at different times.
 __device__ __forceinline__ int choose_together(const PromptArgs& args, int tiles, int longest) {
   constexpr int kManyEach = 8;  // blocks as long as the longest
   const int turns = tiles / (kManyEach * max(longest, 1)) * args.n_sets / args.n_ctas;
@@ -305,8 +306,8 @@ __device__ __forceinline__ int bin_of(const PromptItem& item) {
   return kPlanBins - 1 - min(tiles_of(item), kPlanBins - 1);
 }
 
-// Moves blocks from the places after the first n_items, where they lie by bins, to the first n_items places.
-// Blocks of a bin are sorted by their rows. ends[bin] is the end of the bin.
+// Moves blocks to the first n_items places. Before, the blocks are sorted by bins in the places after the
+// first n_items. Blocks of a bin are sorted by their rows. ends[bin] is the end of the bin.
 __device__ inline void order_bins(const PromptArgs& args, int n_items, const int (&ends)[kPlanBins]) {
   const PromptItem* from = args.items + n_items;
   for (int i = static_cast<int>(threadIdx.x); i < n_items; i += kPlanThreads) {
@@ -323,8 +324,8 @@ __device__ inline void order_bins(const PromptArgs& args, int n_items, const int
   }
 }
 
-// Makes the plan: writes all sequences' blocks to args.items, longest first. One CTA of kPlanThreads threads
-// runs this function.
+// Makes the plan, which lists all sequences' blocks in args.items, longest first. One CTA of kPlanThreads
+// threads runs this function.
 __device__ inline void plan_prompt(const PromptArgs& args, const BlockUnits& units) {
   __shared__ PlanShared shared;
   auto& bins = shared.bins;
@@ -368,8 +369,8 @@ __device__ inline void plan_prompt(const PromptArgs& args, const BlockUnits& uni
   const int n_items = sums[kPlanThreads - 1];
   const bool may_be_cut = may_split(args, n_items);
   __syncthreads();
-  // Blocks of equal length come in any order. Outputs do not depend on the order unless blocks are cut, in
-  // which case each call must cut the same blocks.
+  // Blocks of equal length have any order. Outputs depend on the order only if blocks are cut, in which case
+  // each call must cut the same blocks.
   PromptItem* places = may_be_cut ? args.items + n_items : args.items;
   for_each_item([&](const PromptItem& item, int bin) { places[atomicAdd(&bins[bin], 1)] = item; });
   if (units.n == 1) {

@@ -23,12 +23,12 @@ __device__ __forceinline__ void begin_products() {
 __device__ __forceinline__ void commit_products() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
-// Waits until all groups but the last `Pending` have finished.
+// Waits until all groups except the last `Pending` groups have finished.
 template <int Pending>
 __device__ __forceinline__ void finish_products() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending) : "memory");
 }
-// Keeps the compiler from moving uses of the registers across this point.
+// Prevents the compiler from moving uses of the registers across this point.
 template <int N>
 __device__ __forceinline__ void hold_registers(std::uint32_t (&x)[N]) {
 #pragma unroll

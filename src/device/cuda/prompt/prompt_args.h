@@ -1,5 +1,5 @@
 // Defines the arguments of the prefill attention kernels. A call makes a plan of items, which are blocks of
-// query tokens. CTAs of the attention kernel take items with heads until none are left.
+// query tokens. CTAs of the attention kernel take pairs of an item and a head until none are left.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ inline constexpr int kClaims = 2 + kMostParts;
 
 // Says how the query rows of a sequence form blocks of n units of `rows` rows each. If a block has several
 // units, they belong to all query heads of a KV head. The first unit of each head comes before the second
-// unit of any head. Blocks are then full, and their rows see about the same tokens.
+// unit of any head. Blocks are then full, and about the same tokens are visible to all rows of a block.
 struct BlockUnits {
   int rows, n;
 };
@@ -35,19 +35,19 @@ struct PromptItem {
   std::int32_t seq;
   std::int32_t first_row;  // row among the query tokens of all sequences
   std::int32_t n_rows;     // rows of each head
-  // The first row sees tokens before `limit`, and each later row sees one token more.
+  // Tokens before `limit` are visible to the first row, and one token more is visible to each later row.
   std::int32_t limit;
   std::int32_t tokens;          // tokens of the sequence
   std::int32_t n_sealed;        // sealed pages of the sequence
   std::int32_t first_token;     // first token of the rows
-  std::int32_t page, end_page;  // sealed pages [page, end_page) that the block sees
-  // The block sees tiles [tile, end_tile) of rows. A block has at least one tile or page.
+  std::int32_t page, end_page;  // sealed pages [page, end_page) that the block reads
+  // The block reads tiles [tile, end_tile) of rows. A block has at least one tile or page.
   std::int32_t tile, end_tile;
   std::int32_t split;  // number of a block that several CTAs share; otherwise negative
   // The sequence's first sealed page and first tile of rows have these slots.
   std::int32_t page_slot, row_slot;
   // The members from first_head to first_cut are used if blocks have rows of several heads. first_head is the
-  // first unit's head within the KV head. Several CTAs share a block: this item is part `part` of n_parts.
+  // first unit's head within the KV head. If several CTAs share a block, this item is part `part` of n_parts.
   // first_cut is the number of cuts in earlier blocks of this kind.
   std::int32_t first_head, part, n_parts, first_cut;
 };
@@ -65,7 +65,7 @@ struct PromptRows {
 
 struct PromptArgs {
   PromptRows q, k, v;
-  // Half precision accepts any type. Otherwise the types are BF16 or F16, like those of k and v.
+  // Half precision accepts any type. For integers, the types are BF16 or F16, like the types of k and v.
   NumberType q_type, out_type;
   int q_hadamard, out_hadamard;  // Nonzero makes kernels rotate queries and outputs.
   // Nonzero makes kernels undo the rotation of tiles' rows, which gives the same attention in half precision
@@ -76,8 +76,8 @@ struct PromptArgs {
   std::int64_t out_token_stride, out_head_stride;
   float* lse;  // Null means that no LSE is wanted.
   std::int64_t lse_token_stride, lse_head_stride;
-  // Half precision uses this number. A row's reference follows scores that exceed it by more than this much
-  // in log2. The number is kHalfSlack, or 0 if the reference must be the largest score.
+  // Only half precision uses this number. If scores exceed a row's reference by more than this number in
+  // log2, the reference follows. The number is kHalfSlack, or 0 if the reference must be the largest score.
   float slack_log2;
   // A later kernel that corrects rows needs their references and sums of weights. Null means that no kernel
   // corrects rows.
@@ -85,7 +85,7 @@ struct PromptArgs {
   const std::int32_t* q_begins;  // [n_seqs + 1]
   const std::int32_t* k_begins;
   const std::int32_t* sealed_begins;     // [n_seqs + 1]; null if there are no sealed pages
-  const std::int32_t* query_sealed;      // [queries]: pages that each query sees sealed; null if all
+  const std::int32_t* query_sealed;      // [queries]: pages that each query reads in sealed form; null if all
   const std::int32_t* first_row_tokens;  // [n_seqs]; null if rows follow the sealed pages
   int n_seqs, n_heads, n_kv_heads, group;
   // A block has rows of this many query heads, called a set: 1, or all of a KV head.
@@ -97,10 +97,10 @@ struct PromptArgs {
   // A product of a query and a key times this factor is a score in units of log 2.
   float scale_log2;
   int causal;
-  int window;            // tokens that a row sees, including its own; 0 if all
+  int window;            // tokens that are visible to a row, including its own; 0 if all
   int page_slots;        // slots of sealed pages, before those of rows
   unsigned char* tiles;  // [slots][n_kv_heads]
-  // Gives the centres of keys, the centres of values and the scales of values, [n_seqs][n_kv_heads][3][D].
+  // Holds the centres of keys, the centres of values and the scales of values, [n_seqs][n_kv_heads][3][D].
   // Kernels in half precision do not need the numbers, and the pointer is then null.
   float* channels;
   // Holds sums that a CTA leaves for another CTA, in one of kMostHalves places (join_halves.cuh,

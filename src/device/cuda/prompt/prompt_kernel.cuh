@@ -1,10 +1,10 @@
 // Computes prefill attention in 8-bit integers with products of warpgroups (sm_90a).
 //
-// A CTA attends from one block of query tokens of a KV head's query heads after another. Warps of the first
-// warpgroup copy tiles of keys and values into a ring in shared memory, and quantize the next block's queries
-// to INT8. Each of the other three warpgroups has 64 of the block's rows, all of one head. While one
-// warpgroup computes weights, the products of the other warpgroups keep the tensor cores busy. Sums of values
-// become F32 after every tile, so each row of a tile can have a scale for its weights.
+// A CTA processes blocks of query tokens of a KV head's query heads in turn. Warps of the first warpgroup
+// copy tiles of keys and values into a ring in shared memory, and quantize the next block's queries to INT8.
+// Each of the other three warpgroups has 64 of the block's rows, all of one head. While one warpgroup
+// computes weights, the products of the other warpgroups keep the tensor cores busy. Sums of values become
+// F32 after every tile, so each row of a tile can have a scale for its weights.
 #pragma once
 
 #include <type_traits>
@@ -143,8 +143,8 @@ __device__ __forceinline__ const unsigned short* find_query(const PromptArgs& ar
          rows.head * args.q.head_stride + lane % Lanes * 8;
 }
 
-// Brings the rows that a query warp quantizes through shared memory. Registers are scarce, so loads go to
-// shared memory, and each lane later reads what the lane itself has requested.
+// Moves the rows that a query warp quantizes through shared memory. Registers are scarce, so loads go to
+// shared memory, and each lane later reads the data that the lane itself has requested.
 template <int D, bool MayTurn>
 struct AwaitedQueries {
   static constexpr int kLanes = kLanesOfQueries<D, MayTurn>;
@@ -203,7 +203,8 @@ struct AwaitedQueries {
   }
 };
 
-// Computes what the keys' centre adds to the scores of a query warp's rows. Only the LSE needs the result.
+// Computes the numbers that the keys' centre adds to the scores of a query warp's rows. Only the LSE needs
+// the result.
 template <int D, bool IsHalf, bool MayTurn>
 __device__ __forceinline__ void find_shifts(const PromptArgs& args, const PromptItem& item, int head,
                                             int warp, int lane, PreparedBlock<D>& block) {
@@ -253,9 +254,9 @@ __device__ __forceinline__ void quantize_first_rows(const PromptArgs& args, Prom
   named_barrier(kFirstGroupBarrier + group, kGroupThreads);
 }
 
-// Attends from one group's rows in all blocks of the CTA. With kept rows (kept_rows.h), protected tokens of
-// pages are masked in INT8 tiles. Half-precision tiles of protected tokens come after the block's other
-// tiles, and take two ring slots each.
+// Computes the attention of one group's rows in all blocks of the CTA. With kept rows (kept_rows.h),
+// protected tokens of pages are masked in INT8 tiles. Half-precision tiles of protected tokens come after the
+// block's other tiles, and take two ring slots each.
 template <int D, class Weight, bool IsHalf, bool MayTurn, class Kept>
 __device__ __forceinline__ void attend(const PromptArgs& args, const Kept& kept, PromptShared<D>& shared,
                                        int group, int thread) {
@@ -309,8 +310,8 @@ __device__ __forceinline__ void attend(const PromptArgs& args, const Kept& kept,
     const auto note = [&]() -> const TileNote& {
       return *reinterpret_cast<const TileNote*>(shared.stages[stage.slot] + Tile::kNote);
     };
-    // Says whether some row of the group does not see the whole tile. The note is read while the tile's
-    // scores are computed.
+    // Says whether some tokens of the tile are hidden from some row of the group. The note is read while the
+    // tile's scores are computed.
     const auto is_cut = [&] {
       const int first = note().first_token;
       const SeenByAll all = block.all[group][note().is_rows];
@@ -353,8 +354,8 @@ __device__ __forceinline__ void attend(const PromptArgs& args, const Kept& kept,
     const int n_seen = block.seen_tiles[group];
     const TileRange hidden = block.hidden_tiles[group];
     int n = 0;
-    // Releases the tiles before tile `end` that the group has not attended to, because the group does not see
-    // them.
+    // Releases the tiles before tile `end` that the group has skipped, because they are hidden from the
+    // group.
     const auto let_go = [&](int end) {
       for (; n < end; ++n, stage.advance()) {
         wait_for_tile();
@@ -452,8 +453,8 @@ __device__ __forceinline__ void attend(const PromptArgs& args, const Kept& kept,
       attend_kept<D>(args, kept, shared, place.slot, group, thread, stage, rows, sums);
     bool is_whole = true;
     int same_thread = thread, same_group = group, slot = place.slot;
-    // With heads of 128, values derived from `thread` have no registers while tiles are processed. So the
-    // code below reads the thread's number again.
+    // With heads of 128, values derived from `thread` have no registers while tiles are processed. So this
+    // code reads the thread's number again.
     if constexpr (!PromptShape<D>::kScoresAhead) {
       asm volatile("mov.u32 %0, %%tid.x;" : "=r"(same_thread), "+r"(slot));
       same_group = same_thread / kGroupThreads - 1;

@@ -31,7 +31,7 @@ bool have_gpu() {
   return cudaGetDeviceCount(&n) == cudaSuccess && n > 0;
 }
 
-// Says whether Hopper's kernels run. Other kernels attend to kept rows in the tiles of their pages.
+// Says whether Hopper's kernels run. All other kernels attend to kept rows in the tiles of their pages.
 bool have_hopper_kernels() {
   kvant_decode_shape shape{};
   shape.struct_size = sizeof shape;
@@ -56,8 +56,8 @@ struct Sequence {
 
 enum class Correction { none, relative, absolute };
 
-// Some queries see a page as sealed, and other queries see the page's tokens as rows. One sequence has
-// nothing sealed.
+// Some queries read a page in sealed form, and other queries read the page's tokens as rows. One sequence has
+// no sealed pages.
 const std::vector<Sequence> kSeenByRule = {
     {6, 128, 6 * 128 + 40, 4 * 128 + 20}, {4, 0, 4 * 128 + 3, 4 * 128 + 3}, {0, 0, 60, 60}};
 
@@ -68,22 +68,22 @@ struct Case {
   std::vector<Sequence> sequences;
   int sink = 0;
   bool masks = false;
-  // Rows come from tail pages if true.
+  // If true, rows come from tail pages.
   bool in_tail = false;
   bool causal = true;
-  int window = 0;  // tokens that a query sees; 0 if all
-  // Products are half precision if true, with queries and outputs in F32.
+  int window = 0;  // tokens that are visible to a query; 0 if all
+  // If true, products are half precision, with queries and outputs in F32.
   bool half_products = false;
-  // Scores are capped at this value unless it is 0. Caps need half_products.
+  // Scores are capped at this value. 0 means no cap. Caps need half_products.
   float softcap = 0;
-  // The call rotates queries and outputs if true, and both have 16 bits then.
+  // If true, the call rotates queries and outputs, and both have 16 bits.
   bool rotated = false;
-  // Protected tokens are kept rows if true. Kept rows exclude half_products.
+  // If true, protected tokens are kept rows. Kept rows exclude half_products.
   bool kept = false;
   // Corrections need half_products.
   Correction correction = Correction::none;
-  // Queries see pages sealed as the cache's rule says with this window. With -1, queries see all pages
-  // sealed.
+  // Queries read pages in sealed form according to the cache's rule with this window. With -1, queries read
+  // all pages in sealed form.
   int unquantized = -1;
 };
 
@@ -91,8 +91,8 @@ int pages_seen(const Case& c, const Sequence& s, int query) {
   return c.unquantized < 0 ? s.sealed : std::min(s.sealed, sealed_pages(s.index(query), c.unquantized));
 }
 
-// Returns which rows of a sequence's matrix a query sees. The matrix holds the tokens of sealed pages, then
-// the tokens of rows.
+// Returns which rows of a sequence's matrix are visible to a query. The matrix holds the tokens of sealed
+// pages, then the tokens of rows.
 std::vector<Seen> seen_by(const Case& c, const Sequence& s, int query) {
   const int limit = c.causal ? s.index(query) + 1 : s.tokens();
   const int first = c.window > 0 ? first_visible_token(s.index(query), c.window) : 0;
@@ -102,8 +102,8 @@ std::vector<Seen> seen_by(const Case& c, const Sequence& s, int query) {
           {shift + std::max(first, sealed), shift + std::max({limit, first, sealed})}};
 }
 
-// Holds random maps and sums of KVLinC's correction. Each query uses the sums of as many pages as the query
-// sees sealed, up to the number of states.
+// Holds random maps and sums of KVLinC's correction. Each query uses the sums of the pages that the query
+// reads in sealed form, up to the number of states.
 class Corrections {
  public:
   Corrections(const Case& c, const std::vector<std::int32_t>& seen_pages)
@@ -313,7 +313,7 @@ Errors errors_of(const Case& c, int rows_of_head) {
 }
 
 // Expects half precision to be accurate. Decoded pages are rounded to BF16, and queries and weights to 11
-// bits. Keys with a few large channels give scores of several tens, whose rounding shows in the LSE.
+// bits. Keys with a few large channels give scores of several tens, whose rounding affects the LSE.
 void expect_accurate_in_half(Case c, const char* what) {
   c.half_products = true;
   const Errors errors = errors_of(c, 14);
@@ -364,8 +364,8 @@ TEST_P(PromptOverPages, TakesSinkAndProtectedTokensFromTheirPages) {
   expect_accurate(c, "protected");
 }
 
-// The prompt's own pages are sealed before the prompt attends. Each query sees exactly the pages sealed that
-// the rule allows.
+// The prompt's own pages are sealed before the prompt attends. Each query must read exactly those pages in
+// sealed form that the rule allows.
 TEST_P(PromptOverPages, SeesEachPageSealedFromTheTokenOnThatTheRuleSays) {
   for (const int unquantized : {0, 128, 200}) {
     Case c = with(kSeenByRule);
@@ -425,7 +425,7 @@ class PromptOverPagesOf4Bits : public ::testing::TestWithParam<int> {
     c.softcap = 0;
     expect_accurate_in_integers(c, "rotated");
   }
-  // Runs also with a cap, for which Hopper has another kernel.
+  // Also runs the case with a cap, for which Hopper has another kernel.
   static void expect_accurate_and_capped(Case c, const char* what) {
     expect_accurate(c, what);
     c.softcap = 20;
@@ -451,7 +451,7 @@ TEST_P(PromptOverPagesOf4Bits, RotatesRowsOfTilesBack) {
   expect_rotated({{4, 0, 515, 515}, {0, 0, 60, 60}, {1, 0, 200, 200}});
 }
 
-// There are more queries than one launch corrects, and some queries see nothing sealed.
+// There are more queries than one launch corrects, and some queries read no page in sealed form.
 TEST_P(PromptOverPagesOf4Bits, IsCorrected) {
   if (GetParam() > 128) GTEST_SKIP() << "there is no correction of these";
   for (const Correction correction : {Correction::relative, Correction::absolute}) {
@@ -464,8 +464,8 @@ TEST_P(PromptOverPagesOf4Bits, IsCorrected) {
   }
 }
 
-// Tiles are made directly from codes (code_tiles.cuh), for each side alone and for both sides, next to other
-// tiles.
+// Tiles are made directly from codes (code_tiles.cuh), for each side alone and for both sides. The prompt
+// also has tiles that are made from rows.
 TEST_P(PromptOverPagesOf4Bits, MakesTilesOfCodes) {
   for (const PageTestCache::Formats& formats : {PageTestCache::Formats{"prog4", "prog4"},
                                                 {"ch4g128", "prog4"},
@@ -499,8 +499,8 @@ TEST_P(PromptOverPagesOf4Bits, SeesEachPageSealedFromTheTokenOnThatTheRuleSays) 
   expect_accurate_and_capped(c, "rule");
 }
 
-// Some rows of a block see the pages of protected tokens sealed, and other rows see the pages' tokens as
-// rows.
+// Some rows of a block read the pages of protected tokens in sealed form, and other rows read the pages'
+// tokens as rows.
 TEST_P(PromptOverPagesOf4Bits, TakesProtectedTokensOfPagesOfThePromptItself) {
   Case c = with(kSeenByRule);
   c.unquantized = 128;

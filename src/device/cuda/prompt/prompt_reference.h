@@ -43,8 +43,8 @@ inline Matrix rounded_keys(const Matrix& keys, int d) {
   return out;
 }
 
-// Rounds values after the channels' means have been subtracted: to INT8 with a scale per channel and tile.
-// With `sage`, rounds to FP8 with a scale per channel and no means.
+// Rounds values after the channels' means have been subtracted. Values become INT8 with a scale per channel
+// and tile. With `sage`, values become FP8 with a scale per channel, and no means are subtracted.
 inline Matrix rounded_values(const Matrix& values, int d, bool sage) {
   const int n = static_cast<int>(values.size()) / d;
   Matrix out(values.size());
@@ -74,12 +74,12 @@ struct Attention {
   double top;  // largest score
 };
 
-// Says which rows, [first, end), of a matrix a query sees.
+// Describes which rows, [first, end), of a matrix are visible to a query.
 struct Seen {
   int first, end;
 };
 
-// Describes the floor of SAS: scores that lie this far below the largest of their tile get weight 0.
+// Describes the floor of SAS. Scores that lie this far below the largest score of their tile get weight 0.
 struct WeightFloor {
   double below = -INFINITY;
   int tile_tokens = 128;

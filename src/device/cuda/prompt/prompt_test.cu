@@ -31,7 +31,7 @@ double rounded(double x, bool half) {
   return float_from_bf16(bf16_from_float(static_cast<float>(x)));
 }
 
-// Returns the tokens that a query row sees.
+// Returns the tokens that are visible to a query row.
 Seen seen_by(int query, int queries, int tokens, bool causal, int window) {
   if (!causal) return {0, tokens};
   const int end = std::clamp(query + 1 + tokens - queries, 0, tokens);
@@ -54,7 +54,7 @@ struct Case {
   double scale = 0;  // scale of scores; 0 means 1 / sqrt(head_dim)
   bool half_products = false;
   std::vector<float> sinks;  // [n_heads]: logits that count in the denominators
-  // Scores are capped at this value unless it is 0. Caps need half_products.
+  // Scores are capped at this value. 0 means no cap. Caps need half_products.
   float softcap = 0;
 };
 
@@ -104,7 +104,7 @@ struct Run {
   std::vector<double> q, k, v;
   std::vector<std::uint16_t> out;  // [queries, n_heads, head_dim]
   std::vector<float> lse;          // [n_heads, queries]
-  // This many repetitions had other bits in either output.
+  // the number of repetitions whose outputs had other bits
   int others = 0;
 };
 
@@ -167,7 +167,7 @@ Run run(const Case& c, int times = 1) {
 }
 
 // Returns the floor of SAS in half precision. The kernel of warpgroups computes weights for 128 tokens at a
-// time, and the kernel of warps for 64.
+// time, and the kernel of warps for 64 tokens.
 WeightFloor floor_of(const Case& c) {
   if (!c.sas || !c.half_products) return {};
   const bool by_warpgroups = c.head_dim <= 128 && c.softcap == 0 && kernel_path() == "cuda/sm90/";
@@ -237,7 +237,7 @@ Errors errors_of(const Case& c, int rows) {
   return errors;
 }
 
-// Mixes bits such that neighbouring inputs look independent (splitmix64's last step).
+// Mixes bits so that neighbouring inputs look independent (splitmix64's last step).
 std::uint64_t mixed(std::uint64_t x) {
   x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9;
   x = (x ^ x >> 27) * 0x94d049bb133111eb;
@@ -263,7 +263,7 @@ double uniform(int side, int row, int head, int channel) {
 }
 
 // Returns numbers with outliers. Means of channels are far from zero. One channel of keys in 37 is twelve
-// times as large, and one token of values in 200 eight times.
+// times as large, and one token of values in 200 is eight times as large.
 double outliers(int side, int row, int head, int channel) {
   double x = gaussian(side, row, head, channel);
   if (side > 0) x += std::sin(1.7 * channel + side);
@@ -378,7 +378,7 @@ TEST_P(PromptAttention, HasTheSameBitsWhereManyCtasShareABlock) {
 }
 
 // There are enough blocks for several warps to plan, in an order that varies. With blocks of 64, 128 and 192
-// rows, some blocks remain after each CTA of an H100 has had equally many.
+// rows, some blocks remain after each CTA of an H100 has had the same number of blocks.
 TEST_P(PromptAttention, HasTheSameBitsWhereTwoCtasShareABlock) {
   Case c{{{9600, 2500}}, 4, 1, GetParam(), false, 0, false, false, uniform};
   if (c.head_dim <= 256) {
@@ -434,7 +434,8 @@ TEST_P(PromptAttention, FollowsScoresThatRise) {
 }
 
 // Integer queries and keys with a maximum of 127, and keys in pairs that add up to zero, lose nothing as
-// INT8. A step of the products of queries and keys is a step of scores, of any requested size.
+// INT8. A step of the products of queries and keys is a step of scores. The test can choose any size of that
+// step.
 TEST_P(PromptAttention, WeighsScoresWithStepsOfAnySize) {
   if (GetParam() > 256) GTEST_SKIP() << "prompts in integers are for smaller heads";
   const auto integers = [](int side, int row, int head, int channel) {
@@ -474,7 +475,7 @@ TEST_P(PromptAttention, InHalfPrecisionTakesSinkLogits) {
   expect_accurate_in_half(c, 60, "sinks");
 }
 
-// Some scores are several times their cap, where tanh is nearly 1, and others lie far below the cap.
+// Some scores are several times their cap, where tanh is nearly 1. Other scores lie far below the cap.
 TEST_P(PromptAttention, InHalfPrecisionCapsScores) {
   for (const float cap : {2.0F, 50.0F}) {
     Case c{{{300, 300}, {70, 500}}, 4, 2, GetParam(), true, 100, false, false, gaussian};
@@ -533,7 +534,7 @@ TEST_P(PromptAttention, InHalfPrecisionSaturatesWhatIsBeyondIt) {
   };
   Case c{{{200, 200}}, 1, 1, GetParam(), true, 0, false, false, large};
   c.half_products = true;
-  errors_of(c, 60);  // errors_of() expects all outputs to be finite.
+  errors_of(c, 60);  // errors_of() expects all outputs to be finite
 }
 
 INSTANTIATE_TEST_SUITE_P(HeadDims, PromptAttention, ::testing::Values(64, 128, 256, 512));

@@ -139,8 +139,8 @@ __device__ __forceinline__ void quantize_octets(OctetsOfTile<D>& octets, const T
 template <int D, class Source>
 inline constexpr int kQuantizeCtas = kTileCtas<D> + (D <= 128 && !Source::kInSharedMemory ? 1 : 0);
 
-// Makes the tile of a slot. The grid is [sides][KV heads][1 + tiles], where the first CTA makes the plan and
-// Source::slot_of says which slot a CTA serves.
+// Makes the tile of a slot. The grid is [sides][KV heads][1 + tiles], where the first CTA makes the plan.
+// Source::slot_of() returns the slot that a CTA serves.
 template <class Tile, int D, bool IsHalf, class Source>
 __global__ void __launch_bounds__(kQuantizeThreads, (kQuantizeCtas<D, Source>))
     quantize_tiles_kernel(const __grid_constant__ PromptArgs args, const __grid_constant__ Source source,

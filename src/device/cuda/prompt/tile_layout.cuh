@@ -22,8 +22,8 @@ struct TileNote {
   int first_token;  // index in the sequence
   int is_rows;      // 0 for a sealed page
 };
-// Describes a tile of D channels: keys as [128 tokens][D] signed bytes, values as [D][128 tokens] unsigned
-// bytes, and the tile's note. In values, 128 stands for the channel's centre.
+// Describes a tile of D channels. The tile has keys as [128 tokens][D] signed bytes, values as [D][128
+// tokens] unsigned bytes, and the tile's note. In values, 128 stands for the channel's centre.
 template <int D>
 struct PromptTile {
   static constexpr int kValues = kTileTokens * D;
@@ -31,7 +31,8 @@ struct PromptTile {
   static constexpr int kBytes = kNote + sizeof(TileNote);
   static_assert(sizeof(TileNote) == 16);
 
-  // Return the place of a channel of keys, and the place of a byte in the row of a channel's values.
+  // key_place() returns the place of a channel of keys, and value_place() returns the place of a byte in the
+  // row of a channel's values.
   __host__ __device__ static constexpr int key_place(int token, int channel) {
     return swizzled<D>(token, channel);
   }
@@ -40,8 +41,8 @@ struct PromptTile {
   }
 };
 
-// Describes a tile for products of warps: two steps of 64 tokens and then the tile's note. Each step is
-// contiguous, with keys in panels of at most 128 channels and then values.
+// Describes a tile for products of warps, which has two steps of 64 tokens and then the tile's note. Each
+// step is contiguous, with keys in panels of at most 128 channels and then values.
 inline constexpr int kStepTokens = 64;
 static_assert(2 * kStepTokens == kTileTokens);
 template <int D>
@@ -66,14 +67,14 @@ struct StepTile {
 };
 
 // Returns the token of byte i of word `word` in a row of values. Tokens have the order in which a thread's
-// scores form its A operand. Of an MMA's sums, a thread has columns 8 j + 2 t and 8 j + 2 t + 1. Of 8-bit
-// operands, a thread has columns 4 t to 4 t + 3 and 16 + 4 t to 19 + 4 t.
+// scores form its A operand. A thread has columns 8 j + 2 t and 8 j + 2 t + 1 of an MMA's sums, and columns 4
+// t to 4 t + 3 and 16 + 4 t to 19 + 4 t of 8-bit operands.
 __host__ __device__ constexpr int value_token(int word, int i) {
   return word / 4 * 16 + word % 4 * 2 + i / 2 * 8 + i % 2;
 }
 
-// Returns the slot of the first tile of a sequence whose tokens begin at `begin` of all tokens. A sequence's
-// tiles are consecutive, and no two sequences share a slot.
+// Returns the slot of the first tile of a sequence whose first token has index `begin` among the tokens of
+// all sequences. A sequence's tiles are consecutive, and no two sequences share a slot.
 __host__ __device__ constexpr long long first_tile(long long begin, int seq) {
   return begin / kTileTokens + seq;
 }

@@ -69,10 +69,10 @@ struct TileRows {
   std::int64_t stride;
 };
 
-// Reads rows in place if there are no pages. Any source is read kTokens tokens at a time, and the returned
+// Reads rows in place if there are no pages. Any source returns kTokens tokens at a time, and the returned
 // rows begin with the tile's token `first`.
 struct OnlyRows {
-  // Returns the slot whose tile CTA n of a side makes. A negative number would mean that there is none.
+  // Returns the slot whose tile CTA n of a side makes. A negative number means that the CTA makes no tile.
   __device__ static int slot_of(const PromptArgs&, int n, bool) { return n; }
 
   static constexpr bool kInSharedMemory = false;
@@ -105,7 +105,7 @@ struct OctetsOfTile {
   uint4 octets[kRows];
   bool is_value;
 
-  // A warp has whole rows of keys, and for values whole rows of the transposed tile.
+  // A warp has whole rows of keys. For values, a warp has whole rows of the transposed tile.
   __device__ __forceinline__ explicit OctetsOfTile(bool of_values)
       : octet(static_cast<int>(threadIdx.x) % kOctets),
         row_group(static_cast<int>(threadIdx.x) / kOctets),

@@ -1,5 +1,6 @@
 // Shares blocks of query rows among CTAs with products of warps (mma.sync). All threads copy steps of 64
-// tokens into a ring, and each warp attends from its own rows to the steps that these rows see.
+// tokens into a ring, and each warp computes the attention of its own rows over the steps that are visible to
+// these rows.
 #pragma once
 
 #include "device/cuda/prompt/blocks.cuh"
@@ -9,8 +10,8 @@ namespace kvant::cuda {
 
 inline constexpr int kMostSlots = 4;  // slots of the ring
 
-// Says which tokens all of a warp's rows see, and which tokens any row sees: first of sealed pages, then of
-// rows.
+// Describes which tokens are visible to all of a warp's rows, and which tokens are visible to any of them,
+// first in sealed pages and then in rows.
 struct WarpSight {
   SeenByAll all[2];
   SeenByAll any[2];
@@ -37,8 +38,8 @@ __device__ __forceinline__ void wait_for_oldest(int n_slots) {
     wait_for_copies<0>();
 }
 
-// Returns the number of steps in a block's tiles. If no row sees the last tile's second half, that half does
-// not count.
+// Returns the number of steps in a block's tiles. If the last tile's second half is hidden from all rows,
+// that half does not count.
 __device__ __forceinline__ int steps_of(const PromptArgs& args, const PromptItem& item) {
   const int n = 2 * tiles_of(item);
   if (item.end_tile == item.tile) return n;
@@ -46,7 +47,7 @@ __device__ __forceinline__ int steps_of(const PromptArgs& args, const PromptItem
   return end - item.first_token <= item.end_tile * kTileTokens - kStepTokens ? n - 1 : n;
 }
 
-// Finds which tokens rows [row, last] of a block see.
+// Finds which tokens are visible to rows [row, last] of a block.
 __device__ __forceinline__ WarpSight find_sight(const PromptArgs& args, const PromptItem& item, int row,
                                                 int last) {
   WarpSight sight;
@@ -68,7 +69,7 @@ __device__ __forceinline__ const unsigned char* tile_of_step(const PromptArgs& a
   return args.tiles + (static_cast<std::int64_t>(slot) * args.n_kv_heads + head / args.group) * tile_bytes;
 }
 
-// Says where a step of a block lies: in sealed pages or rows, and at which token.
+// Describes where a step of a block lies: in sealed pages or rows, and at which token.
 struct StepPlace {
   bool is_rows;
   int first;  // first token of the step

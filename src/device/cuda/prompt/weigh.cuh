@@ -14,7 +14,7 @@ namespace kvant::cuda {
 // sum's magnitude is below 2^22.
 inline constexpr std::uint32_t kRounderBits = 0x4B400000;
 inline constexpr float kRounder = 0x1.8p23F;
-// Sums of 256 products of signed bytes are never smaller.
+// A sum of 256 products of signed bytes is never smaller than this.
 inline constexpr int kLeastScore = -(1 << 22);
 
 // Reads a score's 32 bits as F32, which is kRounder plus the score. The sum of products must have started
@@ -34,8 +34,8 @@ struct IntegerScores {
   static constexpr std::uint32_t kStartBits = 0;
   static constexpr std::uint32_t kMasked = 0x80000000;
   static constexpr float kZero = 0;
-  // With smaller steps, masked scores would get weights above 0. At this step the exponents of other scores
-  // are below 2^-6 in magnitude, so all their weights are almost equal anyway.
+  // With steps smaller than this, masked scores would get weights above 0. With steps of this size, the
+  // exponents of other scores are below 2^-6 in magnitude, so all their weights are almost equal anyway.
   static constexpr float kLeastStep = 0x1p-27F;
   __device__ static __forceinline__ float value(std::uint32_t bits) {
     return __int2float_rn(static_cast<int>(bits));
@@ -84,8 +84,8 @@ struct ExactWeight {
   __device__ __forceinline__ float operator()(float s) const { return exp2_fast(fmaf(s, factor, offset)); }
 };
 
-// Approximates weights as SAS does (sas_polynomial.cuh): e^-(whole + 1/2 + g) with g in [-1/2, 1/2]. Scores
-// below the floor get weight 0.
+// Approximates weights like SAS (sas_polynomial.cuh). A weight is e^-(whole + 1/2 + g) with g in [-1/2, 1/2].
+// Scores below the floor get weight 0.
 struct SasWeight {
   static constexpr float kLn2 = 0.69314718F;
   float factor, offset;
@@ -130,8 +130,8 @@ struct RowSums {
   float offset[2] = {};
 };
 
-// Says how a tile's scores become weights: score s of row i gets weight 2^(c[i] s + b[i]). exponent[i] is
-// log2 of the unit of these weights.
+// Describes how a tile's scores become weights. Score s of row i gets weight 2^(c[i] s + b[i]). exponent[i]
+// is log2 of the unit of these weights.
 struct TileExponents {
   float c[2], b[2], exponent[2];
 };
@@ -154,14 +154,14 @@ __device__ __forceinline__ TileExponents find_exponents(std::uint32_t (&s)[Score
   }
   TileExponents of;
   float top[2];
-  bool is_rare = false;  // Only coarse steps or a rising reference are rare.
+  bool is_rare = false;  // true only for coarse steps or a rising reference
 #pragma unroll
   for (int row = 0; row < 2; ++row) {
     largest[row] = max(largest[row], __shfl_xor_sync(~0U, largest[row], 1));
     largest[row] = max(largest[row], __shfl_xor_sync(~0U, largest[row], 2));
     top[row] = fmaxf(Numbers::value(largest[row]), Numbers::kZero + kLeastScore);
     of.c[row] = fminf(fmaxf(query_scale[row] * key_scale, Numbers::kLeastStep), kLargestStep);
-    // The factor makes `b` slightly smaller, so that rounding makes no weight larger than kWeightTop allows.
+    // The factor makes `b` slightly smaller, so rounding makes no weight larger than kWeightTop allows.
     of.b[row] = fmaf(-top[row] * (1 + 0x1p-22F), of.c[row], kWeightTop);
     of.exponent[row] = fmaf(-Numbers::kZero, of.c[row], -of.b[row]);
     is_rare |= of.c[row] > kCoarseStep || of.exponent[row] > rows.reference[row] + kReferenceSlack;
@@ -205,7 +205,7 @@ __device__ __forceinline__ void make_weights(const std::uint32_t (&s)[Scores], c
       float w[4];
 #pragma unroll
       for (int j = 0; j < 4; ++j) w[j] = weights[row](Numbers::value(s[i + j / 2 * 4 + 2 * row + j % 2]));
-      // Each word has weights for 16 columns, the first half of them if i / 8 is even.
+      // Each word has weights for 16 columns. If i / 8 is even, these are the first half of the columns.
       p[i / 4 + row] = rounded_to_bytes(w);
     }
   }
