@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include <bit>
-#include <cstring>
+#include <cstddef>
 
 #include "serve/answer_route.h"
 #include "serve/json_fields.h"
@@ -50,13 +50,12 @@ class EmbeddingsAnswers final : public ApiAnswers {
 
 std::string base64_of(std::span<const float> values) {
   constexpr const char* kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-  std::vector<unsigned char> bytes(values.size_bytes());
-  std::memcpy(bytes.data(), values.data(), bytes.size());
+  const std::span<const std::byte> bytes = std::as_bytes(values);
   std::string text;
   for (std::size_t i = 0; i < bytes.size(); i += 3) {
-    unsigned group = bytes[i] << 16U;
-    if (i + 1 < bytes.size()) group |= bytes[i + 1] << 8U;
-    if (i + 2 < bytes.size()) group |= bytes[i + 2];
+    unsigned group = std::to_integer<unsigned>(bytes[i]) << 16U;
+    if (i + 1 < bytes.size()) group |= std::to_integer<unsigned>(bytes[i + 1]) << 8U;
+    if (i + 2 < bytes.size()) group |= std::to_integer<unsigned>(bytes[i + 2]);
     for (int digit = 0; digit < 4; ++digit)
       text += i + digit > bytes.size() ? '=' : kDigits[group >> (18 - 6 * digit) & 63U];
   }
