@@ -1,6 +1,8 @@
 #include "generate/speculation_pace.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <utility>
 
 namespace kvant {
@@ -16,10 +18,14 @@ constexpr int kGrowth = 2, kFirstDrafts = 3;
 // work may run.
 constexpr long kForgotten = 1024;
 constexpr double kNewest = 0.2;  // the newest step has this weight in the average
-// The mean of a step size counts after this many steps. The first one builds the size's graph and is ignored.
-constexpr int kFirstSteps = 2;
+// The time of a step size counts from this step on. On a device the first step builds the size's graph, and
+// the second step records the graph for replay, so both are ignored.
+constexpr int kFirstSteps = 3;
 // A draft must promise this factor more speed, because times and chances are estimates.
 constexpr double kMargin = 1.05;
+// Drafts start a size when they have missed this share of the time that the start takes.
+constexpr double kMissed = 0.25;
+constexpr double kLongestStart = 32;
 
 // Returns the next larger step size that is used. There are few sizes, so each is soon measured and its graph
 // is kept.
@@ -34,6 +40,7 @@ void SpeculationPace::add(int n_rows, double seconds) {
   Measured& m = measured_[n_rows];
   if (n_steps_ - m.newest > kForgotten) m.n = 0;
   m.newest = n_steps_;
+  if (m.n == 0 && m.first_seconds == 0) m.first_seconds = seconds;
   if (++m.n <= kFirstSteps) {
     m.seconds = seconds;
   } else {
@@ -73,7 +80,25 @@ double SpeculationPace::seconds(int n_rows) const {
   return of_low + of_row * (n_rows - low);
 }
 
-std::vector<int> SpeculationPace::choose(std::span<const Draft> drafts, int most_rows) const {
+// Other work may have delayed a first step. So the least of all known sizes counts, up to kLongestStart
+// steps.
+double SpeculationPace::start_seconds() const {
+  double least = std::numeric_limits<double>::infinity();
+  for (const auto& [rows, m] : measured_) {
+    if (m.n >= kFirstSteps) least = std::min({least, m.first_seconds - m.seconds, kLongestStart * m.seconds});
+  }
+  return std::isfinite(least) ? least : 0;
+}
+
+// Adds the time that a size that was never used would save now. Returns whether the size may start.
+bool SpeculationPace::earns_start(double saved) {
+  missed_ += saved;
+  if (missed_ < kMissed * start_seconds()) return false;
+  missed_ = 0;
+  return true;
+}
+
+std::vector<int> SpeculationPace::choose(std::span<const Draft> drafts, int most_rows) {
   const int n_sequences = static_cast<int>(drafts.size());
   std::vector<int> chosen(drafts.size(), 0);
   // Candidate is a drafted token with the chance that it and all drafted tokens before it are right. The
@@ -92,8 +117,12 @@ std::vector<int> SpeculationPace::choose(std::span<const Draft> drafts, int most
   std::stable_sort(candidates.begin(), candidates.end(),
                    [](const Candidate& a, const Candidate& b) { return a.odds > b.odds; });
   const double longest = n_sequences > 1 ? (1 + kMostDelay) * plain : plain * most_rows;
-  double best_rate = kMargin * n_sequences / plain, tokens = n_sequences;
-  std::size_t best = 0;
+  struct Choice {
+    int n = 0;  // of drafted tokens
+    double tokens, taken, rate;
+  };
+  Choice best{0, static_cast<double>(n_sequences), plain, kMargin * n_sequences / plain}, started = best;
+  double tokens = n_sequences;
   int size = next_size(n_sequences);
   most_rows = std::min(most_rows, most_tried(n_sequences));
   const int most = std::min<int>(most_rows - n_sequences, static_cast<int>(candidates.size()));
@@ -103,11 +132,13 @@ std::vector<int> SpeculationPace::choose(std::span<const Draft> drafts, int most
     if (rows < size && n < most) continue;
     size = next_size(rows);
     const double taken = seconds(rows);
-    if (taken > longest || tokens / taken <= best_rate) continue;
-    best_rate = tokens / taken;
-    best = n;
+    if (taken > longest) continue;
+    const Choice choice{n, tokens, taken, tokens / taken};
+    if (choice.rate > best.rate) best = choice;
+    if (choice.rate > started.rate && measured_.contains(rows)) started = choice;
   }
-  for (const Candidate& candidate : std::span(candidates).first(best)) ++chosen[candidate.sequence];
+  if (best.n != started.n && !earns_start(best.tokens / started.rate - best.taken)) best = started;
+  for (const Candidate& candidate : std::span(candidates).first(best.n)) ++chosen[candidate.sequence];
   return chosen;
 }
 

@@ -1,6 +1,11 @@
 // Tests what the scheduler puts into a step if the cache is on a device. The engine has no model.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <map>
+#include <set>
+#include <string>
+
 #include "cache/device_layout.h"
 #include "cache/testing/host_pages.h"
 #include "model/random_tokens.h"
@@ -16,6 +21,34 @@ using testing::NoBackend;
 using testing::random_tokens;
 using testing::read_reply;
 
+// CountingPages counts copies between the host and the device, and on the device.
+class CountingPages final : public testing::HostPages {
+ public:
+  void upload(void* to, const void* from, std::size_t bytes) override {
+    ++copies["upload"];
+    HostPages::upload(to, from, bytes);
+  }
+  void download(void* to, const void* from, std::size_t bytes) override {
+    ++copies["download"];
+    HostPages::download(to, from, bytes);
+  }
+  void copy(void* to, const void* from, std::size_t bytes) override {
+    ++copies["copy"];
+    HostPages::copy(to, from, bytes);
+  }
+  void copy_rows(void* to, std::size_t to_stride, const void* from, std::size_t from_stride,
+                 std::size_t row_bytes, std::size_t n_rows) override {
+    ++copies["copy_rows"];
+    HostPages::copy_rows(to, to_stride, from, from_stride, row_bytes, n_rows);
+  }
+  Status finish() override {
+    ++copies["finish"];
+    return HostPages::finish();
+  }
+
+  std::map<std::string, int> copies;
+};
+
 GenerationRequest fake_request(int n_prompt, int max_tokens) {
   GenerationRequest request{.prompt = random_tokens(n_prompt, n_prompt)};
   for (std::int32_t& token : request.prompt) token = 1 + token % (testing::kFakeVocabulary - 2);
@@ -29,8 +62,8 @@ class SchedulerOnDevice : public ::testing::Test {
   SchedulerOnDevice() : engine_(testing::small_geometry(/*head_dim=*/64)) {}
 
   void start(SchedulerOptions options) {
-    const auto plan = place_on(std::make_shared<testing::HostPages>(),
-                               testing::plan_for("k=ch4g128,v=tok4g128,sink=4", engine_.geometry()));
+    pages_ = std::make_shared<CountingPages>();
+    const auto plan = place_on(pages_, testing::plan_for("k=ch4g128,v=tok4g128,sink=4", engine_.geometry()));
     ASSERT_TRUE(plan.ok()) << plan.error().message;
     options.context = 4096;
     options.memory = std::int64_t{1} << 30;
@@ -53,6 +86,7 @@ class SchedulerOnDevice : public ::testing::Test {
 
   FakeEngine engine_;
   NoBackend backend_;
+  std::shared_ptr<CountingPages> pages_;
   std::unique_ptr<Scheduler> scheduler_;
 };
 
@@ -128,6 +162,40 @@ TEST_F(SchedulerOnDevice, ReadsForShadowsWhatAnswersCanWaitFor) {
   }
   EXPECT_EQ(read.front(), 128);
   EXPECT_EQ(read.back(), 32);
+}
+
+// Drafts are looked for on the host. If no pair of tokens repeats, there is no draft, and the device must get
+// the same steps as without drafts.
+TEST_F(SchedulerOnDevice, AStepWithoutADraftIsThatOfAServerWithoutDrafts) {
+  constexpr int kTokens = 40;
+  GenerationRequest request = fake_request(20, kTokens);
+  for (int i = 0; i < 20; ++i) request.prompt[i] = 1 + i;
+  request.sampling = {.temperature = 0};
+  std::vector<std::int32_t> whole = request.prompt;
+  std::vector<float> logits(testing::kFakeVocabulary);
+  while (std::ssize(whole) < 20 + kTokens) {
+    FakeEngine::fill(logits.data(), static_cast<int>(whole.size()), whole.back());
+    whole.push_back(static_cast<std::int32_t>(std::ranges::max_element(logits) - logits.begin()));
+  }
+  std::set<std::pair<std::int32_t, std::int32_t>> pairs;
+  for (std::size_t i = 1; i < whole.size(); ++i)
+    ASSERT_TRUE(pairs.emplace(whole[i - 1], whole[i]).second) << "the pair that ends at " << i << " repeats";
+
+  std::vector<std::vector<FakeEngine::StepRecord>> records;
+  std::vector<std::map<std::string, int>> copies;
+  for (const int most_drafted : {0, 15}) {
+    engine_.steps.clear();
+    start({.most_drafted = most_drafted});
+    submit(request);
+    run();
+    EXPECT_EQ(scheduler_->status().counters.generated_tokens, kTokens);
+    records.push_back(steps());
+    copies.push_back(pages_->copies);
+    scheduler_.reset();
+  }
+  EXPECT_EQ(std::ssize(records[0]), kTokens);
+  EXPECT_EQ(records[0], records[1]);
+  EXPECT_EQ(copies[0], copies[1]);
 }
 
 // The fake engine's steps take more than 1e-9 seconds and less than an hour, so the results with the two

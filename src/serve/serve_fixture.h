@@ -61,6 +61,7 @@ class FakeEngine : public Engine {
   struct StepRecord {
     int prompt_tokens = 0;
     int decoded = 0;
+    bool operator==(const StepRecord&) const = default;
   };
 
   explicit FakeEngine(Geometry geometry) : geometry_(std::move(geometry)) {}
