@@ -10,6 +10,7 @@ LINK = re.compile(r"\]\(([^)\s]+)\)|(?:src|href)=\"([^\"]+)\"")
 MENTION = re.compile(r"\bdocs/[\w./-]*\w\.(?:md|svg|png|html|json)\b")
 MESSAGE = re.compile(r"^\|(?: [^|`]* \|)? `([^`]+)` \|", re.MULTILINE)
 # SPLIT_TEXT matches the gap between two literals of one text on several lines.
+MOST_WORDS = (("docs/guide/*.md", 1500), ("docs/lab/*.md", 2500), ("docs/results/*.md", 2000), ("docs/*.md", 2000))
 SPLIT_TEXT = re.compile(r"([\"'])\s*\\?\n\s*f?\1")
 FENCE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 
@@ -58,11 +59,20 @@ def stale_messages(pages, sources):
                 yield f"{page.relative_to(ROOT)}: no source says '{message}'"
 
 
+def long_pages():
+    for pattern, most in MOST_WORDS:
+        for page in sorted(ROOT.glob(pattern)):
+            words = len(page.read_text(encoding="utf-8").split())
+            if words > most:
+                yield f"{page.relative_to(ROOT)}: {words} words, and {most} are the most: shorten or split the page"
+
+
 def main():
     pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "data").rglob("*.md")]
     wrong = [line for page in pages for line in dangling_links(page)]
     wrong += [line for path in sources() for line in dangling_mentions(path)]
     wrong += stale_messages((ROOT / "docs/guide").glob("troubleshooting*.md"), sources())
+    wrong += long_pages()
     if wrong:
         sys.exit("\n".join(wrong))
 

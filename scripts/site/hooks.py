@@ -12,8 +12,6 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 OUTSIDE = ("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
 LINK = re.compile(r"\]\(([^)\s#]+)(#[^)\s]*)?\)")
 CODE = re.compile(r"(^```.*?^```|`[^`\n]*`)", re.DOTALL | re.MULTILINE)
-MOST_WORDS = (("guide/", 1500), ("lab/", 2500), ("results/", 2000), ("quality.md", 2000), ("cpu.md", 2000),
-              ("gpu.md", 2000))
 log = logging.getLogger("mkdocs.hooks.kvant")
 
 
@@ -59,9 +57,6 @@ def site_address(path):
 
 def on_page_markdown(markdown, page, config, files):
     source = page.file.src_uri
-    for begin, most in MOST_WORDS:
-        if source.startswith(begin) and len(markdown.split()) > most:
-            log.warning("%s has %d words, and %d are the most: split it", source, len(markdown.split()), most)
 
     def rewritten(match):
         path = in_repository(match.group(1), source)
