@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Checks links: files and headings to which Markdown links, files of docs/ that sources name, and messages that the
-troubleshooting pages quote. A quoted message has … in place of its variable parts."""
+"""Checks pages: files and headings to which Markdown links, files of docs/ that sources name, messages that the
+troubleshooting pages quote, and the number of words. A quoted message has … in place of its variable parts."""
 import pathlib
 import re
 import sys
@@ -9,8 +9,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 LINK = re.compile(r"\]\(([^)\s]+)\)|(?:src|href)=\"([^\"]+)\"")
 MENTION = re.compile(r"\bdocs/[\w./-]*\w\.(?:md|svg|png|html|json)\b")
 MESSAGE = re.compile(r"^\|(?: [^|`]* \|)? `([^`]+)` \|", re.MULTILINE)
-# SPLIT_TEXT matches the gap between two literals of one text on several lines.
 MOST_WORDS = (("docs/guide/*.md", 1500), ("docs/lab/*.md", 2500), ("docs/results/*.md", 2000), ("docs/*.md", 2000))
+# SPLIT_TEXT matches the gap between two literals of one text on several lines.
 SPLIT_TEXT = re.compile(r"([\"'])\s*\\?\n\s*f?\1")
 FENCE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 
