@@ -5,10 +5,11 @@
 
 namespace kvant {
 
-// Chooses the exponential of the softmax (design section 5, TurboAttention).
+// Chooses the exponential of the softmax: the exact function, or the approximation of TurboAttention
+// (base/sas.h).
 enum class Softmax : std::uint8_t {
   exact,
-  // Uses a table and a cubic polynomial; rescaling uses the exact exponential.
+  // Uses a table and a cubic polynomial for weights, and the exact exponential for rescaling.
   sas,
   // Uses SAS also for rescaling, as Algorithm 1 prints it.
   sas_paper,

@@ -1,7 +1,7 @@
 // Multiplies F32 rows with a matrix of small codes in blocks, as in quantized weights. A row of the matrix
-// has blocks of kCodeBlockSize values: value = scale * code + offset, with codes of a byte. The F32 rows are
-// rounded to 16 bits, block by block, and the products of integers are exact. Each call uses one thread;
-// teams make calls in parallel.
+// has blocks of kCodeBlockSize values, where a value is scale * code + offset and a code has one byte. The
+// F32 rows are rounded to 16 bits, block by block, and the products of integers are exact. Each call uses one
+// thread; teams make calls in parallel.
 #pragma once
 
 #include <cstdint>

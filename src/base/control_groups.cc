@@ -18,7 +18,7 @@ bool list_has(const std::string& list, const std::string& item) {
   return false;
 }
 
-// Holds the process's group in each hierarchy. proc/self/cgroup has lines of NUMBER:CONTROLLERS:PATH; the
+// Holds the process's group in each hierarchy. proc/self/cgroup has lines of NUMBER:CONTROLLERS:PATH, and the
 // list of controllers is empty for v2.
 struct OwnGroups {
   std::optional<std::string> v1, v2;
@@ -44,8 +44,8 @@ struct Mount {
   std::string group = "/";
 };
 
-// Finds the mount in proc/self/mountinfo: ID PARENT DEVICE GROUP FOLDER OPTIONS [FIELDS] - TYPE SOURCE
-// OPTIONS. Without that file the function assumes the usual paths.
+// Finds the mount in proc/self/mountinfo, whose lines are "ID PARENT DEVICE GROUP FOLDER OPTIONS [FIELDS] -
+// TYPE SOURCE OPTIONS". Without that file the function assumes the usual paths.
 std::optional<Mount> find_mount(const std::string& controller, bool v2, const fs::path& root) {
   std::ifstream file(root / "proc/self/mountinfo");
   bool has_lines = false;

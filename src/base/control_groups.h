@@ -15,9 +15,9 @@ struct ControlGroup {
 };
 
 // Returns the process's own group in the hierarchy of a controller ("memory", "cpu", "cpuset") and all
-// visible parent groups. Each of these groups may have a limit. A container sees only its own part. root:
-// "/", or for tests a folder with the files proc/self/cgroup, proc/self/mountinfo (which may be missing) and
-// sys/fs/cgroup.
+// visible parent groups. Each of these groups may have a limit. A process in a container can read only the
+// container's own groups. `root` is "/", or for tests a folder with the files proc/self/cgroup,
+// proc/self/mountinfo (which may be missing) and sys/fs/cgroup.
 std::vector<ControlGroup> control_groups(const std::string& controller,
                                          const std::filesystem::path& root = "/");
 

@@ -8,7 +8,7 @@
 namespace kvant {
 namespace {
 
-// The code is branch-free to let the row loops vectorize. The addition of a power of two, chosen from the
+// The code has no branches, so loops over rows vectorize. The addition of a power of two, chosen from the
 // exponent, makes the FPU round the mantissa to 10 bits, denormals included.
 inline std::uint16_t round_to_f16(float x) {
   const auto bits = std::bit_cast<std::uint32_t>(x);
@@ -29,8 +29,8 @@ inline std::uint16_t round_to_f16(float x) {
 inline float widen_f16(std::uint16_t x) {
   const std::uint32_t sign = (std::uint32_t{x} & 0x8000U) << 16;
   const std::uint32_t magnitude = std::uint32_t{x} & 0x7fffU;
-  // The bits as F32 have an exponent that is 112 too small. The product corrects the exponent and normalizes
-  // denormals.
+  // Read as an F32, the bits have an exponent that is 112 too small. The product corrects the exponent and
+  // normalizes denormals.
   const float scaled = std::bit_cast<float>(magnitude << 13) * 0x1p112F;
   const std::uint32_t finite = std::bit_cast<std::uint32_t>(scaled);
   const std::uint32_t special = (magnitude << 13) | 0x7f800000U;

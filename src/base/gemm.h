@@ -23,10 +23,10 @@ inline GemmOperand transposed(const float* data, std::ptrdiff_t stride) {
   return {data, 1, stride};
 }
 
-// Computes c = a b, or c += a b: a [m, k], b [k, n], c [m, n] with c_stride values from row to row. The
-// function uses the best instructions of this processor. Each element's sum runs over k in an order that
-// depends on k alone. A row of c therefore has the same bits whatever other rows and columns are computed
-// with it.
+// Computes c = a b, or c += a b if `accumulate` is true. The shapes are a [m, k], b [k, n] and c [m, n], and
+// rows of c are c_stride values apart. The function uses the best instructions of this processor. Each
+// element's sum runs over k in an order that depends on k alone. A row of c therefore has the same bits
+// whatever other rows and columns are computed with it.
 void gemm(int m, int n, int k, const GemmOperand& a, const GemmOperand& b, bool accumulate, float* c,
           std::ptrdiff_t c_stride);
 
@@ -61,8 +61,8 @@ class PackedMatrix {
   std::vector<std::uint32_t> pairs_;  // [n_parts, (k + 1) / 2, panel_] for bf16
 };
 
-// Computes the product of a with b's first n columns. With an f32 matrix, c has the same bits as from gemm()
-// above. With a bf16 matrix, a is rounded as well, and a's columns must be contiguous.
+// Computes the product of a and the first n columns of b. With an f32 matrix, c has the same bits as from
+// gemm() above. With a bf16 matrix, a is rounded as well, and a's columns must be contiguous.
 void gemm(int m, int n, const GemmOperand& a, const PackedMatrix& b, bool accumulate, float* c,
           std::ptrdiff_t c_stride);
 

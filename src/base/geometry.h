@@ -39,8 +39,8 @@ struct Geometry {
   float softmax_scale = 0;  // scores are softmax_scale * q.k, usually 1 / sqrt(d)
   float score_softcap = 0;  // c > 0: scores become c * tanh(score / c) (Gemma 2)
   int trained_context = 0;  // tokens
-  // sliding_window [n_layers] says how many of the newest tokens a query sees, including its own. 0 means
-  // all.
+  // sliding_window [n_layers] says how many of the newest tokens a query attends to, including its own token.
+  // 0 means all.
   std::vector<int> sliding_window;
   // `shared` [n_layers] says whether later layers attend to this layer's cache instead of a cache of their
   // own (Gemma 4 E2B). An empty vector means that no layer does.

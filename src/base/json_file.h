@@ -20,17 +20,17 @@ Status check_writable(const std::string& path);
 
 // Writes `text` to a new file next to `path` and renames the new file to `path`. A reader finds the old file
 // or the complete new one, which is on the disk when the function returns. A device or a pipe is written
-// directly. Errors: no such directory, no permission, disk full. After an error the old file is unchanged and
-// no new file is left.
+// directly. Returns an error if the directory does not exist, if permission is missing or if the disk is
+// full. After an error the old file is unchanged and no new file is left.
 Status write_whole_file(const std::string& path, const std::string& text);
-// Writes the bytes of several buffers, one after the other, as the function above writes a text. `mode` holds
-// the new file's permissions before the umask.
+// Writes the bytes of `parts`, in order, as write_whole_file() writes a text. `mode` holds the new file's
+// permissions before the umask.
 Status write_whole_file(const std::string& path, const std::vector<std::span<const std::byte>>& parts,
                         mode_t mode = 0666);
 // Syncs the folder of a file, which makes the creation or removal of names in the folder durable. Returns the
 // errno, or 0 on success and on file systems that cannot sync folders.
 int sync_folder_of(const std::string& path);
-// The suffix of the new file's name until the file is renamed. A killed process leaves a file with this
+// The new file's name has this suffix until the file is renamed. A killed process leaves a file with this
 // suffix.
 inline constexpr const char* kTemporaryEnding = ".tmp";
 

@@ -10,7 +10,7 @@ using Json = nlohmann::ordered_json;
 // Checks the limits by counting brackets and commas outside of strings, before any memory is allocated for
 // values.
 Status check_limits(std::string_view text) {
-  // The members of each open container so far; arrays are not counted.
+  // For each open container, holds the number of its members so far. Members of arrays are not counted.
   std::array<int, kMaxJsonDepth + 1> members{};
   std::array<bool, kMaxJsonDepth + 1> is_object{};
   int depth = 0;

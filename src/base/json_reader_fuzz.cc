@@ -1,4 +1,5 @@
-// Fuzz target of the JSON reader: accepted values can be copied, compared, printed and read again.
+// Feeds arbitrary bytes to the JSON reader. An accepted value must allow copies, comparisons and printing,
+// and its text must be readable again.
 #include <cstddef>
 #include <cstdint>
 

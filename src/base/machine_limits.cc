@@ -34,7 +34,7 @@ std::optional<std::int64_t> limit_in(const fs::path& path) {
   return static_cast<std::int64_t>(number);
 }
 
-// Parses a list such as "0-3,8". The set is empty if the text is not such a list.
+// Returns the numbers in a list such as "0-3,8". The set is empty if the text is not such a list.
 std::set<int> processors_in(const std::string& list) {
   std::set<int> processors;
   std::istringstream ranges(list);

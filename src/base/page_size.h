@@ -1,5 +1,5 @@
-// Defines sizes that every module shares. This header includes nothing, because kernels for single
-// instruction sets and CUDA sources read it too.
+// Defines sizes that every module shares. This header includes nothing, because sources that are compiled for
+// one instruction set and CUDA sources include it too.
 #pragma once
 
 namespace kvant {

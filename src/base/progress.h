@@ -40,9 +40,9 @@ class Progress {
   Clock::time_point start_;
 };
 
-// Formats a duration in seconds for people: "4 s", "3 min 05 s", "2 h 10 min".
+// Formats a duration for people, such as "4 s", "3 min 05 s" or "2 h 10 min".
 std::string readable_duration(double seconds);
-// Formats a size: "940 B", "12.3 KiB", "4.0 GiB".
+// Formats a size for people, such as "940 B", "12.3 KiB" or "4.0 GiB".
 std::string readable_bytes(double bytes);
 
 }  // namespace kvant

@@ -15,7 +15,7 @@ namespace kvant {
 // Holds one sentence that says what is wrong, where, and what to do about it.
 struct Error {
   std::string message;
-  bool is_shortage = false;  // Too little memory: a retry can succeed once memory is freed.
+  bool is_shortage = false;  // memory is too short, so a retry can succeed once memory is freed
 };
 
 // Makes an Error from a format string: error("unknown format '{}'", name).

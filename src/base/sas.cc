@@ -9,11 +9,11 @@
 namespace kvant {
 namespace {
 
-// exp(-1), exp(-2) and exp(-4): their products are exp(-i) for i = 0 .. 6. The bucket of kSasFloor itself is
-// kept: Algorithm 3 as printed would zero it.
+// kPowers holds exp(-1), exp(-2) and exp(-4), whose products are exp(-i) for i = 0 .. 6. Scores of exactly
+// kSasFloor keep their weight, although Algorithm 3 as printed would zero it.
 constexpr float kPowers[3] = {0.36787944F, 0.13533528F, 0.018315639F};
 
-// `factor` where `bit` is 1, 1 where it is 0.
+// Returns `factor` if `bit` is 1, and 1 if `bit` is 0.
 inline float factor_if(std::uint32_t bit, float factor) {
   constexpr auto kOne = std::bit_cast<std::uint32_t>(1.0F);
   return std::bit_cast<float>(kOne ^ ((0U - bit) & (kOne ^ std::bit_cast<std::uint32_t>(factor))));
@@ -24,7 +24,8 @@ inline float polynomial(float f) {
   return ((c[3] * f + c[2]) * f + c[1]) * f + c[0];
 }
 
-// By masks where a choice would become a branch, which does not vectorize.
+// Returns x if all bits of `mask` are 1, and 0 if `mask` is 0. A branch instead would keep the loops from
+// vectorizing.
 inline float masked(float x, std::uint32_t mask) {
   return std::bit_cast<float>(std::bit_cast<std::uint32_t>(x) & mask);
 }
@@ -45,7 +46,8 @@ float sas_exp(float x) {
   return near_exp(x);
 }
 
-// The terms of `lane` are independent, so that the loop vectorizes without reordering.
+// The sum has one term for each lane. The terms are independent, so the loop vectorizes without reordering
+// additions.
 KVANT_SIMD_CLONES float sas_row(float* x, int n, float max) {
   constexpr int kLanes = 16;
   float sums[kLanes] = {};

@@ -15,7 +15,8 @@ TEST(Sas, IsWithinAThousandthOfExpDownToItsFloorAndZeroBelow) {
 }
 
 TEST(Sas, MatchesAHandWorkedValue) {
-  // x = -2.5: e^-2 (-0.1025 / 8 + 0.4626 / 4 - 0.9922 / 2 + 0.9996) = 0.1353353 * 0.6063375 = 0.0820589
+  // For x = -2.5, the expected value is e^-2 (-0.1025 / 8 + 0.4626 / 4 - 0.9922 / 2 + 0.9996) = 0.1353353 *
+  // 0.6063375 = 0.0820589.
   EXPECT_NEAR(sas_exp(-2.5F), 0.0820589F, 1e-6);
 }
 

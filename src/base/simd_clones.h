@@ -1,7 +1,7 @@
-// KVANT_SIMD_CLONES before a function definition compiles the function once for each instruction set listed
-// below; the best copy is chosen at run time. The macro suits plain loops that the compiler vectorizes. The
-// macro does nothing under sanitizers, because copies are chosen before the sanitizers' libraries have
-// started.
+// KVANT_SIMD_CLONES before a function definition compiles the function once for each instruction set in the
+// list below. The program chooses the best copy at run time. The macro suits plain loops that the compiler
+// vectorizes. Under sanitizers the macro is empty, because copies are chosen before the sanitizers' libraries
+// have started.
 #pragma once
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && \

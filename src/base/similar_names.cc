@@ -8,8 +8,8 @@
 namespace kvant {
 namespace {
 
-// Longer names get no suggestions: the distance costs the product of both lengths, and no known name is so
-// long.
+// Longer names get no suggestions. The time of a comparison grows with the product of both lengths, and no
+// known name is this long.
 constexpr std::size_t kLongestName = 64;
 
 bool same_letter(char a, char b) {

@@ -1,5 +1,5 @@
-// Suggests known names that resemble a wrong name, for error messages. A user who mistypes a format or a
-// recipe sees what exists.
+// Suggests known names that resemble a wrong name, for error messages. The suggestions tell a user who
+// mistypes the name of a format or a recipe which names exist.
 #pragma once
 
 #include <span>

@@ -10,11 +10,12 @@
 namespace kvant {
 namespace {
 
-// exp(x) for x <= 0 by 2^n * exp(f): n = round(x / ln 2), |f| <= ln 2 / 2 in two parts.
+// Returns exp(x) for x <= 0 as 2^n * exp(f), where n = round(x / ln 2). The remainder f = x - n ln 2 has |f|
+// <= ln 2 / 2, and ln 2 is subtracted in two parts for precision.
 inline float exp_nonpositive(float x) {
   constexpr float kLog2e = 1.44269504F, kLn2High = 0.693359375F, kLn2Low = -2.12194440e-4F;
-  constexpr float kLowest = -87.0F;      // exp(kLowest) is the last normal number; below, 0
-  constexpr float kRound = 12582912.0F;  // 1.5 * 2^23: the sum's mantissa holds the nearest integer
+  constexpr float kLowest = -87.0F;      // exp(kLowest) is the last normal number; exp(x) is 0 for smaller x
+  constexpr float kRound = 12582912.0F;  // 1.5 * 2^23; adding it rounds to an integer in the mantissa
   const float clamped = std::max(x, kLowest);
   const float shifted = clamped * kLog2e + kRound;
   const float n = shifted - kRound;

@@ -1,16 +1,16 @@
-// The exponentials of attention, in rows.
+// Computes exponentials, maxima and sums of rows for attention.
 #pragma once
 
 namespace kvant {
 
-// x_i <- exp(x_i - max) for i in [0, n); returns their sum. x_i <= max, or x_i = -inf, which gives 0.
-// Relative error below 2e-7.
+// Sets x_i to exp(x_i - max) for i in [0, n), and returns the sum of the new values. Requires x_i <= max. For
+// x_i = -inf the new value is 0. The relative error is below 2e-7.
 float exp_row(float* x, int n, float max);
 
-// The largest of n > 0 values.
+// Returns the largest of n > 0 values.
 float max_row(const float* x, int n);
 
-// y_i <- y_i * factor, and y_i <- y_i + x_i * factor.
+// scale_row() sets y_i to y_i * factor. add_scaled_row() sets y_i to y_i + x_i * factor.
 void scale_row(float* y, int n, float factor);
 void add_scaled_row(float* y, const float* x, int n, float factor);
 

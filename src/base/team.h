@@ -90,7 +90,7 @@ class StandingTeam {
 
   TeamState shared_;
   std::atomic<int> size_{0};                          // 0 until all threads have started
-  const std::function<void(Team&)>* body_ = nullptr;  // Null ends the threads.
+  const std::function<void(Team&)>* body_ = nullptr;  // null ends the threads
   std::vector<std::thread> threads_;
 };
 

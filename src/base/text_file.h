@@ -9,7 +9,7 @@
 namespace kvant {
 
 // Reads the whole file at `path`, without a byte order mark at its start; "-" stands for the standard input.
-// Errors: the file cannot be read, or is empty.
+// Returns an error if the file cannot be read or is empty.
 Result<std::string> read_text_file(const std::string& path);
 
 }  // namespace kvant

@@ -47,8 +47,8 @@ CallGrammar required_call_grammar(const common_chat_params& required, const comm
     return grammar;
   }
   grammar.start = required.generation_prompt;
-  // Some prompts turn thoughts off by writing only a thought's end tag. The grammar sees that tag as text, so
-  // text must stay allowed.
+  // Some prompts turn thoughts off by writing only a thought's end tag. The grammar treats this tag as text,
+  // so text must stay allowed.
   const bool has_end_alone =
       required.generation_prompt.find(required.thinking_start_tag) == std::string::npos &&
       has_end(required, 0);

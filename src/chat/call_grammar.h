@@ -13,9 +13,9 @@ struct CallGrammar {
   std::string start;  // the grammar begins with this part of the prompt's end
 };
 
-// Returns a grammar in which a completion begins with the call. If the template has thoughts, a thought may
-// precede the call. `required` are the library's parameters for a required call, and `optional` those for an
-// optional one. If splits_thoughts is false, thoughts are part of the completion's text.
+// Returns a grammar for a completion that begins with a tool call, or with a thought before the call if the
+// template has thoughts. `required` are the library's parameters for a required call, and `optional` those
+// for an optional one. If splits_thoughts is false, thoughts are part of the completion's text.
 CallGrammar required_call_grammar(const common_chat_params& required, const common_chat_params& optional,
                                   bool splits_thoughts);
 

@@ -1,5 +1,5 @@
-// Holds the messages of a chat so far, and what a request says about rendering them. Every API of the server
-// fills in one such history, which the chat template then renders.
+// Holds the messages of a chat so far, and what a request says about rendering them. Each API of the server
+// fills in a ChatHistory, which the chat template then renders.
 #pragma once
 
 #include <nlohmann/json.hpp>

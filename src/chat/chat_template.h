@@ -26,7 +26,7 @@ struct TemplatedChat {
   GrammarRules grammar;
   std::string grammar_start;                 // the grammar begins with this part of the prompt's end
   std::vector<std::string> stops;            // texts that end the completion
-  std::vector<std::int32_t> kept_tokens;     // control tokens that the parser of the format needs to see
+  std::vector<std::int32_t> kept_tokens;     // control tokens that the parser of the format needs in the text
   std::shared_ptr<const ToolFormat> format;  // parses completions; if null, a completion is plain text
 };
 
@@ -34,12 +34,12 @@ class ChatTemplate {
  public:
   // Returns whether the model's file has a chat template.
   static bool is_in(const Tokenizer& tokenizer);
-  // `file` is a Jinja file; if empty, the model's own template is used. `tokenizer` must outlive the
+  // `file` names a Jinja file. An empty name selects the model's own template. `tokenizer` must outlive the
   // template. Returns an error if there is no template, or if it is not Jinja.
   static Result<std::shared_ptr<const ChatTemplate>> open(const Tokenizer& tokenizer,
                                                           const std::string& file);
-  // `source` is a Jinja text; if empty, the model's own template is used. Error messages call the
-  // template `name`, such as "the chat template".
+  // `source` is the text of a Jinja template. An empty string selects the model's own template. Error
+  // messages call the template `name`, such as "the chat template".
   static Result<std::shared_ptr<const ChatTemplate>> make(const Tokenizer& tokenizer,
                                                           const std::string& source, const std::string& name);
   virtual ~ChatTemplate() = default;

@@ -17,8 +17,8 @@ struct ChatTurn {
 };
 
 // Returns the template's text between a completion and the next one. The text ends the assistant's turn,
-// holds the user's turn with `message`, and starts the assistant's next turn. Returns the errors of
-// write_chat(). If the template changes earlier turns, the text cannot be appended, which is also an error.
+// holds the user's turn with `message`, and starts the assistant's next turn. Returns an error if
+// write_chat() does, or if the template changes earlier turns, because the text then cannot be appended.
 Result<ChatTurn> next_turn(const ChatTemplate& chat_template, const std::string& message);
 
 }  // namespace kvant

@@ -33,9 +33,9 @@ std::string readable(const std::string& text) {
 }
 
 // BracketDepth measures the nesting depth of brackets outside of strings. The parser does not know where a
-// call begins. A quotation mark in the text before the call swaps the inside and the outside of strings.
-// Brackets are therefore counted both ways. The count inside of strings has a higher limit, because brackets
-// in strings are often left open.
+// call begins, and an unpaired quotation mark before the call swaps the inside and the outside of strings.
+// BracketDepth therefore keeps two counts, one for each reading. The count of brackets that seem to be inside
+// of strings has a higher limit, because brackets in strings are often left open.
 class BracketDepth {
  public:
   void add(const std::string& text) {
@@ -77,7 +77,7 @@ std::size_t after_spaces(const std::string& text, std::size_t at) {
 // the whole text again for each new piece.
 class LibraryParse {
  public:
-  // The prompt may already contain the start of the message. Parsing the empty text first keeps that start
+  // The prompt may already contain the start of the message. Parsing an empty string first keeps that start
   // out of the results.
   explicit LibraryParse(const LibraryFormat& format) : format_(format) {
     if (format.params.is_continuation) (void)advance(/*is_partial=*/true);

@@ -1,5 +1,5 @@
-// TemplateProgram is a chat template as a Jinja program, which llama.cpp's engine runs. Other code sees only
-// text and JSON values, and every error of the engine as one sentence.
+// TemplateProgram is a chat template as a Jinja program, which llama.cpp's engine runs. The interface has
+// only texts and JSON values, and reports every error of the engine in one sentence.
 #pragma once
 
 #include <memory>

@@ -20,9 +20,9 @@ bool has(const std::set<std::string>& words, std::string_view word) {
   return words.contains(std::string(word));
 }
 
-// Returns the effort under a name that the template knows, the next lower one if necessary. An empty result
-// means that the template's default is nearest. A template that names at least two efforts is assumed to know
-// no others.
+// Returns `effort` if the template knows this name, or else the next lower effort that the template knows. An
+// empty result means that the template's default is nearest. A template that names at least two efforts is
+// assumed to know no others.
 std::string known_effort(const std::string& effort, const TemplateWords& words) {
   if (has(words.literals, effort)) return effort;
   const auto names = std::ranges::count_if(kEfforts, [&](auto name) { return has(words.literals, name); });

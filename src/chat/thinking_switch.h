@@ -1,6 +1,6 @@
-// Translates how much a model should think, from the wish of a request into the variables of a chat template.
-// Every family of models has names of its own for these variables. The names in a template's source show
-// which of them apply.
+// Translates a request's wish about how much a model should think into the variables of a chat template. Each
+// family of models has its own names for these variables. The names in a template's source show which
+// variables apply.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -34,8 +34,8 @@ bool is_thinking_effort(const std::string& effort);
 // Adds the wish to the template's values, under the names that the template reads. Examples are
 // `enable_thinking` (Qwen 3, GLM, Gemma 4), `thinking` (Granite, DeepSeek), `thinking_mode`,
 // `thinking_budget` and `reasoning_effort` (gpt-oss). Existing values stay, and an existing `enable_thinking`
-// counts as a wish. If the template does not have an effort, the next lower one replaces it. Returns false if
-// the template cannot express the wish; the model then thinks as it always does.
+// counts as a wish. If the template does not know an effort, the next lower effort replaces it. Returns false
+// if the template cannot express the wish. The model then thinks as it does without a wish.
 bool set_thinking(ThinkingWish wish, const TemplateWords& words, nlohmann::ordered_json& values);
 
 }  // namespace kvant

@@ -27,7 +27,8 @@ class ThoughtTags {
 // ThoughtEdges removes the white space that templates and models write around a thought.
 class ThoughtEdges {
  public:
-  // thought() and text() take the next piece and return the part of the piece that is to be shown.
+  // thought() and text() take the next piece of a thought or of a text, and return the part of the piece that
+  // can be shown.
   std::string thought(const std::string& more);
   std::string text(const std::string& more);
 

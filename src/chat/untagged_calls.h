@@ -1,5 +1,5 @@
-// Finds tool calls that a model writes without the marks of its chat template: as bare JSON, in a fenced
-// block, or between other tags. Small models write such calls about as often as calls with marks.
+// Finds tool calls that a model writes without the marks of its chat template, namely as bare JSON, in a
+// fenced block, or between other tags. Small models write such calls about as often as calls with marks.
 #pragma once
 
 #include <nlohmann/json.hpp>

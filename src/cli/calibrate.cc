@@ -54,8 +54,8 @@ Result<std::vector<Recipe>> recipes_to_calibrate(const ModelOptions& options, co
   return recipes;
 }
 
-// Returns the file of --output for all recipes. Without --output, returns for each recipe the file in which
-// commands look for its calibration.
+// Returns the files to write. If --output is given, all recipes share its file. Otherwise each recipe has the
+// file in which commands look for its calibration.
 std::vector<std::string> output_files(const CalibrateOptions& options, const std::vector<Recipe>& recipes,
                                       const Engine& engine) {
   if (!options.output.empty()) return {options.output};

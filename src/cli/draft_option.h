@@ -16,7 +16,7 @@ inline constexpr const char* kNoDrafts = "off";
 
 struct DraftOptions {
   std::string source = kNgramDrafts;
-  // Names the GGUF file of the draft model; empty without one.
+  // Names the GGUF file of the draft model; an empty name disables the draft model.
   std::string model;
   int most = 15;  // largest number of tokens in a draft
   int most_drafted() const { return source == kNoDrafts ? 0 : most; }
@@ -27,7 +27,7 @@ void add_draft_options(CLI::App& command, DraftOptions& options);
 // Holds a draft model and the session that it runs in.
 struct LoadedDraftModel {
   std::unique_ptr<Session> session;
-  // The pointer is null without a draft model. The draft model must not outlive the session.
+  // The pointer is null if there is no draft model. The draft model must not outlive the session.
   std::shared_ptr<DraftModel> model;
   std::int64_t bytes = 0;  // upper bound of the draft model's cache, in bytes
 };

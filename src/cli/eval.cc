@@ -1,5 +1,5 @@
 // kvant eval measures the quality of KV caches. The reference is the model's own unquantized cache or one of
-// llama.cpp's.
+// llama.cpp's caches.
 #include <cstdio>
 
 #include "base/json_file.h"

@@ -30,7 +30,7 @@ TEST_F(Cli, EvalWritesItsSchema) {
   for (int n = 129; n < 256; ++n) bits += (128 * 4.5 + (n - 128 + 15) / 16 * 16 * 16) / n;
   EXPECT_NEAR(json["results"][1]["bits_all"].get<double>(), bits / 128, 1e-9);
   EXPECT_EQ(json["results"][3]["recipe"], "bf16 (steps of 128)");
-  // The control row differs by rounding alone.
+  // The control row differs from the reference by rounding alone.
   EXPECT_LT(json["results"][3]["kld_mean"], 1e-4);
   for (const char* key :
        {"bits_sealed", "bits_all", "ppl", "kld_mean", "kld_lo", "kld_hi", "kld_median", "kld_p99", "kld_p999",
@@ -46,7 +46,7 @@ TEST_F(Cli, EvalComparesWithAnyReference) {
                "tok4g32s,tok4g32s,skip=1e-30,bf16", "--reference", "tok4g32s", "--json", json_path});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   const auto json = nlohmann::json::parse(read_file(json_path));
-  // The reference does not run a second time as a candidate.
+  // The reference, which is also named as a candidate, does not run a second time.
   ASSERT_EQ(json["results"].size(), 3U);
   EXPECT_EQ(json["results"][0]["recipe"], "tok4g32s");
   // The threshold of the second row is too small to skip anything.

@@ -1,4 +1,4 @@
-// Tests that broken files and impossible sizes give one clear sentence at once.
+// Tests that a broken file or an impossible size ends the program at once with one clear sentence.
 #include "cli/testing/program.h"
 
 namespace kvant {

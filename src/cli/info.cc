@@ -36,10 +36,10 @@ void print_layers(const std::vector<std::int64_t>& layers) {
   }
 }
 
-// Returns "8 KV heads of 64 channels". If layers differ, the text lists each kind of layer with its number of
-// layers.
+// Returns "8 KV heads of 64 channels". If layers differ, the text lists each pair of numbers with the number
+// of its layers.
 std::string heads_text(const Geometry& g) {
-  // The key holds a layer's KV heads and channels; the value is the number of layers.
+  // The key holds the number of KV heads and of channels of a layer. The value is the number of such layers.
   std::map<std::pair<int, int>, int> layers_of;
   for (int layer = 0; layer < g.n_layers; ++layer) ++layers_of[{g.kv_heads(layer), g.dim(layer)}];
   std::vector<std::string> kinds;

@@ -43,7 +43,7 @@ TEST_F(Cli, InfoPlansWhatRunRuns) {
 
 TEST_F(Cli, InfoStatesBitsAndConstants) {
   // The model has 2 layers x 2 KV heads x 2 sides with d = 64. Each side has a codebook of 2^8 centroids of 4
-  // bytes with its scale, and a smoothing.
+  // bytes with a scale, and 64 smoothing factors.
   const Outcome outcome =
       run_model("info", {"--kv", "vecinfer-2bit", "-c", "1024", "--json", path("info.json")});
   ASSERT_EQ(outcome.code, 0) << outcome.err;

@@ -47,7 +47,7 @@ std::vector<std::string> with_two_dashes(int argc, char** argv) {
   return words;
 }
 
-// CLI11 reports wrong options by exceptions, and requests for help as well.
+// CLI11 reports wrong options, and also requests for help, by exceptions.
 int parse(CLI::App& program, int argc, char** argv, bool& done) {
   done = true;
   const std::vector<std::string> words = with_two_dashes(argc, argv);

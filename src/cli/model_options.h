@@ -12,16 +12,16 @@
 namespace kvant {
 
 struct ModelOptions : SessionOptions {
-  // Holds recipes as typed. One value may hold several, separated by commas.
+  // Holds the values of --kv as typed. One value may hold several recipes, separated by commas.
   std::vector<std::string> kv;
-  // Hold the values of -ctk and -ctv.
+  // k_side holds the value of -ctk, and v_side the value of -ctv.
   std::string k_side, v_side;
-  // Empty writes no JSON.
+  // Names the file of --json. An empty name writes no JSON.
   std::string json;
 };
 
 // Adds --kv, -ctk, -ctv, --json, -t, -v and --strict. The help of the command then ends with a list of all
-// recipes and formats. With many_recipes, --kv takes a list.
+// recipes and formats. If many_recipes is true, --kv takes a list.
 void add_recipe_options(CLI::App& command, ModelOptions& options, bool many_recipes);
 // Adds -m, --calibration and the options of add_recipe_options.
 void add_model_options(CLI::App& command, ModelOptions& options, bool many_recipes);
@@ -29,8 +29,8 @@ void add_model_options(CLI::App& command, ModelOptions& options, bool many_recip
 // Adds --device, --gpu-layers and --no-kv-offload.
 void add_device_option(CLI::App& command, ModelOptions& options);
 
-// Commands that judge caches use F32 weights unless --weights says otherwise, because quantized weights would
-// add an error of their own.
+// Commands that judge caches use F32 weights unless --weights selects another type, because quantized weights
+// would add an error of their own.
 inline constexpr const char* kUsualWeights = "f32";
 void add_weights_option(CLI::App& command, std::string& weights);
 WeightMode weight_mode(const std::string& weights);
@@ -45,11 +45,12 @@ Status check_json(const ModelOptions& options);
 // Chooses the default model if the command line names no model, and prints the choice on stderr.
 Status choose_model(ModelOptions& options);
 
-// Returns the recipe of a command that runs only one recipe; the default is bf16.
+// Returns the recipe of a command that runs only one recipe. Without --kv the recipe is bf16.
 Result<Recipe> one_recipe(const ModelOptions& options);
 // Returns whether the command line names any recipe.
 bool names_recipes(const ModelOptions& options);
-// Returns the rows of a command that compares caches, unparsed: recipes and "llama.cpp:TYPE".
+// Returns the rows of a command that compares caches. Each row is the unparsed text of a recipe or of
+// "llama.cpp:TYPE".
 std::vector<std::string> row_names(const ModelOptions& options);
 
 }  // namespace kvant

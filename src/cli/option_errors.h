@@ -1,4 +1,4 @@
-// Words the errors of a command line that the program cannot understand.
+// Writes the error messages for a command line that the program cannot understand.
 #pragma once
 
 #include <CLI/CLI.hpp>

@@ -19,7 +19,7 @@
 namespace kvant {
 namespace {
 
-// Without a file of prompts, this many prompts are taken from the text.
+// If no file of prompts is given, this many prompts are taken from the text.
 constexpr std::size_t kPrompts = 6;
 constexpr std::size_t kPromptTokens =
     // A prompt must be much longer than a window of 128 tokens, which would hide the formats.
@@ -78,7 +78,7 @@ class Report {
   void name_commands();
 
   const ReportOptions& options_;
-  // The first row is the reference.
+  // The first row is the reference of the comparison.
   std::vector<EvalRow> rows_;
   ReportFigures figures_;
 };

@@ -1,4 +1,4 @@
-// kvant run generates one completion, or chats in a terminal. With --session, the cache is kept in a file
+// kvant run generates one completion, or chats in a terminal. If --session is given, a file keeps the cache
 // between runs.
 #include <unistd.h>
 
@@ -37,9 +37,9 @@ namespace {
 struct RunOptions {
   ModelOptions common;
   std::string prompt, file, system, guard;
-  // Names a file; empty selects the model's own template.
+  // Names the file of a chat template; an empty name selects the model's own template.
   std::string chat_template;
-  // Names a file; empty keeps no session.
+  // Names the session's file; an empty name keeps no session.
   std::string session;
   std::string session_coding = kPlainCoding;
   int n = -1;
@@ -57,7 +57,7 @@ static_assert(std::atomic<bool>::is_always_lock_free);
 void watch_interrupts() {
   struct sigaction action {};
   action.sa_handler = [](int) { interrupted = true; };
-  // Without SA_RESTART, the signal also ends waiting for input.
+  // Without SA_RESTART, the signal also interrupts a read of the terminal.
   sigaction(SIGINT, &action, nullptr);
 }
 
@@ -77,7 +77,7 @@ double nominal_bits(const Plan& plan) {
 
 class Run {
  public:
-  // guard_every is GuardSettings::every; 0 runs without a guard.
+  // guard_every has the meaning of GuardSettings::every; 0 disables the guard.
   Run(const RunOptions& options, Session session, int guard_every)
       : options_(options), session_(std::move(session)), guard_every_(guard_every) {}
 
@@ -110,19 +110,20 @@ class Run {
   int context_ = 0;
   LoadedDraftModel draft_model_;
   std::unique_ptr<Conversation> conversation_;
-  // The pointer is null with --raw, or if the model has no template.
+  // The pointer is null if --raw is given or if the model has no template.
   std::shared_ptr<const ChatTemplate> chat_template_;
-  // Lists control tokens that completions show.
+  // Lists the control tokens whose text completions show.
   std::vector<std::int32_t> kept_tokens_;
   ChatHistory history_;
-  // Holds the chat's text that the cache has read; empty if the chat began in an earlier run.
+  // Holds the text of the chat that the cache has read. The text is empty if the chat began in an earlier
+  // run.
   std::string seen_;
   // Holds the newest completion.
   std::string generated_;
   SessionIdentity identity_;
   // Codes compact session files; null without a coder.
   std::shared_ptr<const SequenceCoder> coder_;
-  // Counts the tokens that the session's file held when it was opened.
+  // Holds the number of tokens that the session's file contained when it was opened.
   int restored_tokens_ = 0;
 };
 
@@ -133,7 +134,7 @@ Result<std::string> Run::prompt_text() const {
 }
 
 // Returns the prompt as the model expects it, inside its chat template if there is one. A restored session
-// continues with the next turn of the chat, or with --raw directly with the text.
+// continues with the next turn of the chat. With --raw, the text is the prompt as it is.
 Result<Prompt> Run::prompt() const {
   auto text = prompt_text();
   if (!text.ok()) return text.error();
@@ -151,8 +152,7 @@ Result<Prompt> Run::next_prompt(const std::string& message) const {
   return Prompt{std::move(turn->text), std::move(turn->tokens)};
 }
 
-// Opens the chat template. A single prompt may go without one and is then continued as it is, but a chat
-// needs a template.
+// Opens the chat template. Without a template, a single prompt is continued as it is, but a chat is an error.
 Status Run::open_chat_template() {
   const Tokenizer& tokenizer = session_.engine().tokenizer();
   if (options_.raw) return {};
@@ -166,7 +166,7 @@ Status Run::open_chat_template() {
   if (!opened.ok()) return opened.error();
   chat_template_ = std::move(opened).value();
   // Completions must show the template's marks for thoughts, because without them nobody can tell a thought
-  // from the completion. A template that refuses this one-message chat shows no marks.
+  // from the completion. If the template refuses this chat of one message, no marks are shown.
   ChatHistory any;
   any.add("user", "Hello");
   if (auto chat = chat_template_->apply(any.json, {}, nlohmann::ordered_json::object()); chat.ok())
@@ -271,7 +271,7 @@ Status Run::single() {
   if (asked->tokens.empty()) return error("the prompt is empty: give text with -p or a file with -f");
   KVANT_RETURN_IF_ERROR(check_context(static_cast<int>(asked->tokens.size())));
   KVANT_RETURN_IF_ERROR(read_and_generate(*asked));
-  // An interrupted prompt may have been read only in part, which is not worth saving.
+  // If the prompt was interrupted, the cache may hold only a part of it, which is not worth saving.
   if (interrupted && generated_.empty()) return {};
   return save_session();
 }
@@ -325,7 +325,7 @@ Status Run::chat() {
     if (!interrupted || !generated_.empty()) {
       if (const Status saved = save_session(); !saved.ok()) warn(saved.error().message);
     } else if (goes_on()) {
-      // The interrupted prompt was read only in part.
+      // The cache holds only a part of the interrupted prompt.
       KVANT_RETURN_IF_ERROR(restore_session());
     } else {
       seen_.clear();
@@ -353,7 +353,7 @@ Status Run::start() {
   return options_.chat ? chat() : single();
 }
 
-// Prints the closing summary and writes the JSON.
+// Prints the closing summary and writes the JSON file.
 Status Run::finish() {
   const ConversationFigures& f = conversation_->figures();
   const CacheBytes bytes = conversation_->bytes();

@@ -1,4 +1,5 @@
-// Tests `kvant run --session`: a run continues what the file holds, or refuses the file in one sentence.
+// Tests `kvant run --session`. A run must either continue what the file holds or refuse the file in one
+// sentence.
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -46,7 +47,7 @@ TEST_F(RunSession, CompactFilesAreSmallerAndGoOnTheSame) {
   EXPECT_NE(learning.err.find("learning once"), std::string::npos) << learning.err;
   const std::string compact = read("a.session");
   EXPECT_LT(compact.size(), plain.size());
-  // The run reads a compact file although it writes a plain one.
+  // The run can read a compact file although it writes a plain file.
   const Outcome found = generate(second);
   EXPECT_EQ(found.out, expected.out) << found.err;
   EXPECT_EQ(read("a.session"), grown);

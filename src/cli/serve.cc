@@ -37,11 +37,11 @@
 namespace kvant {
 namespace {
 
-// The server accepts kSpareRequests requests beyond those that run or wait. Requests that only read a status
-// need them, and so do requests that are told to come back later.
+// The server accepts kSpareRequests requests beyond those that run or wait. These are requests for a status
+// and requests that are refused until the server has room again.
 constexpr int kSpareRequests = 64;
-// The server opens at most kMostConnections connections, if the system allows as many files. kOtherFiles of
-// the files are left for other uses.
+// The server opens at most kMostConnections connections, and fewer if the system allows too few open files.
+// kOtherFiles of the allowed files are left for other uses.
 constexpr rlim_t kMostConnections = 65536;
 constexpr rlim_t kOtherFiles = 256;
 // A request's body may have kBodyBytesPerToken bytes for each token of the context, which exceeds what texts
@@ -55,33 +55,33 @@ constexpr double kMemoryShare = 0.5, kDeviceMemoryShare = 0.8;
 // the number is adjusted to fit into kAnswerPause.
 constexpr int kPromptStep = 64, kFirstDevicePromptStep = 512;
 constexpr double kAnswerPause = 0.1;  // seconds
-// A step has kLonePromptStep tokens of prompts while nobody waits for tokens. Large steps are faster, above
-// all on a device.
+// A step has kLonePromptStep tokens of prompts while no client waits for the tokens of a completion. Large
+// steps are faster, particularly on a device.
 constexpr int kLonePromptStep = 512, kDeviceLonePromptStep = 1024;
 
 struct ServeOptions {
   ModelOptions common;
   HttpOptions http;
-  // Lists the model's names; empty uses the name of the model's file.
+  // Lists the model's names; an empty list uses the name of the model's file.
   std::vector<std::string> aliases;
   bool any_model = false;
   std::string memory;
-  // Names a second recipe; empty serves only one.
+  // Names a second recipe; an empty name serves only one recipe.
   std::string compare;
-  // Names the folder of sessions; empty keeps no sessions.
+  // Names the folder of sessions; an empty name keeps no sessions.
   std::string sessions;
   std::string session_coding = kPlainCoding;
-  // Limits the bytes of prompts' beginnings on the disk; empty writes none.
+  // Limits the bytes that prefixes of prompts take on the disk; an empty string writes none.
   std::string prefix_disk;
-  // Names a file; empty selects the model's own template.
+  // Names the file of a chat template; an empty name selects the model's own template.
   std::string chat_template;
-  // Lists the allowed origins; empty allows none.
+  // Lists the allowed origins; an empty string allows none.
   std::string cors;
   std::string log_format = "text";
   int context = 0;
   int parallel = 8;
   int queue = 64;
-  // 0 selects what suits the device.
+  // 0 selects a value that suits the device.
   int prompt_step = 0;
   bool guard = false;
   DraftOptions draft;
@@ -142,7 +142,7 @@ Result<std::int64_t> memory_for_cache(const Session& session, const std::string&
   return bytes;
 }
 
-// `compared` tells that clients choose the recipe by a suffix of the model's name.
+// If `compared` is true, ServerInfo says that clients choose the recipe by a suffix of the model's name.
 ServerInfo info_of(const Session& session, const PlacedPlan& placed, const ServeOptions& options, int context,
                    bool compared) {
   const Plan& plan = *placed;
@@ -251,7 +251,7 @@ Result<Served> serve_recipe(const Session& session, const Recipe& recipe, const 
   return served;
 }
 
-// Returns an error if half of the memory, which is the share of each recipe under --compare, holds no
+// Returns an error if the memory of one recipe, half of the total under --compare, has no room for a
 // conversation.
 Status check_halves(const Served& served, std::int64_t memory) {
   if (Scheduler::sequences_that_fit(served.scheduling) > 0) return {};
@@ -319,8 +319,8 @@ Result<std::shared_ptr<const SessionFolder>> open_folders(const Session& session
   return shared;
 }
 
-// Returns null if the model has no template or a template that cannot run. Completions of plain texts need
-// none.
+// Returns null if the model has no template or a template that cannot run. Completions of plain texts need no
+// template.
 Result<std::shared_ptr<const ChatTemplate>> open_chat_template(const std::string& file,
                                                                const Tokenizer& tokenizer) {
   auto opened = ChatTemplate::open(tokenizer, file);
@@ -355,7 +355,7 @@ Status serve(const ServeOptions& options) {
   if (!recipe.ok()) return recipe.error();
   auto cors = CorsPolicy::parse(options.cors);
   if (!cors.ok()) return error("--cors: {}", cors.error().message);
-  // The address is checked before the model is loaded, which takes long.
+  // The address is checked first, because loading the model takes long.
   KVANT_RETURN_IF_ERROR(check_address(options.http.host, options.http.port));
   auto session = Session::open(options.common, WeightMode::as_stored, options.context);
   if (!session.ok()) return session.error();

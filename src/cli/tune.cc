@@ -29,7 +29,7 @@ struct TuneOptions {
   // Names the type of the weights while quality is judged.
   std::string weights = kUsualWeights;
   std::string budget, output, text_file;
-  int length = 1024;  // tokens of a measured context
+  int length = 1024;  // tokens of each measured context
   // The search uses `contexts` contexts, and as many others judge the result.
   int contexts = 2;
   int trials = 16;

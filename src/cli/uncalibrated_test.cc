@@ -1,4 +1,4 @@
-// Tests that kvant's own recipes work before anything is calibrated, and that the output says so.
+// Tests that kvant's own recipes work without a calibration, and that the output then says so.
 #include <nlohmann/json.hpp>
 
 #include "cli/testing/program.h"
@@ -52,7 +52,7 @@ TEST_F(Uncalibrated, EvalBenchAndInfoNameTheRecipeThatServes) {
   EXPECT_FALSE(std::filesystem::exists(path("cache")));
 }
 
-// Every command must find what `calibrate` wrote, whatever weights and backend the command uses.
+// Each command must find the constants that `calibrate` wrote, whatever weights and backend the command uses.
 TEST_F(Uncalibrated, NoMoreOnceCalibrated) {
   const std::string kv = "--kv 'k=tok2g32,v=tok2g32,budget=4,ladder=tok2g32+tok4g32+tok8g32' ";
   const Outcome made = run("calibrate -m model.gguf -t 1 -f text.txt --samples 2 --length 128 " + kv);
@@ -66,7 +66,7 @@ TEST_F(Uncalibrated, NoMoreOnceCalibrated) {
     EXPECT_EQ((used.out + used.err).find("not calibrated"), std::string::npos) << command;
     EXPECT_NE((used.out + used.err).find("calibrated"), std::string::npos) << command;
   }
-  // The model has an equal header but other weights.
+  // The file has the same header as the calibrated model but other weights.
   TinyModel tuned;
   tuned.seed = 9;
   TinyModelWriter(tuned).write(path("tuned.gguf"));

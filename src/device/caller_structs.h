@@ -1,4 +1,5 @@
-// What the libraries behind kvant/kvant.h have in common when they check the arguments of their callers.
+// Checks the arguments that callers of the libraries behind kvant/kvant.h pass. All of these libraries share
+// the code.
 #pragma once
 
 #include <cstddef>
@@ -9,8 +10,8 @@
 
 namespace kvant::device {
 
-// A sentence in static storage, because a refusal neither allocates nor builds a string. Null: nothing is
-// wrong.
+// A Reason is a sentence in static storage, so a refusal neither allocates memory nor builds a string. A null
+// Reason means that nothing is wrong.
 using Reason = const char*;
 
 struct Condition {
@@ -18,7 +19,7 @@ struct Condition {
   Reason otherwise;
 };
 
-// The reason of the first condition that does not hold.
+// Returns the reason of the first condition that does not hold, or null if all hold.
 inline Reason first_failing(std::initializer_list<Condition> conditions) {
   for (const Condition& condition : conditions)
     if (!condition.holds) return condition.otherwise;
@@ -38,7 +39,7 @@ constexpr Reason fault_of_version(int version) {
                "this library's (kvant_version): install the header and the library of one release";
 }
 
-// The reason for refusing a structure that is missing or has no known version.
+// The reason for refusing a structure that is null or has no known version.
 template <class T>
 inline constexpr Reason kNoStruct = nullptr;
 #define KVANT_NAME_STRUCT(type) \

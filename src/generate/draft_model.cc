@@ -15,7 +15,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Tokens = std::vector<std::int32_t>;
 
-constexpr int kPromptChunk = 512;      // tokens per step of a prompt; the number bounds the memory for
+constexpr int kPromptChunk = 512;      // tokens per step of a prompt, which bounds the memory for
                                        // activations
 constexpr std::size_t kMostKept = 16;  // this many ended sequences stay in the cache
 // Files of one model family may pad the same vocabulary to different sizes, by at most this many tokens.
@@ -25,7 +25,7 @@ constexpr int kMostPadding = 1024;
 constexpr int kTrialTokens = 4, kTrialEvery = 64;
 // A draft ends where the chance that all its tokens are right falls below this value.
 constexpr double kLeastOdds = 0.2;
-// The moving averages of odds and times multiply the old value by this weight.
+// Each new measurement multiplies the old moving averages of odds and times by this weight.
 constexpr double kOldShare = 0.95;
 
 std::size_t common_length(std::span<const std::int32_t> a, std::span<const std::int32_t> b) {
@@ -135,8 +135,8 @@ class ModelDraft : public DraftSource {
   std::size_t n_compared_ = 0;  // the sequence has passed this many tokens of the draft
   double odds_ = 0.8;   // moving average of the chance that a drafted token is right if all drafted tokens
                         // before it are right
-  double seconds_ = 0;  // seconds; the moving average of the time to draft one token, or 0 if unknown
-  int n_skipped_ = 0;   // steps since the last draft, because drafting does not pay
+  double seconds_ = 0;  // moving average of the time to draft one token, in seconds; 0 if unknown
+  int n_skipped_ = 0;   // steps since the last draft, while drafting does not pay
   bool has_sequence_ = false, out_of_memory_ = false;
   DraftModel::Held held_;
 };
@@ -164,8 +164,8 @@ std::unique_ptr<DraftSource> DraftModel::source(std::shared_ptr<DraftModel> mode
   return std::make_unique<ModelDraft>(std::move(model));
 }
 
-// Returns the kept sequence that has most in common with `tokens`, or a new one. At least half of a kept
-// sequence must be in common, as in successive turns of a chat.
+// Returns the kept sequence that has most in common with `tokens`, or a new one. At least half of the kept
+// sequence must agree with `tokens`, as in successive turns of a chat.
 DraftModel::Held DraftModel::take(std::span<const std::int32_t> tokens) {
   auto best = kept_.end();
   std::size_t most_common = 0;
@@ -204,7 +204,7 @@ bool DraftModel::catch_up(Held& held, std::span<const std::int32_t> tokens) {
   return true;
 }
 
-// Runs one step of the draft model. If memory is short, kept sequences are dropped, the oldest first.
+// Runs one step of the draft model. If memory is short, the step drops kept sequences, the oldest first.
 bool DraftModel::step(Held& held, std::span<const std::int32_t> tokens, bool is_prompt, bool wants_logits) {
   const int n_logits = wants_logits ? 1 : 0;
   const EngineInput input{held.sequence, tokens, is_prompt, static_cast<int>(tokens.size()) - n_logits};

@@ -41,7 +41,7 @@ class DraftModel {
 
   Held take(std::span<const std::int32_t> tokens);
   void keep(Held held);
-  // Makes the sequence hold all of `tokens` except the last. Returns false if there is not enough memory.
+  // Makes the sequence hold all of `tokens` except the last. Returns false if memory is too short.
   bool catch_up(Held& held, std::span<const std::int32_t> tokens);
   bool step(Held& held, std::span<const std::int32_t> tokens, bool is_prompt, bool wants_logits);
 

@@ -20,7 +20,7 @@ using Tokens = std::vector<std::int32_t>;
 
 using testing::random_tokens;
 
-// Returns a pace with which every draft pays: rows cost nothing, and a step takes an hour.
+// Returns a pace with which every draft pays, because rows cost nothing and a step takes an hour.
 SpeculationPace patient_pace() {
   SpeculationPace pace;
   for (int i = 0; i < 4; ++i) {
@@ -126,7 +126,7 @@ TEST_F(DraftModels, ProposeNothingWhereDraftingTakesLongerThanSteps) {
     source->generate(token);
     n_drafts += source->propose(4, pace).tokens.empty() ? 0 : 1;
   }
-  EXPECT_EQ(n_drafts, 1);  // one trial, because the text may have changed
+  EXPECT_EQ(n_drafts, 1);  // one trial draft, because the text may have changed
 }
 
 TEST_F(DraftModels, ProposeNothingWithoutMemory) {

@@ -13,7 +13,7 @@ class SpeculationPace;
 // Draft is a proposal for the next tokens of a sequence.
 struct Draft {
   std::vector<std::int32_t> tokens;
-  // For each token, the chance that the token is right if all tokens before it are right.
+  // odds[i] is the chance that tokens[i] is right if all tokens before it are right.
   std::vector<double> odds;
 };
 
@@ -25,8 +25,8 @@ class DraftSource {
   virtual void read(std::span<const std::int32_t> tokens) = 0;
   // Adds a generated token of the sequence.
   virtual void generate(std::int32_t token) = 0;
-  // Proposes up to `most` tokens, or none if drafting does not pay. `pace` knows how long a step takes that
-  // verifies drafts.
+  // Proposes up to `most` tokens, or none if drafting does not pay. `pace` holds the measured times of steps
+  // that verify drafts.
   virtual Draft propose(int most, const SpeculationPace& pace) = 0;
 };
 

@@ -1,5 +1,4 @@
-// Generation is one completion while it is generated. Generation chooses tokens from logits and turns them
-// into text.
+// A Generation produces one completion: it chooses tokens from logits and turns them into text.
 #pragma once
 
 #include <cstdint>
@@ -36,10 +35,11 @@ enum class GenerationEnd : std::uint8_t {
   lost,      // the grammar has more parses than the matcher tracks
 };
 
-// ShadowToken is the token that an unquantized cache would have chosen (serve/answer_guard.h).
+// ShadowToken is the token that an unquantized cache would have chosen at the same position
+// (serve/answer_guard.h).
 struct ShadowToken {
   std::int32_t token = 0;
-  double kld = 0;  // nats; the divergence of the completion's prediction from the shadow's
+  double kld = 0;  // nats; the divergence of the completion's prediction from the unquantized one
 };
 
 // ReportedToken is a token of the completion with its probabilities.
@@ -50,11 +50,11 @@ struct ReportedToken {
   bool is_hidden = false;                           // the token's text is not shown
 };
 
-// Builds the report of a token that was chosen from `logits`, with the probabilities of this many
-// alternatives.
+// Builds the report of `token`, which was chosen from `logits`. The report also has the probabilities of the
+// `alternatives` likeliest tokens.
 ReportedToken reported_token(std::span<const float> logits, std::int32_t token, int alternatives);
 
-// GeneratedText holds the text and tokens that become visible when one more token is generated.
+// GeneratedText holds the text that can be shown after one more generated token, and the tokens of this text.
 struct GeneratedText {
   std::string text;
   std::vector<ReportedToken> tokens;  // tokens whose text is visible now
@@ -69,11 +69,11 @@ class Generation {
   Generation(const Tokenizer& tokenizer, Sampler& sampler, GenerationOptions options,
              std::shared_ptr<Grammar> grammar = nullptr);
 
-  // Chooses the next token. logits [n_vocab] are the prediction after the newest token. `shadow` is reported
-  // together with the token. Requires end() == none.
+  // Chooses the next token. logits [n_vocab] are the prediction after the newest token. The report of the
+  // token contains `shadow`. Requires end() == none.
   GeneratedText next(std::span<const float> logits, std::optional<ShadowToken> shadow = std::nullopt);
-  // Ends a completion that has no room to continue. Returns the text that was held back. Requires end() ==
-  // none.
+  // Ends a completion that cannot continue because the context is full. Returns the text that was held back.
+  // Requires end() == none.
   GeneratedText cut_off();
 
   GenerationEnd end() const { return end_; }
@@ -81,7 +81,7 @@ class Generation {
   const std::string& stop() const { return text_.stop(); }
   // Returns the newest token, which the model reads next if the completion continues.
   std::int32_t token() const { return token_; }
-  // Returns the bytes of text that were shown, or hidden, so far.
+  // Returns how many bytes of text were shown or hidden so far.
   std::size_t shown_bytes() const { return text_.shown(); }
   // Returns the number of the completion's tokens, without the token by which the model ended it.
   int n_tokens() const { return n_tokens_; }

@@ -8,11 +8,12 @@ namespace {
 
 // Record i covers matches of up to kLengths[i] tokens, and the last record covers longer ones.
 constexpr int kLengths[] = {2, 3, 5, 8, 12};
-// Each record starts with an assumed chance that a prediction is right, which counts like kFirstPredictions
-// predictions.
+// Each record starts with an assumed chance that a prediction is right, which counts as much as
+// kFirstPredictions predictions.
 constexpr double kFirstOdds[] = {0.2, 0.3, 0.4, 0.6, 0.75, 0.85};
 constexpr double kFirstPredictions = 4;
-// Each prediction multiplies the weight of earlier ones by this factor, so about the last 30 count.
+// Each prediction multiplies the weight of earlier predictions by this factor, so about the last 30
+// predictions count.
 constexpr double kFade = 1 - 1.0 / 30;
 // This value marks the end of an expected text. The value is not a token, and no draft extends beyond it.
 constexpr std::int32_t kTextEnd = -1;
@@ -51,8 +52,8 @@ void NgramDraft::generate(std::int32_t token) {
   match_ = index_.find(copied_to_);
 }
 
-// A match that reaches the end of the sequence continues with the draft's own tokens, as in a text that
-// repeats itself.
+// A match may reach the end of the sequence, as in a text that repeats itself. The draft then continues with
+// its own tokens.
 Draft NgramDraft::propose(int most, const SpeculationPace& /*pace*/) {
   Draft draft;
   if (match_.length == 0) return draft;

@@ -1,5 +1,6 @@
 // NgramDraft proposes the tokens that followed when the newest tokens occurred before in the sequence (prompt
-// lookup). The chances of a draft come from records of earlier predictions, by the length of the match.
+// lookup). The chances of a draft come from records of earlier predictions with matches of about the same
+// length.
 #pragma once
 
 #include <array>
@@ -18,15 +19,15 @@ class NgramDraft : public DraftSource {
   // Adds a text that the completion should resemble. Call expect() before read().
   void expect(std::span<const std::int32_t> tokens);
   void read(std::span<const std::int32_t> tokens) override;
-  // Adds a generated token. The records count whether the index would have predicted the token, even if no
-  // draft was used.
+  // Adds a generated token. The records count whether the index predicts the token, even if no draft was
+  // used.
   void generate(std::int32_t token) override;
   // Returns an empty draft if the newest tokens have not occurred before. A lookup takes too little time for
   // `pace` to matter.
   Draft propose(int most, const SpeculationPace& pace) override;
 
  private:
-  // Record counts predictions after matches of one range of lengths. Old predictions fade.
+  // Record counts the predictions after matches of one range of lengths. Newer predictions have more weight.
   struct Record {
     double right, all;
   };
@@ -34,7 +35,7 @@ class NgramDraft : public DraftSource {
 
   NgramIndex index_;
   NgramIndex::Match match_;
-  int copied_to_ = -1;  // the place after the last rightly predicted token; -1 if there was none
+  int copied_to_ = -1;  // the place after the last token that was predicted rightly; -1 if there is none
   std::array<Record, 6> records_;
 };
 

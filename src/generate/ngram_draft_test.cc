@@ -31,11 +31,11 @@ TEST(NgramDraft, GoesOnAsTheTextDidBefore) {
   const Draft proposed = draft.propose(5, SpeculationPace());
   EXPECT_EQ(proposed.tokens, range(12, 5));
   ASSERT_EQ(proposed.odds.size(), 5U);
-  // longer matches have better odds
+  // Longer matches have better odds.
   for (std::size_t i = 1; i < 5; ++i) EXPECT_GE(proposed.odds[i], proposed.odds[i - 1]);
 }
 
-// This resembles an edit of a text: one token of the copy differs.
+// The test resembles an edit of a text, because one token of the copy differs.
 TEST(NgramDraft, GoesOnBehindAChangeWithinTwoTokens) {
   NgramDraft draft;
   Tokens text = range(0, 30);
@@ -64,7 +64,7 @@ TEST(NgramDraft, LearnsHowOftenItIsRight) {
   for (int i = 0; i < 40; ++i) {
     const Tokens pair = {1000, 1001};
     wrong.read(pair);
-    wrong.generate(i);  // every token is a different one, so the prediction is always wrong
+    wrong.generate(i);  // each token differs, so every prediction is wrong
     right.read(pair);
     right.generate(7);
   }

@@ -48,8 +48,8 @@ NgramIndex::Match NgramIndex::find(int expected) const {
   for (int looked = 0; place >= 0 && looked < kMostPlaces; ++looked, place = previous_[place]) {
     const int length = matched(place);
     const int next = place + 1;
-    // Places come in falling order, so a place at or after `expected` is nearer to `expected` than the places
-    // before it in the loop.
+    // Places come in descending order. A place at or after `expected` is therefore nearer to `expected` than
+    // the places that the loop has visited before.
     const bool is_nearer = length == best.length && next >= expected && expected >= 0;
     if (length >= kShortest && (length > best.length || is_nearer)) best = {next, length};
   }

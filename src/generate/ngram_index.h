@@ -1,5 +1,5 @@
-// NgramIndex finds where the newest tokens of a sequence occurred in the sequence before (prompt lookup).
-// Looking up a draft must cost almost nothing, so the index hashes pairs of tokens.
+// NgramIndex finds where the newest tokens of a sequence occurred earlier in the sequence (prompt lookup). A
+// look-up must take very little time, so the index hashes pairs of tokens.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +24,8 @@ class NgramIndex {
   };
   // Returns the longest match of the newest tokens. Only the newest kMostPlaces places that end with the same
   // pair of tokens are visited. Of equally long matches, the first one at or after `expected` wins, because a
-  // copied text tends to continue where it was left. If no match lies there, the newest wins. Matches shorter
-  // than kShortest do not count.
+  // copied text tends to continue where the last copy ended. If there is no such match, the newest match
+  // wins. Matches shorter than kShortest do not count.
   Match find(int expected) const;
 
   int size() const { return static_cast<int>(tokens_.size()); }

@@ -27,7 +27,7 @@ NgramIndex::Match best_match(const std::vector<std::int32_t>& tokens, int expect
 
 TEST(NgramIndex, FindsWhatASearchOfAllPlacesFinds) {
   std::mt19937 random(1);
-  // A small vocabulary gives many long matches, and a large one gives few.
+  // A small vocabulary gives many long matches, and a large vocabulary gives few.
   for (const int n_tokens : {3, 40}) {
     std::uniform_int_distribution<std::int32_t> token(0, n_tokens - 1);
     for (int repeat = 0; repeat < 20; ++repeat) {
@@ -55,7 +55,7 @@ TEST(NgramIndex, KeepsItsChainsWhenItGrows) {
   EXPECT_EQ(index.find(-1).length, 3);
 }
 
-// A pair that occurs everywhere must cost no more than any other pair.
+// A pair of tokens that occurs everywhere must not cost more than any other pair.
 TEST(NgramIndex, LooksAtTheNewestPlacesOfAPairThatIsEverywhere) {
   NgramIndex index;
   for (const int token : {5, 1, 1, 6}) index.append(token);

@@ -1,15 +1,15 @@
-// Decides how a prompt is split into steps. The same prompt must give the same bits with any step size, and
-// also if an earlier request has already read its prefix.
+// Decides how a prompt is split into steps. The same prompt must give the same bits with any size of steps,
+// even if the cache already holds a prefix from an earlier request.
 #pragma once
 
 namespace kvant {
 
-// Callers never ask for smaller steps of a prompt than this.
+// Callers never request smaller steps of a prompt than this.
 inline constexpr int kMinPromptStep = 32;
 
 // Returns the number of tokens in the next step of a prompt that has n_prompt tokens, of which n_read have
-// been read. The number is about `wanted`, at most kMinPromptStep - 1 more. Requires n_read < n_prompt and
-// wanted >= kMinPromptStep.
+// been read. The number is about `wanted`, and at most kMinPromptStep - 1 larger. Requires n_read < n_prompt
+// and wanted >= kMinPromptStep.
 //
 // Whole pages and the remainder are read in separate steps. In a matrix product of at least kMinPromptStep
 // rows, the bits of a row do not depend on the other rows. Products of fewer rows give different bits

@@ -8,27 +8,27 @@
 namespace kvant {
 namespace {
 
-// Before larger steps have been measured, each more row is assumed to take this share of a step's time. The
-// share is small, so larger steps are tried.
+// Before larger steps have been measured, each additional row is assumed to take this share of a step's time.
+// The share is small, so larger steps are tried.
 constexpr double kAssumedRow = 0.05;
 // A step has at most kGrowth times as many rows as the largest step that was measured, but may always have
-// kFirstDrafts drafts. If rows are slow, a few rows show it.
+// verify kFirstDrafts drafted tokens. If rows are slow, a few rows are enough to measure this.
 constexpr int kGrowth = 2, kFirstDrafts = 3;
-// A step size that has not been used for this many steps is measured again: the text may have grown, or other
-// work may run.
+// A step size that has not been used for this many steps is measured again, because the text may have grown
+// or other programs may be running.
 constexpr long kForgotten = 1024;
 constexpr double kNewest = 0.2;  // the newest step has this weight in the average
 // The time of a step size counts from this step on. On a device the first step builds the size's graph, and
 // the second step records the graph for replay, so both are ignored.
 constexpr int kFirstSteps = 3;
-// A draft must promise this factor more speed, because times and chances are estimates.
+// Drafts must promise at least this factor more speed, because times and chances are estimates.
 constexpr double kMargin = 1.05;
 // Drafts start a size when they have missed this share of the time that the start takes.
 constexpr double kMissed = 0.25;
 constexpr double kLongestStart = 32;
 
-// Returns the next larger step size that is used. There are few sizes, so each is soon measured and its graph
-// is kept.
+// Returns the next larger step size that is used. Only few sizes are used, so each is soon measured and its
+// graph is kept.
 int next_size(int n_rows) {
   return n_rows < 4 ? n_rows + 1 : n_rows < 8 ? (n_rows / 2 + 1) * 2 : (n_rows / 4 + 1) * 4;
 }

@@ -41,8 +41,8 @@ TEST(SpeculationPace, TriesLargerStepsByAndByOnceItKnowsThePlainOne) {
   }
 }
 
-// A row costs as much as a step, and no draft is right, whatever its odds say. Each rejected row then costs
-// the time of a token.
+// A row costs as much as a step, and no drafted token is right, whatever its odds. Each rejected row then
+// costs the time of a token.
 TEST(SpeculationPace, WastesLessThanOneTokenInAHundredWhereDraftsDoNotPay) {
   for (const double odds : {0.3, 0.6, 0.9, 0.99}) {
     SpeculationPace pace;
@@ -131,7 +131,7 @@ TEST(SpeculationPace, PrefersTheSequenceWhoseDraftIsLikelier) {
   EXPECT_LE(counts[0] + counts[1], 4);
 }
 
-// A sequence without a draft must wait for the others' rows.
+// A sequence without a draft must wait for the rows of the other sequences' drafts.
 TEST(SpeculationPace, DelaysOthersByAQuarterAtMost) {
   const auto seconds = [](int rows) { return 0.010 + 0.001 * rows; };
   SpeculationPace pace = measured(seconds);

@@ -11,14 +11,14 @@ namespace {
 constexpr std::size_t kLongestCharacter = 4;  // bytes
 
 // Returns the length of the longest prefix of `text` that ends with a complete character, or with bytes that
-// no continuation can make one.
+// no continuation can complete to a character.
 std::size_t whole_characters(std::string_view text) {
   const std::size_t n = first_invalid_utf8(text).value_or(text.size());
   const bool may_continue = text.size() - n < kLongestCharacter;
   return may_continue ? n : text.size();
 }
 
-// Returns how many bytes at the end of `text` are the beginning of `stop`, but not all of it.
+// Returns the length of the longest end of `text` that is a proper prefix of `stop`.
 std::size_t begun(std::string_view text, std::string_view stop) {
   for (std::size_t n = std::min(text.size(), stop.size() - 1); n > 0; --n) {
     if (text.ends_with(stop.substr(0, n))) return n;

@@ -1,4 +1,4 @@
-// TextStream is the text of a completion while its tokens arrive. The text ends before the first stop text.
+// TextStream holds the text of a completion while tokens arrive. The text ends before the first stop text.
 #pragma once
 
 #include <cstddef>
@@ -12,12 +12,13 @@ namespace kvant {
 
 class TextStream {
  public:
-  // Each of `stops` ends the completion and is not part of it. No stop text may be empty.
+  // Each text of `stops` ends the completion and is not part of it. No stop text may be empty.
   explicit TextStream(std::vector<std::string> stops = {});
 
-  // Adds a token's bytes. Returns the text that can be shown now: complete characters, and bytes that cannot
-  // become one. An end that may begin a stop text is held back. After a stop, the result is empty. With
-  // `hidden`, the bytes are never shown; a stop text may contain either all of them or none.
+  // Adds a token's bytes. Returns the text that can be shown now, which consists of complete characters and
+  // of bytes that no continuation can complete. An end that may be the start of a stop text is held back.
+  // After a stop, the result is empty. If `hidden` is true, the bytes of `piece` are never shown. A stop text
+  // may contain either all or none of these bytes.
   std::string add(std::string_view piece, bool hidden = false);
   // Ends the completion and returns the text that was held back. After a stop, the result is empty.
   std::string finish();

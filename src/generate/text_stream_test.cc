@@ -58,7 +58,7 @@ TEST(TextStream, FindsAStopTextWhoseCharactersComeInParts) {
   EXPECT_EQ(shown({"x\xe2", "\x82", "\xac", "y"}, {"\xe2\x82\xac"}), (Texts{"x", "", "", "", ""}));
 }
 
-// Returns the texts that TextStream shows. Pieces in brackets are hidden.
+// Returns the texts that TextStream shows. In `pieces`, brackets mark hidden pieces.
 Texts shown_with_hidden(const Texts& pieces, const Texts& stops, std::string& stop) {
   TextStream stream(stops);
   Texts texts;

@@ -1,5 +1,5 @@
-// Computes the probabilities that a model gives to tokens. The probabilities precede temperature and cuts,
-// because APIs report probabilities of the unchanged model.
+// Computes the probabilities that a model gives to tokens. The probabilities are those before temperature and
+// cuts, because APIs report probabilities of the unchanged model.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,8 @@ struct TokenProbability {
   double log_probability = 0;  // the natural logarithm
 };
 
-// Returns the token's log probability under softmax(logits), before temperature and cuts. logits [n_vocab].
+// Returns the logarithm of the token's probability under softmax(logits), before temperature and cuts. The
+// logits are [n_vocab].
 double log_probability(std::span<const float> logits, std::int32_t token);
 
 // Returns the n likeliest tokens (at most n_vocab), the likeliest first. Equally likely tokens are in the

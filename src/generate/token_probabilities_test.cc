@@ -7,8 +7,8 @@
 namespace kvant {
 namespace {
 
-// Returns logits whose probabilities are .1, .5, .05, .3 and .05. `offset` is added to all logits and must
-// not matter.
+// Returns logits for the probabilities .1, .5, .05, .3 and .05. `offset` is added to all logits and must not
+// change the result.
 std::vector<float> logits(float offset) {
   std::vector<float> all;
   for (const float p : {0.1F, 0.5F, 0.05F, 0.3F, 0.05F}) all.push_back(std::log(p) + offset);

@@ -1,12 +1,13 @@
-// llama.cpp's sources for chats (cmake/llama_chat.cmake) are a part of its `common` library. This file has
-// the little that they need of the rest: a silent log, texts and the model's tokens.
+// llama.cpp's sources for chats (cmake/llama_chat.cmake) are a part of its `common` library. This file
+// implements the parts of the rest that these sources need, which are a silent log, functions on texts, and
+// the model's tokens.
 #include <common.h>
 #include <log.h>
 
 // --- the log ---
 
 int common_log_get_verbosity_thold() {
-  return -1;  // no message is important enough to be printed
+  return -1;  // no message is important enough to print
 }
 
 common_log* common_log_main() {

@@ -33,7 +33,7 @@ using namespace nb::literals;
 using Tokens = nb::ndarray<const std::int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Rows = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Moments = nb::ndarray<const double, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-// A pair of channels (first, second) and the share of a whole turn by which each token rotates it.
+// Holds a pair of channels and the share of a whole turn by which each token rotates the pair.
 using Turn = std::tuple<int, int, double>;
 
 template <class T>
@@ -47,7 +47,7 @@ MatrixView<const float> view(const Rows& rows) {
   return {rows.data(), static_cast<int>(rows.shape(0)), static_cast<int>(rows.shape(1))};
 }
 
-// Returns the geometry of a model whose layers are alike and see all tokens.
+// Returns the geometry of a model whose layers are all alike and attend to all tokens.
 Geometry geometry_of(int n_layers, int n_heads, int n_kv_heads, int head_dim, float softmax_scale,
                      int trained_context) {
   if (n_layers < 1 || n_kv_heads < 1 || n_heads % n_kv_heads != 0 || head_dim < 8 || trained_context < 1)
@@ -92,15 +92,15 @@ std::pair<int, int> numbers_of(const Constants& constants) {
   return numbers;
 }
 
-// Returns whether the file holds the sensitivities, by layer, head and side, of the formats in the recipe's
-// ladder.
+// Returns whether the calibration has the sensitivities to the formats of the recipe's ladder for all layers,
+// heads and sides.
 bool has_sensitivities(const Calibration& calibration, const Recipe& recipe, const Geometry& geometry) {
   if (recipe.budget == 0) return false;
   const std::string stored = stored_sensitivity(recipe, geometry, /*layer=*/0, /*kv_head=*/0, Side::key);
   return !calibration.constants.find(/*layer=*/0, /*kv_head=*/0, Side::key, stored).empty();
 }
 
-// Returns the formats of the recipe's plan. For each layer and KV head, they are the transforms and the
+// Returns the formats of the recipe's plan. For each layer and KV head, the list holds the transforms and the
 // format of K, then those of V.
 nb::list planned_heads(const Calibration& calibration, const Recipe& recipe, const Geometry& geometry) {
   auto constants = value_or_raise(constants_for(recipe, geometry, calibration.constants));
@@ -191,7 +191,7 @@ void bind_files(nb::module_& m) {
            })
       .def("stored",
            [](const Calibration& of, const std::string& wanted) {
-             nb::list all;  // tuples of (layer, KV head, side, values)
+             nb::list all;  // list of tuples (layer, KV head, side, values)
              of.constants.for_each(
                  [&](int layer, int kv_head, Side side, const std::string& name, const auto& values) {
                    if (name == wanted)
@@ -212,7 +212,7 @@ void bind_files(nb::module_& m) {
                    })
       .def("constants", [](const Calibration& calibration, const std::string& recipe,
                            const Geometry& geometry) {
-        nb::list all;  // tuples of (layer, KV head, side, name, values)
+        nb::list all;  // list of tuples (layer, KV head, side, name, values)
         const Constants found =
             value_or_raise(constants_for(recipe_of(recipe), geometry, calibration.constants));
         found.for_each([&](int layer, int kv_head, Side side, const std::string& name, const auto& values) {

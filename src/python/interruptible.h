@@ -1,4 +1,4 @@
-// Runs work without Python's lock and lets Ctrl-C end it.
+// Runs work without Python's lock, and lets Ctrl-C end the work.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -12,7 +12,7 @@
 
 namespace kvant {
 
-// This exception takes a user's error to Python, where it becomes kvant.Error.
+// Takes a user's error to Python, where it becomes kvant.Error.
 struct PythonError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
@@ -26,8 +26,9 @@ inline void value_or_raise(const Status& status) {
   if (!status.ok()) throw PythonError{status.error().message};
 }
 
-// Runs `work` on another thread and returns its result. Python's signal handlers run in the meantime. When
-// one raises an exception (Ctrl-C), `stop` is set; the exception continues after the work has ended.
+// Runs `work` on another thread and returns its result. Python's signal handlers run in the meantime. If a
+// handler raises an exception, as for Ctrl-C, the function sets `stop` and rethrows the exception after the
+// work has ended.
 template <class Work>
 auto interruptible(std::atomic<bool>& stop, Work work) {
   using namespace std::chrono_literals;

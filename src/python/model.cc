@@ -37,7 +37,7 @@ std::shared_ptr<PythonModel> PythonModel::open(const SessionOptions& options, co
   return model;
 }
 
-// Python's lock keeps other threads out.
+// Callers hold Python's lock, so no other thread runs this function at the same time.
 Result<std::shared_ptr<const ChatTemplate>> PythonModel::chat_template() {
   if (chat_template_ == nullptr) {
     auto opened = ChatTemplate::open(tokenizer(), chat_template_file_);

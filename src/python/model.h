@@ -1,4 +1,4 @@
-// What kvant.Model holds.
+// Holds the models and completions behind kvant.Model.
 #pragma once
 
 #include <atomic>
@@ -15,11 +15,12 @@
 
 namespace kvant {
 
-// A model and the plan of its cache. One step at a time: threads wait for each other.
+// Holds a model and the plan of its cache. The model runs one step at a time, and other threads wait.
 class PythonModel {
  public:
-  // Loads it. Errors: see Session::open, one_recipe, Session::plan.
-  // chat_template: a file with one, instead of the model's own; empty: none. most_drafted: of Conversation.
+  // Loads the model and resolves the recipe `kv`. chat_template names a file that replaces the model's own
+  // template; an empty name keeps the model's own. most_drafted has the meaning of Conversation's argument.
+  // Throws the errors of parse_recipe(), Session::open() and Session::plan().
   static std::shared_ptr<PythonModel> open(const SessionOptions& options, const std::string& kv, int context,
                                            const std::string& chat_template, int most_drafted);
 
@@ -28,18 +29,19 @@ class PythonModel {
   const Session& session() const { return *session_; }
   const PlacedPlan& plan() const { return plan_; }
   const SessionOptions& options() const { return options_; }
-  int context() const { return context_; }  // as asked for; 0: the trained one
+  int context() const { return context_; }  // as given to open(); 0 means the trained context
   int most_drafted() const { return most_drafted_; }
-  // Read when it is first asked for. Errors: see ChatTemplate::open.
+  // Opens the chat template on the first call. Returns an error if ChatTemplate::open() does.
   Result<std::shared_ptr<const ChatTemplate>> chat_template();
 
   std::vector<double> score(const std::vector<std::int32_t>& tokens);
   nlohmann::ordered_json info(int context, int batch);
 
-  // Runs `work` while no other thread uses the model; Ctrl-C ends it.
+  // Waits until no other thread uses the model and runs `work`, which Ctrl-C ends. Throws the error of
+  // `work`.
   template <class Work>
   auto run(Work work);
-  // While it lives, no other thread uses the model. To be asked for without Python's lock.
+  // Returns a lock that keeps other threads from using the model. The caller must not hold Python's lock.
   std::unique_lock<std::mutex> turn() { return std::unique_lock(busy_); }
 
  private:
@@ -58,15 +60,16 @@ struct AnswerOptions {
   SamplerOptions sampling;
 };
 
-// One answer while it is made.
+// Produces one completion.
 class PythonAnswer {
  public:
-  // Reads the prompt. Errors: an empty prompt; no room or no memory for it; sampling options out of range.
+  // Reads the prompt. Throws an error if the prompt is empty, if context or memory is too short for it, or if
+  // sampling options are out of range.
   PythonAnswer(std::shared_ptr<PythonModel> model, const Prompt& prompt, const AnswerOptions& options);
 
-  // One more token; nothing when the answer has ended.
+  // Generates one more token. Returns nothing if the completion has ended.
   std::optional<GeneratedText> next();
-  const std::vector<std::int32_t>& tokens() const { return tokens_; }  // of the answer
+  const std::vector<std::int32_t>& tokens() const { return tokens_; }  // tokens of the completion
   std::optional<AnswerEnd> end() const { return conversation_->answer_end(); }
   const std::string& stop() const { return conversation_->answer().stop(); }
   int prompt_tokens() const { return conversation_->figures().prompt_tokens; }

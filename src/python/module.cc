@@ -1,5 +1,5 @@
-// The Python module kvant._engine gives python/kvant/engine.py the engine. It returns documents as JSON
-// texts.
+// The Python module kvant._engine gives python/kvant/engine.py the engine. The module returns documents as
+// JSON texts.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
@@ -28,7 +28,7 @@ std::vector<std::int32_t> to_vector(const Tokens& tokens) {
   return {tokens.data(), tokens.data() + tokens.size()};
 }
 
-// Makes a NumPy array that owns its numbers.
+// Makes a NumPy array that owns `numbers`.
 template <class T>
 nb::ndarray<nb::numpy, T, nb::ndim<1>> to_array(std::vector<T> numbers) {
   auto* kept = new std::vector<T>(std::move(numbers));
@@ -159,7 +159,7 @@ void bind_answer(nb::module_& m) {
       .def_prop_ro("cache_bytes", &PythonAnswer::cache_bytes);
 }
 
-// Returns the document of kvant info.
+// Returns the JSON document of `kvant info`.
 std::string plan(const std::string& model, const std::string& kv, int context, int batch,
                  const std::string& calibration, const std::string& device, const std::string& backend,
                  int threads) {
@@ -176,7 +176,7 @@ std::string plan(const std::string& model, const std::string& kv, int context, i
   }));
 }
 
-// Returns the documents of kvant eval as one JSON array.
+// Returns the documents of `kvant eval` as one JSON array.
 std::string evaluate(const EvaluationOptions& options, const std::string& text) {
   std::atomic<bool> stop{false};
   EvaluationOptions stoppable = options;

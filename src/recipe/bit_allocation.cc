@@ -13,7 +13,7 @@
 namespace kvant {
 namespace {
 
-// Lists the formats of the recipe's ladder in the order of rising bits, for heads with head_dim channels.
+// Lists the formats of the recipe's ladder for heads with head_dim channels, in the order of increasing bits.
 struct Ladder {
   int head_dim = 0;
   std::vector<const Format*> formats;
@@ -31,7 +31,7 @@ struct Unit {
   // Holds one number for each format of Recipe::ladder.
   std::span<const float> sensitivity;
   std::size_t level = 0;  // index of the current format in the Ladder
-  // Gives the unit's number of values relative to a unit with the largest head_dim.
+  // Holds the unit's number of values divided by that of a unit with the largest head_dim.
   double weight = 1;
 };
 
@@ -111,7 +111,7 @@ struct Raise {
   std::size_t level = 0;
 };
 
-// Finds the raise of `unit` that gains most per bit among the raises of at most `spare` bits. A raise may
+// Finds the raise of `unit` that gains most per bit among the raises by at most `spare` bits. A raise may
 // skip a level, because a unit's sensitivities need not be convex.
 Raise best_raise(Unit& unit, double spare) {
   const Ladder& ladder = *unit.ladder;
@@ -125,8 +125,8 @@ Raise best_raise(Unit& unit, double spare) {
   return best;
 }
 
-// Raises units until no raise fits into `spare`, the bits per value that remain for all units together. A
-// unit with the largest head_dim counts fully; smaller units count by their weight.
+// Raises units until no raise fits into `spare`, the bits per value that remain for all units together.
+// Raising a unit costs its additional bits per value times Unit::weight.
 void raise_levels(std::vector<Unit>& units, double spare) {
   for (;;) {
     Raise best;
@@ -148,8 +148,8 @@ std::string sensitivity_constant(const Recipe& recipe) {
 }
 
 const Format& probe_format(const Recipe& recipe, int head_dim) {
-  // The error of a format of 2 bits stands out from the noise, and is still small enough to grow in
-  // proportion.
+  // With 2 bits, the error of a format is larger than the noise of the measurement, but still small enough
+  // that the divergence grows in proportion to the error.
   constexpr double kProbeBits = 2;
   const Ladder ladder = sorted_ladder(recipe, head_dim);
   KVANT_CHECK(!ladder.formats.empty(), "a probe needs a ladder");

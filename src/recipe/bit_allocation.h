@@ -1,6 +1,6 @@
 // Chooses one format of the recipe's ladder for each (layer, KV head, side) such that the loss is smallest
-// within a budget of bits. Calibration measures how sensitive each place is to each format, as the divergence
-// of the model's predictions.
+// within a budget of bits. Calibration measures the sensitivity of each place to each format as the
+// divergence of the model's predictions.
 #pragma once
 
 #include <string>

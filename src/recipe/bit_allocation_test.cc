@@ -33,7 +33,8 @@ void set_sensitivity(Constants& constants, const Recipe& of, int layer, int head
   constants.set(layer, head, side, sensitivity_constant(of), std::move(sensitivity));
 }
 
-// Returns sensitivities that fall by `factor` per bit. The ladder's order is 1, 3, 2 bits.
+// Returns sensitivities that fall by `factor` per bit. The ladder has the formats of 1, 3 and 2 bits in this
+// order.
 std::vector<float> falling(float at_one_bit, float factor) {
   return {at_one_bit, at_one_bit / factor / factor, at_one_bit / factor};
 }
@@ -44,7 +45,8 @@ std::string format_of(const Recipe& allocated, int layer, int head, Side side) {
 
 TEST(BitAllocation, GivesTheSensitiveSideTheBits) {
   const Geometry g = geometry(1, 2);
-  // The 4 units may spend 1.3 bits more each: one unit rises by 2 bits, two by 1 bit.
+  // The 4 units may spend 1.3 bits more each, 5.2 in total. One unit rises by 2 bits, and two units rise by 1
+  // bit.
   const Recipe r = recipe(2.3);
   Constants constants;
   set_sensitivity(constants, r, 0, 0, Side::key, falling(100, 4));
@@ -60,11 +62,11 @@ TEST(BitAllocation, GivesTheSensitiveSideTheBits) {
   EXPECT_EQ(side_of(*allocated, Side::key, 0, 0).transforms, std::vector<std::string>{"hadamard"});
 }
 
-// The test tries all allocations of a small model one by one and compares the greedy result with the best.
+// The test enumerates all allocations of a small model and compares the greedy result with the best one.
 TEST(BitAllocation, ComesCloseToTheBestOfAllAllocations) {
   const Geometry g = geometry(2, 2);
   constexpr int kUnits = 8;
-  const int levels_by_bits[] = {0, 2, 1};  // indices in the ladder
+  const int levels_by_bits[] = {0, 2, 1};  // indexes of the formats of 1, 2 and 3 bits in the ladder
   std::mt19937 random(5);
   std::lognormal_distribution<float> sensitivity(0, 2);
   for (int trial = 0; trial < 5; ++trial) {

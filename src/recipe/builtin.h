@@ -1,5 +1,5 @@
-// Declares built-in recipes as text. Each file of builtin/ returns the recipes of one method, and methods.def
-// lists the files.
+// Declares the built-in recipes as texts. Each file of builtin/ returns the recipes of one method, and
+// methods.def lists the files.
 #pragma once
 
 #include <span>
@@ -21,7 +21,7 @@ struct BuiltinRecipe {
 #include "recipe/methods.def"
 #undef KVANT_METHOD
 
-// Pairs a cache type of llama.cpp with the format of kvant that has equal groups, bits and parameters.
+// Pairs a cache type of llama.cpp with the format of kvant that has the same groups, bits and parameters.
 struct LlamaCppType {
   const char* name;
   const char* format;

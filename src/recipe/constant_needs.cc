@@ -37,7 +37,7 @@ void add_format(std::vector<ConstantNeed>& needs, NeedKind kind, const SideRecip
   }
 }
 
-// Returns whether one of the formats that a head's K may get shapes its errors.
+// Returns whether the errors are shaped for any of the formats that a head's K may get.
 bool is_shaped(const Recipe& recipe, const std::vector<std::string>& formats) {
   return recipe.encode == Encode::shaped &&
          std::ranges::any_of(formats, [](const std::string& f) { return find_format(f)->shapes_errors(); });

@@ -90,7 +90,7 @@ TEST(ConstantNeeds, CoverBothFormatsOfAMixedHead) {
 TEST(ConstantNeeds, CoverAdaptersOfFullAttentionLayers) {
   const auto found = needs("kivi-2bit,correction=relative", 0, 1, Side::key);
   ASSERT_EQ(names_of(found), (Names{"adapter/q", "adapter/k"}));
-  // W1 and W2 are [d, D / 2], for each of G query heads.
+  // W1 and W2 are [d, D / 2] for each of the 3 query heads of the group.
   EXPECT_EQ(found[0].size, 3U * 2 * 80 * 128);
   EXPECT_EQ(found[1].size, 2U * 80 * 128);
   EXPECT_TRUE(needs("kivi-2bit,correction=relative", 0, 1, Side::value).empty());

@@ -10,7 +10,7 @@ std::int64_t floats(std::size_t n) {
   return static_cast<std::int64_t>(n * sizeof(float));
 }
 
-// Returns the bytes of a format's constants for one side, in the form that kernels read.
+// Returns the bytes of a format's constants for one side in the form that kernels read.
 std::int64_t format_bytes(const SidePlan& side, const ConstantNeed& need) {
   // The constant belongs to another format of the ladder or of the head mix.
   if (side.sealed->name() != need.format->name()) return 0;

@@ -7,7 +7,8 @@
 namespace kvant {
 namespace {
 
-// Returns the size for 2 layers of 2 KV heads with 3 query heads each, d = 64.
+// Returns the bytes of constants for 2 layers with d = 64, each with 2 KV heads and 3 query heads per KV
+// head.
 std::int64_t bytes_of(const std::string& text) {
   Geometry g;
   g.model = "test";
@@ -37,7 +38,7 @@ TEST(ConstantBytes, LeaveOutWhatOnlyChoseTheFormats) {
 TEST(ConstantBytes, CountCodebooksAsKernelsReadThem) {
   // Each head and side has 2^12 centroids of 8 bytes with one F32 scale.
   EXPECT_EQ(bytes_of("k=vq-d8b12,v=vq-d8b12"), kHeadCount * kSideCount * (4096 * 8 + 4));
-  // MILLION's codebooks have no INT8 table: each of 64 / 4 sub-spaces has 2^8 centroids of 4 F32 numbers.
+  // MILLION's codebooks have no INT8 table. Each of 64 / 4 sub-spaces has 2^8 centroids of 4 F32 numbers.
   EXPECT_EQ(bytes_of("k=pq-d4b8,v=bf16"), kHeadCount * 16 * 256 * 4 * 4);
 }
 

@@ -19,7 +19,8 @@ std::span<const char* const> mix_metrics();
 std::string head_priority_constant(const std::string& metric);
 
 // Returns for each KV head of `layer` whether the head is among the floor(mix * n_kv_heads) heads of the
-// lowest priority. Ties go to the lower index. Returns an error if a priority is missing; mix = 0 needs none.
+// lowest priority. Ties go to the lower index. Returns an error if a priority is missing. A recipe with mix =
+// 0 needs no priorities.
 Result<std::vector<bool>> mixed_heads(const Recipe& recipe, const Geometry& geometry,
                                       const Constants* constants, int layer);
 

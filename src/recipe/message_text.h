@@ -6,11 +6,11 @@
 
 namespace kvant {
 
-// Quotes the user's text; unprintable bytes become '?', and long texts are cut.
+// Returns `text` in quotation marks. Unprintable bytes become '?', and long texts are cut.
 std::string quoted(const std::string& text);
-// Returns "; did you mean a, b or c?", or "" if there are no names.
+// Returns "; did you mean a, b or c?", or an empty string if there are no names.
 std::string did_you_mean(std::span<const std::string> names);
-// Returns "a, b, c".
+// Returns the names as "a, b, c".
 std::string listed(std::span<const std::string> names);
 
 }  // namespace kvant

@@ -8,8 +8,8 @@
 
 namespace kvant {
 
-// Parses the name of a built-in recipe, SIDE or SIDE/SIDE. The error for an unknown name suggests the nearest
-// names.
+// Parses the name of a built-in recipe, a format SIDE, or a pair SIDE/SIDE. The error for an unknown name
+// suggests the nearest names.
 Result<Recipe> named_recipe(const std::string& name);
 
 }  // namespace kvant

@@ -79,8 +79,8 @@ Status check_eviction(const Recipe& recipe, const Geometry& geometry) {
       recipe.evict, geometry.model);
 }
 
-// Integer products read INT8 pages without any further rounding. VQuant's prompt rounds only tokens that lie
-// more than a window before the page of the query, and a short block has no such tokens.
+// Integer products read INT8 pages without any further rounding. VQuant's prompt attention rounds only tokens
+// that are more than a window older than the page of the query, and a short block has no such tokens.
 Status check_prompt(const Recipe& recipe) {
   if (recipe.prompt == PromptAttention::exact) return {};
   if (recipe.products == Products::integer) {
@@ -103,8 +103,8 @@ Status check_prompt(const Recipe& recipe) {
       recipe.prompt == PromptAttention::int8 ? "int8" : "int4", recipe.prefill, recipe.window);
 }
 
-// Protection, eviction and the correction follow what the queries of one layer attend to. Layers that share a
-// cache have different queries.
+// Protection, eviction and the correction depend on the queries of one layer. Layers that share a cache have
+// different queries.
 Status check_shared_layers(const Recipe& recipe, const Geometry& geometry) {
   const bool shares =
       std::find(geometry.shared.begin(), geometry.shared.end(), true) != geometry.shared.end();
@@ -125,8 +125,8 @@ bool shifts_keys(const Recipe& recipe, const Geometry& geometry, int layer) {
   return false;
 }
 
-// The absolute correction compares exp(score) with a sum that does not know about shifts of the scores
-// (design section 5, KVLinC).
+// The absolute correction adds a term to exp(score), so a transform of K must not shift the scores. A shift
+// of all scores would change exp(score) but not the term.
 Status check_absolute_scores(const Recipe& recipe, const Geometry& geometry) {
   for (int layer = 0; layer < geometry.n_layers; ++layer) {
     if (!corrects(recipe, geometry, layer) || !shifts_keys(recipe, geometry, layer)) continue;
@@ -161,7 +161,7 @@ Status check_correction(const Recipe& recipe, const Geometry& geometry) {
   return {};
 }
 
-// Checks that all needed constants are there and sets plan.calibration.
+// Returns an error if a required constant is missing. Sets plan.calibration.
 Status check_constants(Plan& plan, const HeadConstants& constants) {
   for (const ConstantNeed& need :
        constant_needs(plan.recipe, plan.geometry, constants.layer, constants.kv_head, constants.side)) {
@@ -229,8 +229,8 @@ Status resolve_heads(Plan& plan) {
   return {};
 }
 
-// A sliding window forgets its first tokens. In a layer with a sliding window, a sink and tokens that old
-// queries protected would only take memory.
+// A sliding window forgets its first tokens. In a layer with a sliding window, a sink and tokens that older
+// queries have protected would only take memory.
 LayerPlan resolve_layer(const Plan& plan, int layer) {
   LayerPlan resolved;
   resolved.sliding_window = plan.geometry.sliding_window[layer];
@@ -322,7 +322,8 @@ const char* calibration_state_name(CalibrationState state) {
   return "not calibrated";
 }
 
-// A recipe made by hand gets the parser's checks by being printed and parsed.
+// Recipes that a program builds field by field get the parser's checks here, because the function prints and
+// parses the recipe.
 Status check_recipe(const Recipe& recipe, const Geometry& geometry) {
   KVANT_RETURN_IF_ERROR(check_geometry(geometry));
   const auto parsed = parse_recipe(to_string(recipe));

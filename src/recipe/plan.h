@@ -19,7 +19,8 @@ namespace kvant {
 // Describes how one side of one (layer, KV head) is stored.
 struct SidePlan {
   const Format* sealed = nullptr;  // format of sealed pages
-  // Owns what `sealed` points to if the codes have an order of their own (PageOrder::lanes); else null.
+  // Owns the format to which `sealed` points if the codes have an order of their own (PageOrder::lanes); else
+  // null.
   std::shared_ptr<const Format> ordered;
   std::vector<std::string> transform_names;
   Transform transform;
@@ -34,27 +35,27 @@ struct HeadPlan {
   const SidePlan& side(Side s) const { return s == Side::key ? k : v; }
 };
 
-// Says which tokens a layer keeps unquantized or drops, after the rules for sliding windows.
+// Specifies which tokens a layer keeps unquantized or drops, after the rules for sliding windows.
 struct LayerPlan {
   int sink = 0;
-  int window = 0;  // tokens
-  // Gives the share of protected tokens, VQuant's rho.
+  int window = 0;  // number of tokens
+  // Holds the share of protected tokens, VQuant's rho.
   double protect = 0;
-  // Gives the share of sealed tokens that are dropped.
+  // Holds the share of sealed tokens that are dropped.
   double evict = 0;
   int sliding_window = 0;  // tokens; 0 means full attention
   // The flag is true if scores need the offset of K's transform, because a soft cap is not shift-invariant.
   bool needs_offset = false;
-  // Returns whether tokens are chosen by the attention that they receive.
+  // Returns whether the attention that tokens receive decides which tokens are kept.
   bool needs_scores() const { return protect > 0 || (evict > 0 && evict < 1); }
 };
 
 // Names the order of the codes in sealed pages. `canonical` is the order of the format's specification.
 // `lanes` is an order for SIMD lanes (code_order.h), for formats that have one. All backends read both
-// orders; each backend says which order it reads faster.
+// orders, and each backend states which order it reads faster.
 enum class PageOrder : std::uint8_t { canonical, lanes };
 
-// Says whether a plan uses calibrated constants.
+// States whether a plan uses calibrated constants.
 enum class CalibrationState : std::uint8_t {
   // The recipe uses no constants of the model.
   not_needed,
@@ -86,15 +87,16 @@ struct Plan {
   const HeadPlan& head(int layer, int kv_head) const { return heads[geometry.head_index(layer, kv_head)]; }
 };
 
-// Returns what the recipe gives one (layer, KV head, side): the last override that names the place, or the
-// side's default.
+// Returns what the recipe gives one (layer, KV head, side). This is the last override that names the place,
+// or the side's default without such an override.
 const SideRecipe& side_of(const Recipe& recipe, Side side, int layer, int kv_head);
 
-// Returns an error if resolve() would refuse the recipe on the model whatever constants calibration finds.
+// Returns an error if resolve() would refuse the recipe on the model with any constants that calibration can
+// find.
 Status check_recipe(const Recipe& recipe, const Geometry& geometry);
 
-// Returns the format of unsealed tokens if the recipe of a resolved plan names none. A cache that stores
-// everything in one plain format uses this format, so f16 is f16 throughout; other caches use bf16.
+// Returns the format of unsealed tokens if the recipe of a resolved plan names none. The result is the format
+// of the sealed pages if all of them have the same plain format, such as f16, and bf16 otherwise.
 const Format* usual_tail(const Plan& plan);
 
 // Resolves `recipe` for a model. If optional constants are missing, the plan is that of

@@ -60,7 +60,7 @@ std::shared_ptr<const Constants> constants_everywhere(const Geometry& geometry, 
   return constants;
 }
 
-// Returns a constant with 0.5 in every place, or the unit matrix for a rotation.
+// Returns a plausible constant: 0.5 in every place, or the unit matrix for a rotation.
 std::vector<float> plausible(const ConstantNeed& need, int head_dim) {
   const bool square = need.step != nullptr && need.size > static_cast<std::size_t>(head_dim);
   std::vector<float> values(need.size, square ? 0.0F : 0.5F);
@@ -342,7 +342,7 @@ TEST(Resolve, RefusesHeadSizesThatNoFormatHas) {
   }
 }
 
-// Every format must give a plan or an error sentence for every head_dim.
+// For every format and every head_dim, resolve() must return a plan or an error sentence.
 TEST(Resolve, AnswersForEveryFormatAtEveryHeadSize) {
   Geometry geometry = small_geometry();
   for (const std::string& name : format_names()) {

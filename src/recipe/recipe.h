@@ -24,27 +24,29 @@ enum class Tier : std::uint8_t { product, comparison };
 struct SideRecipe {
   // Lists names from transforms.def, in the order in which the transforms are applied.
   std::vector<std::string> transforms;
-  // Holds a name that find_format() knows.
+  // Holds the name of a format that find_format() finds.
   std::string format;
   bool operator==(const SideRecipe&) const = default;
 };
 
-// Replaces the SideRecipe of one side for some layers and heads.
+// Replaces the SideRecipe of one side in some layers and heads.
 struct SideOverride {
   Side side = Side::key;
   int first_layer = 0;
-  // The layer is included.
+  // The range of layers includes last_layer.
   int last_layer = 0;
   int kv_head = -1;  // -1 means all heads
   SideRecipe recipe;
   bool operator==(const SideOverride&) const = default;
 };
 
-// Chooses the scale c of KVLinC's correction: `absolute` is e^-m (equation 5), `relative` is 1 (Algorithm 1).
+// Chooses the scale c of KVLinC's correction. For `absolute` c is e^-m (equation 5), and for `relative` it is
+// 1 (Algorithm 1).
 enum class Correction : std::uint8_t { none, absolute, relative };
 
-// Chooses what encoders of K minimize, if a format has the choice (Format::shapes_errors). `plain` is the
-// squared error; `shaped` is the error's effect on the scores of the queries that calibration saw.
+// Chooses what encoders of K minimize, for formats with both choices (Format::shapes_errors). `plain`
+// minimizes the squared error. `shaped` minimizes the effect of the error on the scores of the queries that
+// calibration saw.
 enum class Encode : std::uint8_t { plain, shaped };
 
 // Selects the layers first .. last, both included.
@@ -61,13 +63,13 @@ struct LayerRange {
 enum class PromptAttention : std::uint8_t {
   // Attends to K and V as the tail holds them.
   exact,
-  // Uses VQuant's fused kernel: K and V are INT8 except for protected tokens, sink and window.
+  // Uses VQuant's fused kernel. K and V are INT8 except for protected tokens, the sink and the window.
   int8,
   // Uses VQuant's fused kernel with INT4 instead of INT8.
   int4,
-  // Follows SageAttention: q.K is INT8 after K's mean is subtracted.
+  // Follows SageAttention. K is rounded to INT8 after its mean is subtracted, and q is rounded to INT8.
   sage,
-  // Follows TurboAttention's FlashQ (section 3): pages and rows are both INT8.
+  // Follows TurboAttention's FlashQ (section 3). Both the pages and the rows are INT8.
   flashq,
 };
 
@@ -75,47 +77,48 @@ enum class PromptAttention : std::uint8_t {
 inline constexpr int kPrefillAll = 0;
 
 struct Recipe {
-  // Holds the name as given; empty for an anonymous recipe.
+  // Holds the recipe's name as given, or an empty string for an anonymous recipe.
   std::string name;
   // Describes the recipe in one line for the help.
   std::string summary;
   Tier tier = Tier::product;
   SideRecipe k{{}, "bf16"};
   SideRecipe v{{}, "bf16"};
-  // Later overrides win.
+  // The last override that names a place applies to it.
   std::vector<SideOverride> overrides;
-  // The first tokens of a sequence stay unquantized: 0 .. kPageTokens tokens.
+  // Counts the first tokens of a sequence that stay unquantized, from 0 to kPageTokens.
   int sink = 0;
-  // The newest tokens stay unquantized: a multiple of kPageTokens tokens.
+  // Counts the newest tokens that stay unquantized. The number is a multiple of kPageTokens.
   int window = 0;
-  // Gives the tokens of a prompt block: a multiple of kPageTokens, or kPrefillAll.
+  // Counts the tokens of a prompt block. The number is a multiple of kPageTokens, or kPrefillAll.
   int prefill = kPageTokens;
   PromptAttention prompt = PromptAttention::exact;
-  // Sets the share of tokens that VQuant's protection keeps unquantized (rho): 0 .. 0.5.
+  // Sets the share of tokens that VQuant's protection keeps unquantized (rho), from 0 to 0.5.
   double protect = 0;
-  // Sets the share of quantized tokens that H2O's eviction drops, least attended first: 0 .. 1.
+  // Sets the share of quantized tokens that H2O's eviction drops, from 0 to 1. The least attended tokens are
+  // dropped first.
   double evict = 0;
-  // Sets the share of each layer's KV heads that are stored as mix_k and mix_v, lowest priority first: 0
-  // .. 1.
+  // Sets the share of each layer's KV heads that are stored as mix_k and mix_v, from 0 to 1. The heads of the
+  // lowest priority are chosen first.
   double mix = 0;
   // Names the calibrated metric that gives heads their priority (TurboAttention).
   std::string mix_metric = "gap-std";
-  // Name the formats of the mixed heads; their transforms are those of k and v.
+  // mix_k and mix_v name the formats of the mixed heads. The transforms are those of `k` and `v`.
   std::string mix_k, mix_v;
   Softmax softmax = Softmax::exact;
-  // `integer` takes only formats of integers and rounds q and P to INT8.
+  // `integer` requires formats of integers, and rounds q and P to INT8.
   Products products = Products::real;
   // V of a tile is not read if all its softmax weights are smaller than `skip` (Sparse V's tau).
   double skip = 0;
   Correction correction = Correction::none;
   // Selects the layers with the correction (KVLinC, Table 6).
   LayerRange correction_layers;
-  // Limits the mean bits per quantized value; 0 leaves k and v unchanged (bit_allocation.h).
+  // Limits the mean bits per quantized value. A budget of 0 leaves k and v unchanged (bit_allocation.h).
   double budget = 0;
   // Lists the formats among which the budget chooses.
   std::vector<std::string> ladder;
   Encode encode = Encode::plain;
-  // Names the row-wise format of unquantized tokens. An empty name means bf16, or f16 if everything is f16.
+  // Names the row-wise format of unquantized tokens. An empty name selects usual_tail().
   std::string tail;
 
   bool operator==(const Recipe&) const = default;
@@ -124,18 +127,19 @@ struct Recipe {
 // Parses the string form. A NAME that ends in ".json" is a file. The error for an unknown recipe, key,
 // transform or format suggests the nearest names.
 Result<Recipe> parse_recipe(const std::string& text);
-// Returns the recipe for a pair of sides, as -ctk and -ctv give them: formats with or without transforms.
-// llama.cpp's names for its cache types (q8_0, q5_1, ...) stand for the similar formats of kvant.
+// Returns the recipe for the values of -ctk and -ctv, which are formats with or without transforms.
+// llama.cpp's names of cache types (q8_0, q5_1, ...) select the similar formats of kvant.
 Result<Recipe> plain_recipe(const std::string& k_side, const std::string& v_side);
 // Splits a list of recipes ("bf16,kivi-2bit,window=0;k=bf16,v=fp8") into one unparsed text per recipe. An
-// item without '=' starts a new recipe, and so does an item after ';'. Empty texts are dropped.
+// item without '=' or after ';' starts a new recipe. Empty strings are dropped.
 std::vector<std::string> split_recipe_list(const std::string& list);
 // Returns the string form without the name. parse_recipe(to_string(r)) equals r except for name, summary and
 // tier.
 std::string to_string(const Recipe& recipe);
 // Returns the recipe's name for messages and tables, or the string form if the recipe has no name.
 std::string label(const Recipe& recipe);
-// Convert between a recipe and the JSON form. recipe_from_json(to_json(r)) equals r.
+// to_json() returns the JSON form of a recipe, and recipe_from_json() parses it. recipe_from_json(to_json(r))
+// equals r.
 std::string to_json(const Recipe& recipe);
 Result<Recipe> recipe_from_json(const std::string& json);
 

@@ -19,7 +19,7 @@ namespace {
 // A window may have kLargestWindow tokens. The limit keeps sums of token indices far from overflow.
 constexpr int kLargestWindow = 1 << 24;
 
-// Sets a side for all layers and heads. Earlier overrides of the side are discarded.
+// Sets the format of one side in all layers and heads. Earlier overrides of the side are discarded.
 Status set_side(Recipe& recipe, Side side, const std::string& text) {
   auto parsed = parse_side(text);
   if (!parsed.ok()) return parsed.error();
@@ -70,7 +70,7 @@ Status set_number(double& field, const std::string& text, double low, double hig
   return {};
 }
 
-// Sets `field` to the name of a format. An empty text empties the field.
+// Sets `field` to the name of a format. An empty string clears the field.
 Status set_format(std::string& field, const std::string& text) {
   if (!text.empty() && find_format(text) == nullptr) return unknown_format(text);
   field = text;
@@ -97,7 +97,7 @@ Status set_tail(Recipe& recipe, const std::string& text) {
   return set_format(recipe.tail, text);
 }
 
-// The arrays of names follow the order of the enumerations in recipe.h.
+// Each array of names has the order of an enumeration in recipe.h.
 constexpr std::array kPromptNames = {"exact", "int8", "int4", "sage", "flashq"};
 constexpr std::array kSoftmaxNames = {"exact", "sas", "sas-paper"};
 constexpr std::array kProductsNames = {"real", "integer"};

@@ -1,4 +1,4 @@
-// Gives tests the names of recipes, so a test can enumerate the registry.
+// Lists the names of recipes for tests, so a test covers each recipe of the registry.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
-// Reads and writes the JSON form of recipes: an object with the keys of the string form, and a list of
-// overrides in their order.
+// Reads and writes the JSON form of recipes, which is an object with the keys of the string form, and a list
+// of overrides in their order.
 #include <nlohmann/json.hpp>
 
 #include "base/json_reader.h"
@@ -16,7 +16,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr const char* kTierNames[] = {"product", "comparison"};
 
-// Returns the text of a string member, or of a number member.
+// Returns the value of a string member or number member as a text.
 Result<std::string> member_text(const std::string& key, const Json& value) {
   if (value.is_string()) return value.get<std::string>();
   if (value.is_number()) return value.dump();
@@ -63,7 +63,7 @@ Status add_overrides(Recipe& recipe, const Json& overrides) {
   return {};
 }
 
-// Returns the recipe on which the JSON object builds.
+// Returns the recipe that the JSON object modifies.
 Result<Recipe> base_recipe(const Json& json) {
   if (!json.contains("recipe")) return Recipe{};
   if (!json["recipe"].is_string()) return error("'recipe' must be the name of a built-in recipe");

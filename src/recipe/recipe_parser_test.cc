@@ -321,7 +321,7 @@ TEST(RecipeLabel, IsTheNameOrTheStringForm) {
   EXPECT_EQ(label(parsed("k=fp8")), "k=fp8,v=bf16");
 }
 
-// The seeds are the fuzzer's starting inputs and the inputs that the fuzzer found.
+// The seeds are the inputs from which the fuzzer starts and the inputs that it has found.
 TEST(RecipeFuzzSeeds, AreHandled) {
   const auto folder = std::filesystem::path(__FILE__).parent_path() / "../../fuzz/seeds/recipe";
   int n_seeds = 0;

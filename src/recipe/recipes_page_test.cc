@@ -1,4 +1,4 @@
-// Checks that docs/guide/recipes.md agrees with the tables in the code that the page describes.
+// Checks that docs/guide/recipes.md agrees with the tables in the code.
 #include <gtest/gtest.h>
 
 #include <filesystem>

@@ -11,7 +11,7 @@
 namespace kvant {
 namespace {
 
-// Limits the index of a layer or KV head.
+// The index of a layer or KV head is at most kLargestIndex.
 constexpr int kLargestIndex = 9999;
 
 Result<std::vector<std::string>> parse_transforms(const std::string& text) {

@@ -1,5 +1,5 @@
-// Parses and prints one side of a recipe and the key of an override. In `k@0-3=hadamard:ch4g128`, the side is
-// on the right of '=' and the override's key on the left.
+// Parses and prints one side of a recipe and the key of an override. In `k@0-3=hadamard:ch4g128`, the text
+// after '=' is the side and the text before '=' is the key of the override.
 #pragma once
 
 #include <optional>
@@ -11,8 +11,8 @@
 
 namespace kvant {
 
-// Returns the error for an unknown format, with the nearest names. `others` are further names that the caller
-// would have accepted.
+// Returns the error for an unknown format, with the nearest names. `others` lists further names that the
+// caller accepts.
 Error unknown_format(const std::string& name, std::span<const std::string> others = {});
 
 // Parses [transform+transform...:]format. The error for an unknown name suggests the nearest names.
@@ -23,10 +23,10 @@ std::string to_string(const SideRecipe& side);
 std::optional<LayerRange> parse_layers(const std::string& text);
 std::string to_string(const LayerRange& layers);
 
-// Returns whether `key` starts like an override, k@... or v@...
+// Returns whether `key` starts with k@ or v@ like the key of an override.
 bool is_override_key(const std::string& key);
-// Parses `key`, which is k@LAYER, k@FIRST-LAST, k@LAYER.HEAD or k@FIRST-LAST.HEAD, or one of the four forms
-// with v instead of k. `side` is the text after '='.
+// Parses `key`, which is k@LAYER, k@FIRST-LAST, k@LAYER.HEAD, k@FIRST-LAST.HEAD or the same with v@. `side`
+// is the text after '='.
 Result<SideOverride> parse_override(const std::string& key, const std::string& side);
 // Returns the text before '='.
 std::string override_key(const SideOverride& override);

@@ -9,7 +9,7 @@
 namespace kvant {
 namespace {
 
-// Each bit divides the sensitivity by four in every place, so the allocation uses the whole budget.
+// In every place, each bit divides the sensitivity by four, so the allocation spends the whole budget.
 std::vector<float> equal_sensitivities(const Recipe& recipe, int head_dim) {
   std::vector<float> sensitivities;
   for (const std::string& name : recipe.ladder)
@@ -19,7 +19,7 @@ std::vector<float> equal_sensitivities(const Recipe& recipe, int head_dim) {
 
 std::vector<float> harmless_values(const Recipe& recipe, const ConstantNeed& need, int head_dim) {
   if (need.kind == NeedKind::sensitivity) return equal_sensitivities(recipe, head_dim);
-  // A metric of zeros makes all errors count alike.
+  // If the metric is zero, all errors count alike.
   if (need.kind == NeedKind::metric) return std::vector<float>(need.size, 0.0F);
   const auto d = static_cast<std::size_t>(head_dim);
   const bool matrix = need.kind == NeedKind::transform && need.size == d * d;

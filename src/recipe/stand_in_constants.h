@@ -1,5 +1,5 @@
-// Makes constants that replace calibrated ones if only shapes and sizes matter, for example when a program
-// predicts the bytes of a cache.
+// Makes constants in place of calibrated ones for callers that need only shapes and sizes, such as
+// predictions of the bytes of a cache.
 #pragma once
 
 #include <memory>
@@ -11,8 +11,8 @@
 namespace kvant {
 
 // Returns everything that `recipe` needs on a model with the geometry, in the right sizes and with harmless
-// values. Transforms are identities; codebooks and adapters are constant. Attention with stand-in constants
-// would be meaningless. Overrides must lie within the geometry.
+// values. Transforms are identities, and codebooks and adapters have one value throughout. Attention with
+// stand-in constants would be meaningless. Overrides must lie within the geometry.
 std::shared_ptr<const Constants> stand_in_constants(const Recipe& recipe, const Geometry& geometry);
 
 }  // namespace kvant

@@ -43,8 +43,8 @@ double rounding_error(const Format& format, const std::vector<std::string>& tran
   return sum / static_cast<double>(keys.size());
 }
 
-// BF16 rows lose as much after the rotation as before the rotation. An 8-bit tail (tok8g16) would lose 6.7
-// times as much.
+// BF16 rows lose as much after the rotation as before it. An 8-bit tail (tok8g16) would lose 6.7 times as
+// much.
 TEST(Tails, OfKvantRecipesLoseNoMoreOfBiasedKeysThanUnquantizedRows) {
   Geometry geometry{.model = "biased", .n_layers = 1, .n_heads = 2, .n_kv_heads = 1, .head_dim = kHeadDim};
   geometry.sliding_window = {0};

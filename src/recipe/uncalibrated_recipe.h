@@ -1,5 +1,5 @@
-// Finds the recipe that replaces another recipe on a model for which calibration has not made the optional
-// constants. The replacement has a name of its own, so no name stands for two caches.
+// Finds the recipe that replaces a recipe on a model whose calibration lacks optional constants. The
+// replacement has a name of its own, so one name never stands for two caches.
 #pragma once
 
 #include "base/geometry.h"
@@ -9,13 +9,14 @@
 
 namespace kvant {
 
-// Returns whether `constants` (may be null) lack optional constants of the recipe: the sensitivities to the
-// ladder's formats, or the metric for errors of K.
+// Returns whether `constants`, which may be null, lack optional constants of the recipe, which are the
+// sensitivities to the ladder's formats, or the metric for errors of K.
 bool lacks_optional_constants(const Recipe& recipe, const Geometry& geometry, const Constants* constants);
 
-// Returns `recipe` without the optional needs: the budget buys one format everywhere, and all errors of K
-// count alike. The result's name is that of the built-in recipe with an equal cache, such a name with the
-// differing items, or the string form. Returns an error if allocate_bits() does.
+// Returns `recipe` without the optional needs, so the budget buys one format everywhere, and all errors of K
+// count alike. The result has the name of the built-in recipe with an equal cache, the name of a similar
+// built-in recipe with the items that differ, or the string form as its name. Returns an error if
+// allocate_bits() does.
 Result<Recipe> uncalibrated_recipe(const Recipe& recipe, const Geometry& geometry);
 
 }  // namespace kvant

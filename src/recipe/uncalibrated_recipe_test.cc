@@ -44,7 +44,7 @@ TEST(UncalibratedRecipe, ServesUnderItsOwnName) {
   const Geometry g = geometry(64);
   for (const Recipe& recipe : builtin_recipes()) {
     const auto plan = resolve(recipe, g, nullptr);
-    // The recipe cannot work without constants.
+    // This recipe requires constants that do not exist.
     if (!plan.ok()) continue;
     EXPECT_EQ((*plan)->name == recipe.name, to_string((*plan)->recipe) == to_string(recipe)) << recipe.name;
   }

@@ -17,11 +17,11 @@ namespace kvant {
 // Holds the bytes of one recipe's cache.
 struct MemoryRow {
   std::string name;
-  // Holds one number for each of ReportFigures::memory_contexts.
+  // bytes[i] is the size at ReportFigures::memory_contexts[i] tokens.
   std::vector<std::int64_t> bytes;
 };
 
-// Holds the command lines that would measure each part of the report separately.
+// Holds the command lines that measure each part of the report separately.
 struct ReportCommands {
   std::string report, quality, layers, limits, greedy, speed;
 };
@@ -30,7 +30,7 @@ struct ReportFigures {
   std::string model, text;  // names of files
   // Describes the model, as Engine::description() does.
   std::string description;
-  // An example is "2026-11-21".
+  // Holds the date in the form "2026-11-21".
   std::string date;
   int n_threads = 1;
   ReportCommands commands;
@@ -45,7 +45,7 @@ struct ReportFigures {
   std::vector<MemoryRow> memory;
 };
 
-// Returns {"schema":"kvant.report/2",..}, which docs/reference/json.md describes.
+// Returns the document {"schema":"kvant.report/2",..} that docs/reference/json.md describes.
 nlohmann::ordered_json report_to_json(const ReportFigures& figures);
 
 }  // namespace kvant

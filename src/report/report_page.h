@@ -6,7 +6,7 @@
 
 namespace kvant {
 
-// `document` is the JSON text of report_to_json().
+// `document` is the text of the JSON document that report_to_json() returns.
 std::string report_page(const std::string& document);
 
 }  // namespace kvant

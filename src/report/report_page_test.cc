@@ -12,7 +12,7 @@ TEST(ReportPage, HoldsItsFiguresWithoutEndingTheirElement) {
   std::size_t closed = 0;
   for (std::size_t at = page.find("</script>"); at != std::string::npos; at = page.find("</script>", at + 1))
     ++closed;
-  // The page has one script element for the figures and two for programs.
+  // The page has one script element for the figures, and two for programs.
   EXPECT_EQ(closed, 3U);
 }
 

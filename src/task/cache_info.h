@@ -14,28 +14,28 @@ namespace kvant {
 
 struct CacheInfo {
   PreviewPlan preview;
-  int context = 0;  // tokens of each sequence
+  int context = 0;  // number of tokens of each sequence
   int batch = 1;
-  // Counts the bytes that the weights leave free for caches.
+  // Holds the bytes that the weights leave free for caches.
   std::int64_t available = 0;
   PlanReport report;
   std::vector<std::int64_t> layers;
-  std::int64_t cache = 0;  // bytes of one sequence at `context`
+  std::int64_t cache = 0;  // bytes of one sequence of `context` tokens
   CacheBits bits;
   ConstantSize constants;
   std::int64_t bf16 = 0;
-  double token = 0;  // bytes of one more token after it is quantized
-  // Gives the longest context of `batch` sequences that share `available`.
+  double token = 0;  // bytes of one more quantized token
+  // Holds the longest context at which `batch` sequences fit into `available` together.
   int max_tokens = 0;
 };
 
-// Describes a recipe's cache for `batch` sequences of `context` tokens; 0 selects the trained context. The
-// function never calibrates. Returns an error if the recipe does not suit the model, or if
-// Session::known_constants() fails.
+// Describes a recipe's cache for `batch` sequences of `context` tokens. If `context` is 0, the sequences have
+// the trained context. The function never calibrates. Returns an error if the recipe does not suit the model,
+// or if Session::known_constants() fails.
 Result<CacheInfo> cache_info(const Session& session, const Recipe& recipe, int context, int batch);
 
-// Returns {"schema":"kvant.info/2","model":..,"layers":..,"cache_bytes":..,"max_tokens":..,"plan":..}.
-// docs/reference/json.md lists all fields. `model` is the name of the file.
+// Returns the document {"schema":"kvant.info/2",..}, whose fields docs/reference/json.md lists. `model` is
+// the name of the file.
 nlohmann::ordered_json info_to_json(const Session& session, const CacheInfo& info, const std::string& model);
 
 }  // namespace kvant

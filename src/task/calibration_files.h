@@ -7,8 +7,8 @@
 namespace kvant {
 
 // Returns the folder of calibrations that are made on first use: $XDG_CACHE_HOME/kvant or ~/.cache/kvant.
-// Without either variable the result is empty and calibrations are not kept. A folder that all users share
-// would let anybody replace them.
+// If neither XDG_CACHE_HOME nor HOME is set, the result is empty and calibrations are not kept. In a folder
+// that all users share, anybody could replace calibrations.
 std::string calibration_folder();
 
 // While an object exists, the first Ctrl-C sets its flag, and the second Ctrl-C ends the program.

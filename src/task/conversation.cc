@@ -100,7 +100,7 @@ void Conversation::begin_answer(GenerationOptions options) {
   max_tokens_ = options.max_tokens;
   answer_.emplace(session_.engine().tokenizer(), *sampler_, std::move(options));
   end_.reset();
-  // A completion of 0 tokens has ended already.
+  // A completion of 0 tokens has ended already before its first token.
   if (answer_->end() == GenerationEnd::length) end_ = AnswerEnd::length;
   is_ahead_ = false;
   sampler_->begin(tokens_);
@@ -167,7 +167,7 @@ Status Conversation::read_answered() {
 }
 
 // Prepares for n_more tokens. If the sequence outgrows LongRoPE's factors for short sequences, all its tokens
-// are read again with the factors for long ones (Ding et al. 2024).
+// are read again with the factors for long sequences (Ding et al. 2024).
 Status Conversation::outgrow_short_rope(int n_more) {
   if (!short_rope_ || length() + n_more <= session_.engine().short_rope_context()) return {};
   KVANT_RETURN_IF_ERROR(drop_draft());
@@ -192,7 +192,7 @@ int Conversation::most_drafted() const {
   return std::max(most, 0);
 }
 
-// Reads the token in one step with as many drafted tokens as are expected to pay off.
+// Reads `token` in one step with as many drafted tokens as are likely to pay off.
 Status Conversation::verify(std::int32_t token) {
   Draft draft;
   if (drafter_ != nullptr) draft = drafter_->propose(most_drafted(), pace_);
@@ -209,7 +209,7 @@ Status Conversation::verify(std::int32_t token) {
   return {};
 }
 
-// Removes drafted tokens after tokens_ from the cache.
+// Removes from the cache the drafted tokens that follow tokens_.
 Status Conversation::drop_draft() {
   if (cache_.length(sequence_) > length()) KVANT_RETURN_IF_ERROR(cache_.truncate(sequence_, length()));
   draft_.clear();

@@ -1,5 +1,5 @@
 // A Conversation is one sequence in a cache. A conversation reads prompts, generates completions with or
-// without drafts, and counts tokens and seconds. `kvant run` and the Python package build on it.
+// without drafts, and counts tokens and seconds. `kvant run` and the Python package use this class.
 #pragma once
 
 #include <atomic>
@@ -22,7 +22,8 @@ struct ConversationFigures {
   int generated_tokens = 0;
   double prompt_seconds = 0;
   double decode_seconds = 0;
-  // drafted_tokens were verified in a step with other tokens; accepted_tokens of them were right.
+  // drafted_tokens counts the drafted tokens that steps have verified. accepted_tokens counts those that were
+  // right.
   int drafted_tokens = 0;
   int accepted_tokens = 0;
   double prompt_tps() const { return prompt_seconds > 0 ? prompt_tokens / prompt_seconds : 0; }
@@ -47,17 +48,18 @@ class Conversation {
   // Returns an error if the context lacks room for n_tokens more tokens and the first token of a completion.
   // The error names the tokens of the prompt, the tokens in the cache and the context.
   Status check_room(int n_tokens) const;
-  // Reads `tokens`, whose text is `text`, and shows a progress bar if there are many. Returns an error if the
-  // tokens do not fit into the context.
+  // Reads `tokens`, whose text is `text`. If there are many tokens, the function shows a progress bar.
+  // Returns an error if the tokens do not fit into the context.
   Status read(std::span<const std::int32_t> tokens, const std::string& text,
               const std::atomic<bool>& interrupted);
-  // Begins a completion of what was read. read() must have succeeded just before, without an interruption.
+  // Begins a completion after the tokens that the last read() has read. This read() must have succeeded
+  // without an interruption.
   void begin_answer(GenerationOptions options);
   // Generates one more token and returns the text that can be shown now. The completion must not have ended.
   Result<GeneratedText> next();
   // Ends the completion and returns the text that was held back. The completion must not have ended.
   Result<GeneratedText> interrupt();
-  // Returns how the completion ended, or nothing while it continues.
+  // Returns how the completion ended, or nothing if it has not ended.
   std::optional<AnswerEnd> answer_end() const { return end_; }
   const Generation& answer() const { return *answer_; }
 
@@ -69,14 +71,14 @@ class Conversation {
   // watched by a guard must use the long factors, because the sequence cannot be read again. Other sequences
   // begin with the factors for short ones, and are read again when they outgrow them.
   void use_long_rope() { short_rope_ = begins_short_ = false; }
-  // Forgets everything but the figures.
+  // Forgets the sequence but keeps the figures.
   void restart();
 
-  // Replaces the sequence by the content of a file. Returns an error if the file is unsuitable or memory runs
-  // out; the conversation is then unchanged.
+  // Replaces the sequence by the content of a file. Returns an error if the file is unsuitable or memory is
+  // too short. After an error the conversation is unchanged.
   Status restore(const SessionFile& file);
-  // Writes the sequence to a file. The last read() must not have been interrupted. write_session() explains
-  // `coder` and the errors.
+  // Writes the sequence to a file. The last read() must not have been interrupted. `coder` and the errors are
+  // those of write_session().
   Status save(const std::string& path, const SessionIdentity& identity,
               const SequenceCoder* coder = nullptr) const;
 
@@ -113,13 +115,13 @@ class Conversation {
   bool begins_short_;
   // The flag is true while the sequence uses LongRoPE's factors for short sequences.
   bool short_rope_;
-  // Limits the completion's tokens; -1 means no limit.
+  // Limits the number of the completion's tokens; -1 means no limit.
   int max_tokens_ = -1;
   // The flag is true if the completion's newest token has not been read yet.
   bool is_ahead_ = false;
   // The pointer is null if drafts are looked up in the sequence.
   std::shared_ptr<DraftModel> draft_model_;
-  // Drafts continuations of tokens_; null if drafts are disabled.
+  // Drafts continuations of tokens_. The pointer is null if drafts are disabled.
   std::unique_ptr<DraftSource> drafter_;
   SpeculationPace pace_;
   // The cache holds tokens_, followed by the tokens of draft_ from n_accepted_ on. Row n_accepted_ of logits_

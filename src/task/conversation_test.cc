@@ -1,5 +1,5 @@
-// Tests a conversation of a model with LongRoPE. The factors must follow the sequence's length, not the
-// context's.
+// Tests a conversation of a model with LongRoPE. The length of the sequence must decide which factors apply,
+// and not the length of the context.
 #include "task/conversation.h"
 
 #include <gtest/gtest.h>

@@ -13,11 +13,11 @@ namespace {
 
 struct ComparedRow {
   QualityRow predictions;
-  // Holds the errors of attention outputs.
+  // Holds the errors of the attention outputs of one row.
   OutputError outputs;
 };
 
-// Returns the row of one recipe.
+// Runs and compares the row of one recipe.
 Result<ComparedRow> compare(const Session& session, AttentionBackend& backend, const EvalRow& row,
                             const EvalText& text, const QualityOptions& quality, Progress& progress) {
   if (names_llama(row.name)) return error("'{}' has no attention backend of kvant's to compare", row.name);
@@ -25,8 +25,8 @@ Result<ComparedRow> compare(const Session& session, AttentionBackend& backend, c
   if (!own.ok()) return own.error();
   const auto other = session.plan(row.recipe, row.calibration_text, &backend);
   if (!other.ok()) return other.error();
-  // Both the session's backend and the compared backend run in steps of step_tokens. Matrix products of other
-  // sizes round differently, and a coarse cache amplifies the difference.
+  // Both the session's backend and the compared backend run in steps of step_tokens. Matrix products with
+  // another number of rows round differently, and a coarse cache amplifies the difference.
   const auto reference =
       make_engine_source((*own)->name, session.engine(), session.backend(), *own, quality.step_tokens);
   std::vector<std::unique_ptr<LogitSource>> candidates;

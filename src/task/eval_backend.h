@@ -1,5 +1,5 @@
-// Measures how far one attention backend is from another, in predictions and in attention outputs. `kvant
-// eval --compare-backend` uses it to check fast kernels on a real model.
+// Measures how far one attention backend deviates from another in predictions and attention outputs. `kvant
+// eval --compare-backend` checks fast kernels on a real model with these functions.
 #pragma once
 
 #include <functional>
@@ -13,8 +13,8 @@
 
 namespace kvant {
 
-// Runs each row's recipe on the backend called `name`, one token at a time, and on the session's own backend,
-// and compares them. `show` receives a table.
+// Runs the recipe of each row on the backend with the name `name` and on the session's own backend, and
+// compares the results. Both backends run quality.step_tokens tokens per step. `show` receives a table.
 Result<nlohmann::ordered_json> evaluate_backend(const Session& session, const std::string& name,
                                                 const std::vector<EvalRow>& rows, const EvalText& text,
                                                 const QualityOptions& quality, const std::string& model,

@@ -1,5 +1,5 @@
-// Decides which caches are the rows of kvant eval, before anything is loaded. A wrong name is thus reported
-// at once.
+// Decides which caches are the rows of `kvant eval`. This happens before anything is loaded, so a wrong name
+// is reported at once.
 #pragma once
 
 #include <string>
@@ -13,25 +13,26 @@
 namespace kvant {
 
 struct EvalRow {
-  // Holds the label of a suite's row, or the name of the text for calibration; else empty.
+  // Holds the label of a suite's row or the name of the text for calibration. For other rows the label is
+  // empty.
   std::string label;
   std::string name;
   // Rows of llama.cpp, for which names_llama(name) is true, do not use `recipe`.
   Recipe recipe;
   int step_tokens = 0;
-  // Names the file to calibrate on; empty selects the usual calibration.
+  // Names the file to calibrate on; an empty name selects the usual calibration.
   std::string calibration_text;
 };
 
 // Returns the rows, with the reference first. A row is a recipe or "llama.cpp:TYPE". A row that equals the
-// reference is dropped, because the reference runs anyway.
+// reference is dropped, because the reference always runs.
 Result<std::vector<EvalRow>> parse_eval_rows(const std::string& reference, const std::vector<SuiteRow>& rows,
                                              int step_tokens);
 
-// Returns a bf16 row that runs in smaller steps. The row's divergence shows the effect of rounding alone.
+// Returns a row for bf16 with smaller steps. The divergence of this row shows the effect of rounding alone.
 EvalRow control_row();
 
-// Replaces each row whose recipe needs calibration by one row per file.
+// Replaces each row whose recipe needs calibration by one row for each of `files`.
 std::vector<EvalRow> calibrated_on(const std::vector<EvalRow>& rows, const std::vector<std::string>& files,
                                    const Geometry& geometry);
 

@@ -1,4 +1,4 @@
-// Makes the caches of kvant eval's rows and checks that they fit into memory together.
+// Makes the caches for the rows of `kvant eval`, and checks that they fit into memory together.
 #pragma once
 
 #include <memory>
@@ -19,8 +19,7 @@ class EvalSources {
       : session_(session), model_(std::move(model)), context_(context), n_threads_(n_threads) {}
 
   // Makes the sources of the rows, and loads llama.cpp's model if a row needs it. Returns an error if the
-  // caches together do not fit into their memory, or if extra_bytes in addition do not fit into the
-  // machine's.
+  // caches together do not fit into their memory, or if they and extra_bytes do not fit into host memory.
   Result<std::vector<std::unique_ptr<LogitSource>>> make(const std::vector<EvalRow>& rows,
                                                          std::int64_t extra_bytes);
 
@@ -32,7 +31,7 @@ class EvalSources {
   std::string model_;
   int context_, n_threads_;
   std::unique_ptr<LlamaReference> llama_;
-  // Counts the bytes of the caches of kvant's rows.
+  // Holds the bytes of the caches of kvant's rows.
   std::int64_t cache_bytes_ = 0;
 };
 

@@ -1,5 +1,5 @@
-// Runs the measurements that kvant eval and kvant report share. Each function runs all rows and shows a
-// progress bar.
+// Runs the measurements that `kvant eval` and `kvant report` share. Each function measures all rows and shows
+// a progress bar.
 #pragma once
 
 #include <string>
@@ -27,13 +27,13 @@ struct EvalStage {
 // Measures predictions on a text. Warns if the text has fewer chunks than options.chunks.
 Result<QualityResult> run_quality(const EvalStage& stage, const EvalText& text,
                                   const QualityOptions& options);
-// Measures the attention outputs of each layer, for kvant's own caches only.
+// Measures the attention outputs of each layer. Returns an error if a row is a cache of llama.cpp.
 Result<LayerResult> run_layers(const EvalStage& stage, const EvalText& text, const QualityOptions& options);
-// Measures answers to questions about documents that are made from `text`.
+// Measures the answers to questions about documents that are made from `text`.
 Result<RetrievalResult> run_retrieval(const EvalStage& stage, const std::string& text,
                                       const RetrievalOptions& options);
 // Finds the longest documents, made from `text`, for which caches still answer correctly. Contexts that are
-// too short for a document are left out.
+// too short to hold a document are left out.
 Result<LimitResult> run_limits(const EvalStage& stage, const std::string& text, const LimitOptions& options);
 // Compares greedy completions of the prompts with at most generated_tokens tokens each.
 Result<GreedyResult> run_greedy(const EvalStage& stage, const std::vector<std::vector<std::int32_t>>& prompts,

@@ -56,8 +56,8 @@ struct Evaluation::Running {
 Result<Evaluation> Evaluation::make(const EvaluationOptions& options) {
   Evaluation evaluation;
   evaluation.options_ = options;
-  // A row's calibration text is needed only after the rows before it have run, so a missing file is reported
-  // now.
+  // A row's calibration text is needed only after the rows before it have run, so the function reports a
+  // missing file now.
   for (const std::string& file : options.calibrate_on) {
     if (const auto text = read_text_file(file); !text.ok()) return text.error();
   }
@@ -114,7 +114,8 @@ Result<std::vector<nlohmann::ordered_json>> Evaluation::contexts(Running& runnin
   return documents;
 }
 
-// Returns the document of one context: its predictions, or the measurement that the options select instead.
+// Returns the document of one context. The document holds predictions, or the measurement that the options
+// select instead.
 Result<nlohmann::ordered_json> Evaluation::predictions(Running& running, const EvalText& text,
                                                        const QualityOptions& quality) const {
   const EvalStage& stage = running.stage;

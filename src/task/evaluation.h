@@ -1,4 +1,4 @@
-// Compares KV caches, for kvant eval and for kvant.evaluate in Python. The options describe a whole
+// Compares KV caches for `kvant eval` and for kvant.evaluate in Python. The options describe a whole
 // evaluation, and the result is one JSON document per context.
 #pragma once
 
@@ -16,14 +16,14 @@ namespace kvant {
 
 struct EvaluationOptions {
   SessionOptions session = {.backend = "reference"};
-  // F32 weights leave the cache as the only quantized part.
+  // With F32 weights, the cache is the only quantized part.
   WeightMode weights = WeightMode::f32;
-  // Lists recipes or "llama.cpp:TYPE"; empty runs only the rows of the suite.
+  // Lists recipes or "llama.cpp:TYPE". If the list is empty, only the rows of the suite run.
   std::vector<std::string> recipes;
-  // Names a suite of eval/suite.h; empty runs without a suite.
+  // Names a suite of eval/suite.h; an empty name runs no suite.
   std::string suite;
-  // If `reference`, `contexts` or `chunks` is empty or -1, the suite decides, or else the default of
-  // QualityOptions.
+  // If `reference` or `contexts` is empty or `chunks` is -1, the suite or else QualityOptions supplies the
+  // default.
   std::string reference;
   std::vector<int> contexts;
   int chunks = -1;
@@ -39,11 +39,11 @@ struct EvaluationOptions {
   int generated_tokens = 128;
   // Seeds the documents of `retrieval`.
   std::uint64_t seed = 1;
-  // Names a backend to compare with the session's; empty compares none.
+  // Names a backend to compare with the session's backend; an empty name compares none.
   std::string compare_backend;
-  // Adds a row that differs by rounding alone.
+  // Adds a row that differs from the reference by rounding alone.
   bool control = false;
-  // Runs the scored half as a prompt.
+  // Runs the scored half of a chunk as a prompt.
   bool all_prompt = false;
   // Adds the scores of all positions to each result of predictions.
   bool positions = false;
@@ -51,7 +51,7 @@ struct EvaluationOptions {
 
 class Evaluation {
  public:
-  // Returns an error for wrong options before anything is loaded.
+  // Returns an error for wrong options. No file is loaded before.
   static Result<Evaluation> make(const EvaluationOptions& options);
 
   // Returns one document per context, which docs/reference/json.md describes. `show` receives tables and

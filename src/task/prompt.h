@@ -17,13 +17,14 @@ struct Prompt {
   std::vector<std::int32_t> tokens;
 };
 
-// Encodes a text as it is; Tokenizer::encode explains the options.
+// Encodes `text` without a chat template. Tokenizer::encode() explains add_special and parse_special.
 Result<Prompt> encode_text(const Tokenizer& tokenizer, std::string text, bool add_special,
                            bool parse_special);
-// Writes a conversation in a chat template, up to the point where the assistant's turn continues. Returns an
-// error if ChatTemplate::write() does.
+// Writes a conversation in a chat template, up to the point where the assistant continues. Returns an error
+// if ChatTemplate::write() does.
 Result<Prompt> chat_prompt(const ChatTemplate& chat_template, const ChatHistory& history);
-// Writes a user's message after a system message; an empty `system` gives none.
+// Writes a system message and a user's message in a chat template. If `system` is empty, there is no system
+// message.
 Result<Prompt> message_prompt(const ChatTemplate& chat_template, const std::string& system,
                               const std::string& message);
 

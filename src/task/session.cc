@@ -25,12 +25,13 @@
 namespace kvant {
 namespace {
 
-// A model's steps take kDeviceReserve bytes on a device in addition to weights and caches. The reserve holds
+// On a device, a model's steps need kDeviceReserve bytes in addition to weights and caches. The reserve holds
 // activations of batches, ggml's pool, tables and partial sums of attention, and the unused part of the slabs
 // by which caches grow.
 constexpr std::int64_t kDeviceReserve = std::int64_t{1} << 30;
 
-// Prints, once per process and recipe, which recipe replaces a recipe that is not calibrated.
+// Prints which recipe replaces a recipe that is not calibrated. The message appears once per process and
+// recipe.
 void announce_uncalibrated(const Plan& plan, const std::string& model) {
   static std::mutex mutex;
   static std::set<std::string> announced;
@@ -44,7 +45,8 @@ void announce_uncalibrated(const Plan& plan, const std::string& model) {
       plan.name, asked, model, asked);
 }
 
-// Prints once per process what kvant does not check about a calibration that was made from a checkpoint.
+// Prints what kvant does not check about a calibration that was made from a checkpoint. The message appears
+// once per process.
 void announce_checkpoint(const Calibration& calibration, const std::string& path) {
   static std::once_flag said;
   std::call_once(said, [&] {
@@ -117,7 +119,7 @@ Result<std::shared_ptr<const Constants>> Session::known_constants(const Recipe& 
   return constants_from(*file, recipe, geometry, engine_->fingerprint(), options_.calibration);
 }
 
-// The method is always the same one, so the result does not depend on which command needed the constants
+// The method of calibration is always the same, so the constants do not depend on which command needs them
 // first.
 Result<std::shared_ptr<const Constants>> Session::learned_constants(const Recipe& recipe,
                                                                     const std::string& text_path,
@@ -258,7 +260,7 @@ Result<int> context_for(const Session& session, const PlacedPlan& plan, int aske
   const Geometry& geometry = session.engine().geometry();
   const int context = asked > 0 ? asked : std::max(geometry.trained_context, static_cast<int>(wanted));
   warn_beyond_training(geometry, context);
-  // Check the memory only for the tokens that are certain to be needed.
+  // The function checks the memory only for the tokens that are certain to be needed.
   const int held = asked > 0 ? asked : static_cast<int>(wanted);
   KVANT_RETURN_IF_ERROR(session.check_cache_memory(fmt::format("a KV cache of {} tokens", held),
                                                    largest_cache_bytes(plan, held)));

@@ -30,7 +30,7 @@ bool is_predicted_anywhere(const Plan& plan) {
   return false;
 }
 
-// Returns a piece of text as the plan's cache holds it.
+// Returns a piece of text in the form in which the plan's cache stores it.
 Result<std::vector<std::byte>> read_piece(const Session& session, const PlacedPlan& plan,
                                           std::span<const std::int32_t> tokens,
                                           const std::atomic<bool>* stop) {
@@ -121,7 +121,7 @@ Result<std::shared_ptr<const SequenceCoder>> learned_sequence_coder(const Sessio
   if (!predictor.ok()) return predictor.error();
   const std::vector<std::byte> bytes = write_predictor(*plan, *predictor);
   if (is_kept) KVANT_RETURN_IF_ERROR(write_whole_file(path, {std::span(bytes)}));
-  // Later runs read the stored bytes, so this run uses the predictor that the bytes give.
+  // Later runs read the predictor from the stored bytes, so this run reads it from these bytes too.
   auto read = read_predictor(*plan, bytes);
   if (!read.ok())
     return error("the predictor of {} can't be read back: {}", label(plan->recipe), read.error().message);

@@ -1,4 +1,4 @@
-// Finds or learns the predictor that compact session files are coded with. A predictor belongs to one model,
+// Finds or learns the predictor with which compact session files are coded. A predictor belongs to one model,
 // recipe and set of constants, and is learned on first use.
 #pragma once
 
@@ -23,9 +23,10 @@ std::string predictor_path(const SessionIdentity& identity);
 std::shared_ptr<const SequenceCoder> find_sequence_coder(const PlacedPlan& plan,
                                                          const SessionIdentity& identity);
 
-// Returns the coder of the predictor's file. Without a file, learns the predictor now from the text that
-// ships with kvant, and says so on stderr. Returns null, also with a message, if the plan has no page that
-// can be coded. Returns an error if interrupted, if memory runs out, or if the file cannot be written.
+// Returns the coder of the predictor's file. If there is no file, the function learns the predictor from the
+// text that ships with kvant and prints this on stderr. Returns null and prints a message if the plan has no
+// page that can be coded. Returns an error if interrupted, if memory is too short, or if the file cannot be
+// written.
 Result<std::shared_ptr<const SequenceCoder>> learned_sequence_coder(const Session& session,
                                                                     const PlacedPlan& plan,
                                                                     const SessionIdentity& identity);

@@ -15,7 +15,7 @@ constexpr int kScoredStep = 128;
 
 Result<std::vector<double>> score_tokens(Engine& engine, AttentionBackend& backend, PlacedPlan plan,
                                          std::span<const std::int32_t> tokens) {
-  // The last token is only looked up in the predictions. The engine never gets the last token and cannot
+  // The last token is only looked up in the predictions. The engine does not read the last token and cannot
   // check it.
   for (const std::int32_t token : tokens) {
     if (token < 0 || token >= engine.n_vocab())

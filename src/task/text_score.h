@@ -1,4 +1,4 @@
-// Computes how likely a model finds a text with a given cache.
+// Computes how likely a text is for a model with a given cache.
 #pragma once
 
 #include <cstdint>

@@ -34,7 +34,7 @@ std::vector<std::int32_t> some_tokens(int n) {
 
 TEST(TextScore, IsTheLogarithmOfEachTokensProbabilityAfterThoseBeforeIt) {
   Opened opened;
-  // The text has more tokens than one step takes.
+  // The text has more tokens than one step.
   const std::vector<std::int32_t> tokens = some_tokens(300);
   const auto scores = score_tokens(opened.session->engine(), opened.session->backend(), opened.plan, tokens);
   ASSERT_TRUE(scores.ok()) << scores.error().message;

@@ -11,8 +11,8 @@
 
 namespace kvant {
 
-// Returns the constants [size] called `name`. Errors: no constants of that name (the message says to
-// calibrate), another size, or a number that is not finite.
+// Returns the constants [size] called `name`. Returns an error if there are no such constants (the message
+// then tells the user to calibrate), if the size differs, or if a number is not finite.
 Result<std::span<const float>> calibrated_constants(const HeadConstants& constants, const std::string& name,
                                                     std::size_t size);
 

@@ -1,5 +1,5 @@
 // Makes the map of the transforms `smooth` and `scale`. The map divides channels by factors and multiplies
-// queries by the same factors, so scores stay equal.
+// queries by the same factors, so it does not change scores.
 #pragma once
 
 #include "transform/transform.h"

@@ -35,7 +35,7 @@ class Constants {
 
 // Gives access to the constants of one (layer, KV head, side).
 struct HeadConstants {
-  const Constants* all = nullptr;  // Null means that there are no constants.
+  const Constants* all = nullptr;  // null means that there are no constants
   int layer = 0;
   int kv_head = 0;
   Side side = Side::key;

@@ -1,6 +1,6 @@
 // mean is the map x -> x - mean, with the channels' means [d] from calibration. On K the mean adds one number
-// to all scores of a query, which softmax ignores (SageAttention's smoothing of K). On V the weights sum to
-// 1, so adding the mean to the output restores V's mean exactly.
+// to all scores of a query, which softmax ignores (SageAttention's smoothing of K). Attention weights sum to
+// 1, so adding V's mean to the attention output undoes the subtraction on V exactly.
 #include "base/simd_clones.h"
 #include "transform/calibrated_constants.h"
 #include "transform/kinds.h"
@@ -20,7 +20,8 @@ class Mean final : public TransformStep {
   explicit Mean(std::span<const float> mean) : mean_(mean.begin(), mean.end()) {}
   void forward(MatrixView<float> x) const override { add_channels(x, mean_.data(), -1.0F); }
   void inverse(MatrixView<float> x) const override { add_channels(x, mean_.data(), 1.0F); }
-  // In terms of TransformStep, A = I and b = -mean. So q stays the same and k.q = (k - mean).q + mean.q.
+  // In terms of TransformStep, A = I and b = -mean. Therefore q stays the same, and k.q = (k - mean).q +
+  // mean.q.
   void query(MatrixView<float> q, float* offset) const override {
     if (offset == nullptr) return;
     for (int r = 0; r < q.rows; ++r) {

@@ -10,9 +10,9 @@
 namespace kvant {
 namespace {
 
-constexpr float kOrthonormalTolerance = 1e-3F;  // largest error in the product of two rows
+constexpr float kOrthonormalTolerance = 1e-3F;  // largest allowed deviation in the product of two rows
 
-// Computes product = row * matrix. row and product: [d]; matrix: [d, d].
+// Computes product = row * matrix. The shapes are row [d], matrix [d, d] and product [d].
 KVANT_SIMD_CLONES void multiply_row(const float* row, const float* matrix, int d, float* product) {
   std::fill(product, product + d, 0.0F);
   for (int i = 0; i < d; ++i) {

@@ -1,5 +1,5 @@
-// Makes the map of the transforms `pca` and `oscar`, a rotation to an orthonormal basis. The two differ only
-// in how calibration chooses the basis.
+// Makes the map of the transforms `pca` and `oscar`, a rotation to an orthonormal basis. The two transforms
+// differ only in how calibration chooses the basis.
 #pragma once
 
 #include "transform/transform.h"
@@ -7,8 +7,8 @@
 namespace kvant {
 
 // Makes the map x -> x B^T, where the rows of B [d, d], the constants called `constant_name`, are the basis.
-// Queries map like keys because B^-1 = B^T. Errors: B is not orthonormal, or calibrated_constants() returns
-// an error.
+// Queries map like keys because B^-1 = B^T. Returns an error if B is not orthonormal or if
+// calibrated_constants() returns one.
 Result<std::unique_ptr<TransformStep>> make_orthonormal_basis(int head_dim, const HeadConstants& constants,
                                                               const std::string& constant_name);
 

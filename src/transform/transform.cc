@@ -31,7 +31,8 @@ void Transform::inverse(MatrixView<float> x) const {
   for (auto step = steps_.rbegin(); step != steps_.rend(); ++step) (*step)->inverse(x);
 }
 
-// For every step, k.q is the product after the step plus the step's own offset, so the offsets add up.
+// For every step, k.q is the product after the step plus the offset of the step. The offsets of all steps
+// therefore add up.
 void Transform::query(MatrixView<float> q, float* offset) const {
   if (offset != nullptr) std::fill(offset, offset + q.rows, 0.0F);
   for (const auto& step : steps_) step->query(q, offset);

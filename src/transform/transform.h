@@ -22,7 +22,7 @@ namespace kvant {
 class TransformStep {
  public:
   virtual ~TransformStep() = default;
-  // Computes x <- x A + b, row by row. x: [n, d].
+  // Computes x <- x A + b for each row of x [n, d].
   virtual void forward(MatrixView<float> x) const = 0;
   // Computes x <- (x - b) A^-1.
   virtual void inverse(MatrixView<float> x) const = 0;
@@ -32,12 +32,12 @@ class TransformStep {
   virtual void query(MatrixView<float> q, float* offset) const = 0;
 };
 
-// Describes a kind of step. `make` fails if a constant that the step needs is missing, or if the step does
-// not support d.
+// Describes a kind of step. `make` returns an error if a constant is missing or if the step does not support
+// head_dim.
 struct TransformKind {
   const char* name;     // the name in a recipe
   const char* summary;  // one line for the help
-  bool calibrated;      // whether the step needs constants from calibration
+  bool calibrated;      // whether the step has constants from calibration
   // `shifts` says whether the step adds an offset b. On K, softmax ignores the offset unless a soft cap or an
   // absolute correction is in use.
   bool shifts;
@@ -57,8 +57,8 @@ const TransformKind* find_transform_kind(const std::string& name);
 // Returns the names of all kinds, in the order of transforms.def.
 std::vector<std::string> transform_names();
 
-// Returns the name of the constants of step `index`: names[0] to names[index], joined with '+'. Earlier steps
-// belong to the name because the constants describe the output of these steps. For example, the constants of
+// Returns the name of the constants of step `index`: names[0] to names[index], joined with '+'. The name
+// contains the earlier steps because the constants describe their output. For example, the constants of
 // `smooth` are called "smooth" as a first step and "hadamard+smooth" after a rotation.
 std::string transform_constant_name(std::span<const std::string> names, std::size_t index);
 
@@ -66,8 +66,8 @@ std::string transform_constant_name(std::span<const std::string> names, std::siz
 class Transform {
  public:
   Transform() = default;  // the identity
-  // Builds the steps called `names`, in order. Errors: a name is unknown, or constants are missing or have
-  // the wrong size.
+  // Builds the steps called `names`, in order. Returns an error if a name is unknown, or if constants are
+  // missing or have the wrong size.
   static Result<Transform> make(std::span<const std::string> names, int head_dim,
                                 const HeadConstants& constants);
 
@@ -80,8 +80,8 @@ class Transform {
   // Maps queries [n, d], in place, to match a transformed K. Sets offset [n], which may be null, to what must
   // be added to the transformed scores to get the original scores.
   void query(MatrixView<float> q, float* offset) const;
-  // Undoes query(): q <- q A^T, with A of all steps. The function suits few rows, because each call computes
-  // A again.
+  // Undoes query(): q <- q A^T, with A of all steps. The function suits only rare calls, because each call
+  // computes A again.
   void inverse_query(MatrixView<float> q) const;
 
  private:

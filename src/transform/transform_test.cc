@@ -86,8 +86,8 @@ std::string label(const Names& names, int d) {
   return transform_constant_name(names, names.size() - 1) + " at d = " + std::to_string(d);
 }
 
-// Computes softmax(q k^T / sqrt(d)) v in double precision. scores_offset [n_q] is added to every unscaled
-// score of a query.
+// Computes softmax(q k^T / sqrt(d)) v in double precision. scores_offset[i] is added to every unscaled score
+// of query i.
 std::vector<double> attention(const std::vector<float>& q, const std::vector<float>& k,
                               const std::vector<float>& v, const std::vector<float>& scores_offset, int d) {
   const int n_q = static_cast<int>(q.size()) / d;
@@ -212,7 +212,7 @@ TEST(Transform, LeavesAttentionAsItWas) {
       on_k.forward({k.data(), n_k, d});
       on_v.forward({v.data(), n_k, d});
       on_k.query({q.data(), n_q, d}, nullptr);
-      const auto mapped = attention(q, k, v, none, d);  // The offset is left out because softmax ignores it.
+      const auto mapped = attention(q, k, v, none, d);  // the offset is left out because softmax ignores it
       std::vector<float> out(mapped.begin(), mapped.end());
       on_v.inverse({out.data(), n_q, d});
       for (std::size_t i = 0; i < out.size(); ++i) {
@@ -295,7 +295,7 @@ TEST(Amax, HasOneScaleForAllHeadsOfALayersSide) {
   };
   for (const int head : {0, 1, 2}) EXPECT_EQ(after(0, head, Side::key), 3.0F) << head;
   EXPECT_EQ(after(0, 0, Side::value), 6.0F);
-  EXPECT_EQ(after(1, 0, Side::key), 6.0F);  // Calibration saw only zeros.
+  EXPECT_EQ(after(1, 0, Side::key), 6.0F);  // calibration saw only zeros
 }
 
 TEST(Pca, PutsEachDirectionIntoItsChannel) {

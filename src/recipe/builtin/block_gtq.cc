@@ -1,7 +1,7 @@
 // Block-GTQ (arXiv 2606.24033; github.com/JIA-Lab-research/blockgtq at 5caa637) gives a width to each pair of
 // K's channels that RoPE rotates. The width depends on the energy of K and of the queries in the pair's
-// channels, and grows greedily from 1 bit. All channels with one width are coded together, as TurboQuant
-// codes a vector; V is coded by TurboQuant.
+// channels, and grows greedily from 1 bit. TurboQuant codes all channels of one width together as one vector,
+// and also codes V.
 //
 // Only the newest tokens stay unquantized, while the authors' code for reasoning also keeps the first 4
 // tokens. The authors' widths go up to 8 bits. Here the limit is the largest width that occurs on the default

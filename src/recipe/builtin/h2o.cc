@@ -1,5 +1,6 @@
-// H2O (Zhang et al. 2023) drops the tokens before the window that have received the least attention. kvant
-// uses VQuant's score, the mean weight from the last queries of each page, instead of H2O's plain sum.
+// H2O (Zhang et al. 2023) drops the tokens that have received the least attention, except those in the
+// window. kvant uses VQuant's score, the mean weight from the last queries of each page, instead of H2O's
+// plain sum.
 #include "recipe/builtin.h"
 
 namespace kvant {

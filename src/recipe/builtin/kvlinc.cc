@@ -3,9 +3,9 @@
 // errors of K corrects the attention weights (section 3.2, equations 4 to 6). Calibration trains the feature
 // maps of this linear attention.
 //
-// `correction` states the scale of the linear attention's term. Equation 5 adds the term to unshifted
-// exponentials (absolute). Algorithm 1 as printed adds the term to exponentials of scores minus their maximum
-// (relative).
+// The key `correction` chooses the scale of the term from the linear attention. Equation 5 adds the term to
+// unshifted exponentials (absolute). Algorithm 1 as printed adds the term to exponentials of scores minus
+// their maximum (relative).
 #include "recipe/builtin.h"
 
 namespace kvant {

@@ -1,8 +1,8 @@
 // TurboAttention attends in integers throughout. Blocks of 64 tokens become INT8, and these integers become
-// 4-bit codes channel by channel (FlashQ, section 3.1, Algorithm 1). In the mixed recipe, half of each
-// layer's KV heads get 2 bits: the half with the lowest priority gap x std (section 3.2). New tokens wait in
-// INT8 with a universal scale (section 3.3), and q and P are INT8 too. The exponential is a table times a
-// cubic polynomial, and zero below -6 (SAS, section 4, Algorithm 3; section 5.2 gives the -6).
+// 4-bit codes channel by channel (FlashQ, section 3.1, Algorithm 1). In the mixed recipe, the half of each
+// layer's KV heads with the lowest priority gap x std gets 2 bits (section 3.2). New tokens wait in INT8 with
+// a universal scale (section 3.3), and q and P are INT8 too. The exponential is a table times a cubic
+// polynomial, and zero below -6 (SAS, section 4, Algorithm 3; section 5.2 gives the -6).
 //
 // The paper has no sink. One scale serves 64 tokens and all channels, and the first token of a text is far
 // larger than the others. The first block therefore has few levels left, which triples the divergence on

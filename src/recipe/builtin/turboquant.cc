@@ -1,6 +1,6 @@
-// The recipes follow TurboQuant as Sparse V runs TurboQuant. A randomized Hadamard transform of K and V makes
-// the coordinates of a unit vector nearly normal. Each coordinate is rounded to one of the 2^B levels that
-// are best for a normal distribution (Lloyd-Max). Each token keeps a norm. Nothing is calibrated.
+// The recipes use TurboQuant in the way of Sparse V. A randomized Hadamard transform of K and V makes the
+// coordinates of a unit vector nearly normal. Each coordinate is rounded to one of the 2^B levels that are
+// best for a normal distribution (Lloyd-Max). Each token keeps a norm. Nothing is calibrated.
 //
 // Sparse V computes the scores first. V of a token is not read at all if the token's softmax weight is below
 // tau = 1e-6. According to the paper, q8_0 for K with TurboQuant for V rescues models that otherwise lose too

@@ -1,6 +1,6 @@
 // Lists kvant's own recipes that need no calibration. One trellis codes K and V in all layers and heads. A
 // Hadamard matrix rotates K and V, and four sink tokens stay unquantized. On a model without calibration, a
-// uniform recipe replaces a kvant recipe and is named as such (uncalibrated_recipe.h).
+// uniform recipe replaces a kvant recipe, under the uniform recipe's own name (uncalibrated_recipe.h).
 #include "recipe/builtin.h"
 
 namespace kvant {

@@ -1,7 +1,7 @@
 // VecInfer uses product quantization of K and V with one codebook for each (layer, KV head, side). Smoothing
-// divides K's outlier channels by lambda = sqrt(max |K|). A Hadamard rotation then spreads them, which makes
-// sub-vectors of all channels similar (sections 3.2, 3.3; Algorithm 1). V is quantized without a transform.
-// The newest 128 tokens stay unquantized, as in all experiments of the paper (section 4.1).
+// divides K's outlier channels by lambda = sqrt(max |K|). A Hadamard rotation then spreads the outliers,
+// which makes sub-vectors of all channels similar (sections 3.2, 3.3; Algorithm 1). V is quantized without a
+// transform. The newest 128 tokens stay unquantized, as in all experiments of the paper (section 4.1).
 //
 // A recipe's name gives the average code width of K and V in bits. The pairs of widths come from Tables 2 and
 // 8; r2 is the pair of the reasoning models in Table 3. The sink is kvant's addition. Without a sink the

@@ -1,6 +1,6 @@
 // VQuant stores K in 4 bits and V in 2 bits. The newest 128 tokens stay unquantized, and so do the tokens to
 // which queries have attended most so far (section 5). The most attended tokens are the "vertical lines" of
-// attention maps (equation 7). The paper protects 5 % of the tokens, and 1 and 10 % in its ablation (section
+// attention maps (equation 7). The paper protects 5 % of the tokens, or 1 and 10 % in its ablation (section
 // 6.3.1). VQuant's prompt kernel (section 5.2) is a separate option: `prompt=int8` works with any cache.
 #include "recipe/builtin.h"
 

@@ -13,12 +13,12 @@ namespace kvant::cuda {
 
 struct BenchCommand {
   std::vector<std::string> names;
-  // Pairs (option, value) are in the order of the command line.
+  // Holds pairs (option, value) in the order of the command line.
   std::vector<std::pair<std::string, std::string>> options;
 };
 
-// Sets the numbers and texts of the given options. Ends the program if an option is unknown or lacks its
-// value.
+// Sets the numbers and texts of the given options. Ends the program with an error message if an option is
+// unknown or lacks its value.
 inline BenchCommand parse_bench(int argc, char** argv, const std::map<std::string, int*>& numbers,
                                 const std::map<std::string, std::string*>& texts = {}) {
   BenchCommand command;

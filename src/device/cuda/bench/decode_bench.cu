@@ -43,7 +43,8 @@ namespace kvant::cuda {
 namespace {
 
 constexpr int kUniquePages = 16;
-// A graph reads at least this many bytes, so that the L2 cache cannot hold what a replay reads again.
+// A graph reads at least this many bytes, so that no byte is still in the L2 cache when the next replay reads
+// it again.
 constexpr std::size_t kColdBytes = 600UL << 20;
 constexpr std::size_t kPoolBytes = 40UL << 30;
 
@@ -69,16 +70,16 @@ struct Settings {
   int correction = 0;
   int sas = 0;        // as in kvant_decode_shape
   int sharpness = 1;  // factor of all scores
-  // If not 0, values whose weights are below 10^-skip are skipped.
+  // If not 0, values whose weights are below 10^-skip are not read.
   int skip = 0;
   int sink = 0;  // tokens
   // Sets max_tail_tokens and max_sealed_pages of kvant_decode_lengths if nonzero.
   int says_lengths = 0;
-  int queries = 1;  // queries of a sequence
+  int queries = 1;  // queries of each sequence
   int between = 0;  // MB
   std::string rotate;
-  std::string json;  // path, or empty
-  // Holds all options except --json, as they were given.
+  std::string json;  // path of the file, or an empty string
+  // Holds the text of all options except --json, as given.
   std::string options;
   std::vector<std::string> pairs;
 };
@@ -100,7 +101,8 @@ __global__ void __launch_bounds__(256) read_kernel(const uint4* data, std::size_
   if (sum == 0x12345678) out[blockIdx.x] = x[0];
 }
 
-// Reads bytes into the L2 cache and so evicts what the cache has, as the weights of a model's layer do.
+// Reads bytes into the L2 cache, which evicts its previous contents, as reading the weights of a model's
+// layer does.
 __global__ void __launch_bounds__(256) push_out_kernel(const uint4* data, std::size_t n, uint4* out) {
   std::uint32_t sum = 0;
   for (std::size_t i = blockIdx.x * 256UL + threadIdx.x; i < n; i += gridDim.x * 256UL) {
@@ -151,7 +153,7 @@ struct PlainPages {
   std::unique_ptr<DeviceArray<std::int32_t>> table;
   std::unique_ptr<DeviceArray<std::int32_t>> tokens;  // [n_seqs]
   kvant_pages pages{};
-  std::size_t bytes_per_layer = 0;  // bytes that a kernel reads for one layer
+  std::size_t bytes_per_layer = 0;  // bytes that a kernel reads in one layer
 
   PlainPages(int layers, int n_seqs, int n_heads, int n_tokens, int d) {
     const std::size_t page_bytes = static_cast<std::size_t>(kPageTokens) * d * 2;
@@ -195,7 +197,7 @@ class Corrections {
         n_kv_heads_(shape.n_kv_heads),
         maps_(layers * map_size_),
         states_(layers * layer_states_) {
-    constexpr int kByte = 0x3c;  // F32 numbers whose bytes are all 0x3c are near 0.01.
+    constexpr int kByte = 0x3c;  // F32 numbers whose bytes are all 0x3c are near 0.01
     check_cuda(cudaMemset(maps_.get(), kByte, layers * map_size_ * sizeof(float)), "maps");
     check_cuda(cudaMemset(states_.get(), kByte, layers * layer_states_ * sizeof(float)), "states");
   }
@@ -418,7 +420,7 @@ class Bench {
   template <class Attend>
   double median_us_between(int layers, const Attend& attend) const {
     const std::size_t words = (static_cast<std::size_t>(settings_.between) << 20) / sizeof(uint4);
-    // Pages are in the first half of the pool.
+    // The pages are in the first half of the pool, so the other kernel reads the second half.
     const std::size_t half = kPoolBytes / sizeof(uint4) / 2;
     const auto push_out = [&](int i, cudaStream_t stream) {
       push_out_kernel<<<528, 256, 0, stream>>>(
@@ -448,7 +450,7 @@ class Bench {
     BatchShape batch;
     double us, limit_us;
     std::size_t bytes;  // bytes that one layer's attention reads
-    double bits;        // bits of a key or value
+    double bits;        // bits of one key or value
   };
 
   void report(const Result& result) const {
@@ -479,8 +481,8 @@ class Bench {
     return pairs;
   }
 
-  // Returns ids of the pool's entries, [n_seqs][kv_heads][pages], in random order. Every entry belongs to the
-  // pair of its KV head.
+  // Returns the numbers of entries of the pool, [n_seqs][kv_heads][pages], in random order. Every entry
+  // belongs to the pair of its KV head.
   std::vector<std::int32_t> page_ids(int n_seqs, int pages, int n_pairs) const {
     const std::size_t maximum =
         static_cast<std::size_t>(n_seqs) * ((settings_.kv_heads + n_pairs - 1) / n_pairs) * pages;

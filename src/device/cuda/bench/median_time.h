@@ -11,8 +11,8 @@
 
 namespace kvant::cuda {
 
-// Returns the median time of launch() over `runs` runs, in microseconds between CUDA events. Two more runs at
-// first are not counted. If a launch fails, the program ends with an error message that contains `what`.
+// Returns the median time of launch() over `runs` runs, in microseconds between CUDA events. Two runs before
+// these are not counted. If a launch fails, the program ends with an error message that contains `what`.
 double median_us(int runs, const char* what, const auto& launch) {
   cudaEvent_t start;
   cudaEvent_t stop;

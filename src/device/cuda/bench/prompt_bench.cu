@@ -1,6 +1,6 @@
 // Times causal prefill attention, and prints microseconds and TFLOP/s for each precision, head size and
-// shape. The time is the median over runs and includes the first pass. TFLOP/s count only products of scores
-// and values that rows see.
+// shape. The time is the median over runs and includes the first pass. TFLOP/s count only products of rows
+// with tokens to which the rows attend.
 //
 //   prompt_bench [--heads H] [--kv-heads H] [--runs N] [--softcap C] [--sas 1] [--prog 1] [--protect P] [D
 //   ...]
@@ -56,7 +56,7 @@ std::vector<std::uint16_t> gaussian_rows(int tokens, int heads, int d) {
   std::mt19937 random(7);
   std::normal_distribution<float> normal;
   std::vector<std::uint16_t> rows(static_cast<std::size_t>(tokens) * heads * d);
-  const std::size_t unique = std::min<std::size_t>(rows.size(), 1009 * d);  // 1009 is prime, so heads differ.
+  const std::size_t unique = std::min<std::size_t>(rows.size(), 1009 * d);  // 1009 is prime, so heads differ
   for (std::size_t i = 0; i < rows.size(); ++i)
     rows[i] = i < unique ? bf16_from_float(normal(random)) : rows[i - unique];
   return rows;
@@ -131,7 +131,7 @@ struct SealedPages {
   std::unique_ptr<DeviceArray<std::int32_t>> table;
   kvant_decode_shape shape{};
   kvant_decode_layer layer{};
-  int most_protected = 0;  // tokens of the head with most
+  int most_protected = 0;  // protected tokens of the head with the most of them
   std::unique_ptr<DeviceArray<std::uint32_t>> masks;
   std::unique_ptr<DeviceArray<std::uint16_t>> protected_pool;
   std::unique_ptr<DeviceArray<std::int32_t>> protected_table;
@@ -196,7 +196,7 @@ void run_shape(const Settings& settings, int d, const Shape& of, const Way& way)
   const double us = median_us(settings.runs, "attention of prompts", [&] {
     check(kvant_prompt_attention(&shape, &prompt, workspace.get(), bytes, nullptr));
   });
-  const double seen = rows * (of.sealed + 0.5 * of.prompt);  // tokens that all rows of a head see
+  const double seen = rows * (of.sealed + 0.5 * of.prompt);  // tokens to which all rows of a head attend
   std::printf("d %3d  %d x %5d tokens behind %5d sealed  %-8s %9.1f us  %6.1f TFLOP/s\n", d, of.sequences,
               of.prompt, of.sealed,
               half_products ? "half"
@@ -206,8 +206,8 @@ void run_shape(const Settings& settings, int d, const Shape& of, const Way& way)
   std::fflush(stdout);
 }
 
-// Times how long weighing tokens by 64 queries takes, with LSEs that are known and with LSEs that are
-// computed too.
+// Times how long it takes to weigh tokens by 64 queries, first with known LSEs and then with LSEs that the
+// call computes.
 void run_weights(const Settings& settings, int d, int n_tokens) {
   constexpr int kQueries = 64;
   const DeviceArray<std::uint16_t> keys(gaussian_rows(n_tokens, settings.kv_heads, d));

@@ -26,8 +26,8 @@ struct Settings {
   int kv_heads = 8;
   int tokens = 32768;
   int runs = 7;
-  // Says which error the trellis codes of keys minimize. 0 is the mean squared error, 1 a metric of the head,
-  // and 2 a metric that rotates from page to page.
+  // Selects the error that the trellis codes of keys minimize. 0 selects the mean squared error, 1 a metric
+  // of the head, and 2 a metric that rotates from page to page.
   int shaped = 0;
   // If not 0, sealing one page in each of this many layers is timed too. The formats must have no codebooks.
   int layers = 0;
@@ -88,7 +88,7 @@ std::vector<float> directions_of_head(int d) {
   return directions;
 }
 
-// Returns error metrics as steps of feedback, [heads][d]. All heads have one metric.
+// Returns error metrics as steps of feedback, [heads][d]. All heads have the same metric.
 std::vector<FeedbackStep> metrics(int heads, int d) {
   const ErrorMetric metric(directions_of_head(d));
   std::vector<FeedbackStep> steps;
@@ -189,7 +189,7 @@ void run_pair(const Settings& settings, const std::string& pair, const kvant_pag
 void run(const Settings& settings) {
   const int pages = settings.tokens / kPageTokens;
   const int d = settings.head_dim;
-  // Recipes with trellis codes rotate keys, and the encoder searches longer or shorter for rotated values.
+  // Recipes with trellis codes rotate keys. Whether values are rotated changes how long the encoder searches.
   const DeviceArray<std::uint16_t> plain(tail_pages(settings.kv_heads, pages, d, false)),
       rotated(tail_pages(settings.kv_heads, pages, d, true));
   std::vector<std::int32_t> ids(static_cast<std::size_t>(settings.kv_heads) * pages);

@@ -76,7 +76,7 @@ void report_rate(const char* name, const std::uint32_t* in, std::uint32_t* out, 
   check(cudaDeviceSynchronize(), name);
   std::vector<long long> host(132);
   check(cudaMemcpy(host.data(), clocks, 132 * 8, cudaMemcpyDeviceToHost), name);
-  const double issued = 8.0 * kRounds * kWarps / 4;  // operations of each of the four schedulers
+  const double issued = 8.0 * kRounds * kWarps / 4;  // operations of each of the SM's four schedulers
   std::printf("%-32s %6.2f clocks each on one scheduler\n", name, static_cast<double>(host[60]) / issued);
 }
 

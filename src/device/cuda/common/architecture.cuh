@@ -1,28 +1,28 @@
-// Says what a kernel may use on the GPUs for which the kernel is compiled. Sm90a is Hopper, and Sm80 is what
-// all GPUs from sm_80 on have in common, which run the code from PTX for compute_80. Device code asks
-// Architecture. The host asks the Capabilities of the code that the current device runs (gpu.h). To add a
-// generation of GPUs, add a structure and list its name in Architectures.
+// Defines which features a kernel may use on the GPUs for which the kernel is compiled. Sm90a is Hopper, and
+// Sm80 is what all GPUs from sm_80 on have in common, which run the code from PTX for compute_80. Device code
+// asks Architecture. The host asks the Capabilities of the code that the current device runs (gpu.h). To add
+// a generation of GPUs, add a structure and list its name in Architectures.
 #pragma once
 
 #include <type_traits>
 
 namespace kvant::cuda {
 
-// Each constant says whether the GPUs have the feature that the constant's comment names. After "else" the
-// comment says what kernels do without the feature.
+// Each constant says whether the GPUs have the feature that the constant's comment names. The text after
+// "else" is what kernels use without the feature.
 struct Sm80 {
   static constexpr const char* kName = "sm80";
   static constexpr int kPtxVersion = 80;
   static constexpr bool kBulkCopies = false;         // cp.async.bulk; else cp.async of 16 bytes by each lane
   static constexpr bool kBarriersSuspend = false;    // mbarrier.try_wait; else a warp polls
-  static constexpr bool kOverlapsLaunches = false;   // griddepcontrol; else one kernel after another
+  static constexpr bool kOverlapsLaunches = false;   // griddepcontrol; else kernels do not overlap
   static constexpr bool kWarpgroupProducts = false;  // wgmma; else mma.sync
   static constexpr bool kPackedMaxima = false;       // max.u16x2
   static constexpr bool kConvertsE4m3 = false;       // cvt.f16x2.e4m3x2
   static constexpr bool kLargeSharedMemory = false;  // 227 KB for a CTA; else 99 to 227 KB
-  static constexpr bool kPacksBytes = false;  // One instruction rounds two numbers to bytes and packs them.
+  static constexpr bool kPacksBytes = false;  // one instruction rounds two numbers to bytes and packs them
   static constexpr bool kClusters = false;    // clusters of CTAs that read each other's shared memory
-  // kSharesFewPages says whether sharing pages is faster for warps whose CTA has few pages.
+  // kSharesFewPages says whether kernels are faster if the warps of a CTA with few pages share each page.
   static constexpr bool kSharesFewPages = false;
 };
 
@@ -41,8 +41,8 @@ struct Sm90a {
   static constexpr bool kSharesFewPages = true;
 };
 
-// Capabilities holds what the host asks of an architecture. Its members have the names of the architecture's
-// constants.
+// Capabilities holds the features of an architecture for the host. Its members have the names of the
+// architecture's constants.
 struct Capabilities {
   const char* name;
   int ptx_version;

@@ -9,8 +9,9 @@
 
 namespace kvant::cuda {
 
-// NumberType lists the types of numbers in rows outside of pages: queries, keys, values and outputs.
-enum class NumberType : int { bf16, f32, f16 };  // with the values of kvant_type
+// NumberType lists the types of numbers in rows outside of pages, which are queries, keys, values and
+// outputs.
+enum class NumberType : int { bf16, f32, f16 };  // the values are those of kvant_type
 
 constexpr int bytes_of(NumberType type) {
   return type == NumberType::f32 ? 4 : 2;
@@ -30,14 +31,14 @@ struct PageSource {
   const unsigned char* pool;
   std::int64_t page_stride, head_offset, side_offset;
 
-  // Returns the page with the number `id`, as the table holds numbers.
+  // Returns the page with the number `id` of the table.
   KVANT_HOST_DEVICE const unsigned char* at(std::int64_t id, int head, int side) const {
     return pool + id * page_stride + head * head_offset + side * side_offset;
   }
   KVANT_HOST_DEVICE std::int32_t id_of(std::int64_t seq, int head, int side, int page) const {
     return table[seq * seq_stride + head * head_stride + side * side_stride + page];
   }
-  // Returns page `page` of a sequence.
+  // Returns the page with index `page` of sequence `seq`.
   KVANT_HOST_DEVICE const unsigned char* find(std::int64_t seq, int head, int side, int page) const {
     return at(id_of(seq, head, side, page), head, side);
   }
@@ -60,13 +61,13 @@ struct SealedSource {
   }
 };
 
-// Rows of keys, values or queries: head h of row i lies at i * row_stride + h * head_stride. Channels are
-// padded with zeros and multiplied by the factors of the head's KV head, unless `factors` is null. If
-// `hadamard` is not 0, the row is then rotated.
+// Describes rows of keys, values or queries. Head h of row i lies at i * row_stride + h * head_stride. The
+// kernel pads the channels with zeros and multiplies them by the factors of the head's KV head, unless
+// `factors` is null. If `hadamard` is not 0, the kernel then rotates the row.
 struct AppendedRows {
   void* rows;
   std::int64_t row_stride, head_stride;
-  int channels;  // channels that rows have, a multiple of 8
+  int channels;  // number of channels in the rows, a multiple of 8
   int is_wide;   // RowType::is_wide
   const float* factors;
   int hadamard;

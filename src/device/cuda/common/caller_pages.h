@@ -1,5 +1,5 @@
 // Converts the pages and heads that a caller names into the form in which kernels address them. Each check
-// returns the sentence with which the call is refused.
+// returns the reason for refusing the call.
 #pragma once
 
 #include <array>
@@ -11,7 +11,7 @@
 
 namespace kvant::cuda {
 
-// Returns whether pages exist and are aligned for bulk copies.
+// Returns whether the pages exist and have the alignment that bulk copies require.
 inline bool has_pages(const kvant_pages& pages) {
   return pages.table != nullptr && pages.pool != nullptr && pages.page_stride % 16 == 0 &&
          pages.layer_offset % 16 == 0 && pages.head_offset % 16 == 0 && pages.side_offset % 16 == 0 &&
@@ -39,8 +39,8 @@ inline PageSource source_of(const kvant_pages& pages, int layer) {
           pages.side_offset};
 }
 
-// Reads a layer's sealed pages and offsets. Returns why the offsets are invalid, or null. n_kv_heads is at
-// most kMaxKvHeads.
+// Reads a layer's sealed pages and offsets. Returns the reason why the offsets are invalid, or null. Requires
+// n_kv_heads <= kMaxKvHeads.
 inline Reason read_sealed(const kvant_decode_layer& layer, int n_kv_heads, SealedSource* source) {
   *source = {source_of(layer.sealed, layer.layer), {}};
   if (layer.sealed_offsets == nullptr) return nullptr;
@@ -54,7 +54,7 @@ inline Reason read_sealed(const kvant_decode_layer& layer, int n_kv_heads, Seale
   return nullptr;
 }
 
-// HeadGroup lists the KV heads with one pair of formats, which one launch handles.
+// HeadGroup lists the KV heads with one pair of formats. One launch handles a group.
 struct HeadGroup {
   const char *key_format, *value_format;
   HeadList heads;
@@ -65,8 +65,8 @@ struct HeadGroups {
   std::array<HeadGroup, kMaxHeadGroups> of{};
 };
 
-// Groups the heads of a shape by their formats. Returns what is wrong with the heads or their formats, or
-// null.
+// Groups the heads of a shape by their formats. Returns the reason for refusing the heads or their formats,
+// or null.
 inline Reason group_heads(const kvant_decode_shape& shape, HeadGroups* groups) {
   if (shape.n_kv_heads <= 0 || shape.n_kv_heads > kMaxKvHeads) return "shape.n_kv_heads must be 1 to 64";
   *groups = {};

@@ -1,5 +1,5 @@
 // Reads structures of kvant.h from callers that were compiled against any version of the header. A structure
-// states its size, so members that an older caller lacks become zero.
+// states its size. Members that are missing in an older caller's version become zero.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +23,7 @@ using device::kNoStruct;
 template <class T>
 inline constexpr std::size_t kFirstSize = sizeof(T);
 
-// Copies a structure and zeroes the members that the caller's version lacks. Returns a reason if the
+// Copies a structure and sets the members that the caller's version lacks to zero. Returns a reason if the
 // structure is null or smaller than its first version.
 template <class T>
 Reason read_struct(const T* from, T* to) {
@@ -34,7 +34,7 @@ Reason read_struct(const T* from, T* to) {
   return nullptr;
 }
 
-// Converts a type for which is_number_type holds.
+// Converts a type for which is_number_type() returns true.
 constexpr NumberType number_type(kvant_type type) {
   static_assert(KVANT_BF16 == static_cast<int>(NumberType::bf16) &&
                 KVANT_F32 == static_cast<int>(NumberType::f32) &&
@@ -42,7 +42,7 @@ constexpr NumberType number_type(kvant_type type) {
   return static_cast<NumberType>(type);
 }
 
-// Returns whether rows may have `channels` of a head's channels; 0 stands for all.
+// Returns whether rows may have `channels` of the head's channels. 0 means all channels.
 constexpr bool is_channel_count(int channels, int head_dim) {
   return channels >= 0 && channels <= head_dim && channels % (head_dim > 256 ? 16 : 8) == 0;
 }

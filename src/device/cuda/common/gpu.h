@@ -1,5 +1,5 @@
-// Gpu holds the properties of the current device that the library uses. Launches choose kernels, CTAs and
-// shared memory by these properties.
+// Gpu holds the properties of the current device that the library uses. Launches choose kernels, numbers of
+// CTAs and sizes of shared memory by these properties.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -12,24 +12,24 @@ namespace kvant::cuda {
 struct Gpu {
   int multiprocessors;
   int shared_bytes;                 // maximum per CTA
-  int multiprocessor_shared_bytes;  // for all CTAs of an SM, each of which takes kReservedBytes more
+  int multiprocessor_shared_bytes;  // for all CTAs of an SM, with kReservedBytes more for each CTA
   Capabilities has;                 // capabilities of the code that the device runs
 
   static constexpr int kReservedBytes = 1024;
   static constexpr int kLeastSharedBytes = 99 * 1024;  // minimum per CTA on all supported GPUs
 
-  // Returns the number of launch attributes of a kernel that may begin while the previous kernel ends.
+  // Returns the number of launch attributes of a kernel that may start before the previous kernel ends.
   unsigned overlap_attributes() const { return has.overlaps_launches ? 1 : 0; }
 };
 
-// kH100 is the device that is assumed where there is none, because names of kernels are available without a
-// device.
+// kH100 is the assumed device if no device is present, because the names of kernels must be available without
+// a device.
 inline constexpr Gpu kH100{132, 227 * 1024, 228 * 1024, kCapabilities<Sm90a>};
 
 // Finds the current device. Returns KVANT_OK, or a refusal if the device does not run these kernels.
 kvant_status find_gpu(Gpu* gpu);
 
-// Returns the current device, or kH100 if no device is present that runs these kernels.
+// Returns the properties of the current device, or kH100 if no device that runs these kernels is present.
 Gpu gpu_or_h100();
 
 }  // namespace kvant::cuda

@@ -15,7 +15,7 @@ inline constexpr int kMaxQueries = 8;  // queries per sequence
 
 inline constexpr int kHeadDims[] = {64, 128, 256, 512};
 
-// kNoHeadDim is the reason for refusing other sizes.
+// kNoHeadDim is the reason for refusing other head sizes.
 inline constexpr const char* kNoHeadDim = "head_dim must be 64, 128, 256 or 512";
 
 constexpr bool is_head_dim(int d) {
@@ -24,7 +24,7 @@ constexpr bool is_head_dim(int d) {
   return false;
 }
 
-// Calls body(constant) with a constant for a head size for which is_head_dim holds.
+// Calls body(constant) with a compile-time constant for a head size for which is_head_dim() returns true.
 template <class Body>
 auto with_head_dim(int d, const Body& body) {
   switch (d) {
@@ -39,8 +39,9 @@ auto with_head_dim(int d, const Body& body) {
   }
 }
 
-// Calls body as with_head_dim does, where heads of 512 channels have been refused or are handled elsewhere.
-// No code is compiled for heads of 512 channels, which would get the code for heads of 256.
+// Calls body(constant) as with_head_dim() does, but no code is compiled for heads of 512 channels. The caller
+// must have refused such heads or handled them elsewhere, because they would get the code for heads of 256
+// channels.
 template <class Body>
 auto with_head_dim_up_to_256(int d, const Body& body) {
   switch (d) {

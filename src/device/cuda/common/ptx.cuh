@@ -1,5 +1,5 @@
-// Wraps instructions for which C++ has no name. Some instructions that sm_80 lacks are emulated there or have
-// nothing to do. Kernels call the others on sm_90a only.
+// Wraps instructions for which C++ has no name. Of the instructions that sm_80 lacks, some are emulated there
+// and some do nothing. Kernels must call the rest of them only on sm_90a.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -28,8 +28,8 @@ __device__ __forceinline__ void mma_bf16(float (&c)[4], std::uint32_t a0, std::u
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
-// mma_s8() and mma_s8_u8() compute c[16 x 8] += a[16 x 32] b[32 x 8] for bytes. a is signed; b is signed or
-// unsigned.
+// mma_s8() and mma_s8_u8() compute c[16 x 8] += a[16 x 32] b[32 x 8] for bytes. a is signed. b is signed in
+// mma_s8() and unsigned in mma_s8_u8().
 __device__ __forceinline__ void mma_s8(int (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
                                        std::uint32_t b1) {
   asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
@@ -52,8 +52,8 @@ __device__ __forceinline__ void load_matrices(std::uint32_t (&x)[4], std::uint32
                : "memory");
 }
 
-// Loads the transposes of four matrices as load_matrices does: lane g * 4 + t gets number g of rows 2t and 2t
-// + 1.
+// Loads the transposes of four matrices with the addresses of load_matrices(). Lane g * 4 + t gets number g
+// of rows 2t and 2t + 1 of each matrix.
 __device__ __forceinline__ void load_transposed_matrices(std::uint32_t (&x)[4], std::uint32_t address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
@@ -94,7 +94,7 @@ __device__ __forceinline__ std::uint32_t multiply_half2(std::uint32_t a, std::ui
   return c;
 }
 
-// Computes a b + c in both halves.
+// Computes a b + c in both halves of the words.
 __device__ __forceinline__ std::uint32_t fma_half2(std::uint32_t a, std::uint32_t b, std::uint32_t c) {
   std::uint32_t d;
   asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
@@ -107,7 +107,7 @@ __device__ __forceinline__ std::uint32_t subtract_half2(std::uint32_t a, std::ui
   return c;
 }
 
-// Returns the larger number of each half.
+// Returns the maximum of the 16-bit numbers in each half of the words.
 __device__ __forceinline__ std::uint32_t max_u16x2(std::uint32_t a, std::uint32_t b) {
   if constexpr (Architecture::kPackedMaxima) {
     std::uint32_t c;
@@ -118,7 +118,7 @@ __device__ __forceinline__ std::uint32_t max_u16x2(std::uint32_t a, std::uint32_
   }
 }
 
-// pack_unsigned_bytes() and pack_signed_bytes() round two numbers and saturate the results to 0 .. 255, or to
+// pack_unsigned_bytes() and pack_signed_bytes() round two numbers and saturate the results to 0 .. 255 or to
 // -128 .. 127. The two integers become the upper bytes of a word, above the two low bytes of `behind`. A call
 // takes one instruction if the GPU has it (Architecture::kPacksBytes).
 __device__ __forceinline__ std::uint32_t pack_unsigned_bytes(float x, float y, std::uint32_t behind) {
@@ -136,14 +136,14 @@ __device__ __forceinline__ std::uint32_t pack_signed_bytes(float x, float y, std
   return bytes;
 }
 
-// Converts two 8-bit floats (e4m3) in the low bits. NaN, which pages do not contain, becomes 480 on sm_80.
+// Converts two 8-bit floats (e4m3) in the low bits. NaN, which does not occur in pages, becomes 480 on sm_80.
 __device__ __forceinline__ std::uint32_t half2_from_e4m3(std::uint32_t pair) {
   if constexpr (Architecture::kConvertsE4m3) {
     std::uint32_t y;
     asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(y) : "h"(static_cast<std::uint16_t>(pair)));
     return y;
   } else {
-    // Half precision has one more exponent bit, and its exponents begin 8 lower.
+    // Half precision has one exponent bit more than e4m3, and its smallest exponent is lower by 8.
     constexpr std::uint32_t kTwoToThe8th = 0x5c005c00;
     const std::uint32_t upper = __byte_perm(pair, 0, 0x1404);
     return multiply_half2((upper & 0x80008000U) | (upper & 0x7f007f00U) >> 1, kTwoToThe8th);
@@ -194,7 +194,7 @@ __device__ __forceinline__ int add_shared(std::uint32_t address, int x) {
   return before;
 }
 
-// Barriers in shared memory count arrivals and, on sm_90a, bytes of asynchronous copies.
+// Barriers in shared memory count arrivals. On sm_90a they also count bytes of asynchronous copies.
 __device__ __forceinline__ void barrier_init(std::uint32_t barrier, int arrivals) {
   asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals));
 }
@@ -212,7 +212,8 @@ __device__ __forceinline__ bool barrier_test(std::uint32_t barrier, std::uint32_
   return done != 0;
 }
 
-// Makes initialized barriers visible to asynchronous copies. Threads still have to synchronize.
+// Makes initialized barriers visible to asynchronous copies. Other threads must also synchronize before they
+// use the barriers.
 __device__ __forceinline__ void publish_barriers() {
   if constexpr (Architecture::kBulkCopies) asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
@@ -232,7 +233,7 @@ __device__ __forceinline__ void barrier_wait(std::uint32_t barrier, std::uint32_
   }
 }
 
-// Arrives at the barrier, whose phase then ends only after `bytes` more bytes have been copied.
+// Arrives at the barrier. The barrier's phase then ends only after `bytes` more bytes have been copied.
 __device__ __forceinline__ void expect_bytes(std::uint32_t barrier, std::uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
@@ -249,29 +250,31 @@ __device__ __forceinline__ void bulk_copy(std::uint32_t to, const void* from, st
       : "memory");
 }
 
-// Copies 16 bytes from global to shared memory, for this thread. The copy has no L2 policy. With a policy,
-// assemblers (CUDA 13.0 and 13.4, a driver's) emit an illegal instruction whose descriptor is never set.
+// Starts an asynchronous copy of 16 bytes from global to shared memory by this thread. The copy has no L2
+// policy. With a policy, assemblers (CUDA 13.0 and 13.4, a driver's) emit an illegal instruction whose
+// descriptor is never set.
 __device__ __forceinline__ void copy_16(std::uint32_t to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
 
-// Closes a group of copies: all copies that this thread has started since the last call.
+// Makes a group of all copies that this thread has started since the last call.
 __device__ __forceinline__ void commit_copies() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }
-// Waits until all but this thread's last `Pending` groups of copies have finished.
+// Waits until at most the last `Pending` groups of this thread's copies are unfinished.
 template <int Pending>
 __device__ __forceinline__ void wait_for_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
 }
 
-// Arrives for this thread once all its copies so far have finished. The arrival counts among the arrivals
-// with which the barrier was initialized.
+// Makes this thread arrive at the barrier once all its copies so far have finished. The arrival is one of
+// those for which the barrier was initialized.
 __device__ __forceinline__ void arrive_after_copies(std::uint32_t barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(barrier) : "memory");
 }
 
-// Reads threadIdx.x here and not earlier, so values that depend on it take no registers of an earlier loop.
+// Reads threadIdx.x at this point and not earlier, so values that depend on it take no registers during an
+// earlier loop.
 __device__ __forceinline__ int thread_here() {
   int thread;
   asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
@@ -282,9 +285,9 @@ __device__ __forceinline__ void prefetch_to_l2(const void* address) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
 }
 
-// take_registers() and give_up_registers() set the number of registers of this warp from now on, and all
-// warps of its warpgroup must do so (sm_90a). A warpgroup may take registers that the CTA's other warpgroups
-// have given up.
+// take_registers() and give_up_registers() set the number of registers of this warp from now on. All warps of
+// the warpgroup must call the function (sm_90a). A warpgroup may take registers that the CTA's other
+// warpgroups have given up.
 template <int N>
 __device__ __forceinline__ void take_registers() {
   if constexpr (Architecture::kWarpgroupProducts)
@@ -296,12 +299,13 @@ __device__ __forceinline__ void give_up_registers() {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
 }
 
-// Waits until earlier kernels have finished and their writes are visible. On sm_80 kernels begin no earlier.
+// Waits until earlier kernels have finished and their writes are visible. On sm_80 the function does nothing,
+// because a kernel starts only after earlier kernels.
 __device__ __forceinline__ void wait_for_predecessors() {
   if constexpr (Architecture::kOverlapsLaunches) asm volatile("griddepcontrol.wait;" ::: "memory");
 }
 
-// Lets the next kernel be set up on SMs that this kernel has left.
+// Lets the next kernel start on SMs that this kernel has left.
 __device__ __forceinline__ void admit_successors() {
   if constexpr (Architecture::kOverlapsLaunches) asm volatile("griddepcontrol.launch_dependents;");
 }
@@ -314,8 +318,8 @@ __device__ __forceinline__ void cluster_sync() {
   }
 }
 
-// Loads from the shared memory of CTA `rank` of the cluster. The number lies there at the address that `here`
-// has in this CTA, which is 8-byte aligned.
+// Loads from the shared memory of CTA `rank` of the cluster. The number has the address of `here` in that
+// CTA's shared memory. `here` must be 8-byte aligned.
 __device__ __forceinline__ float2 load_of_cluster(const float2& here, int rank) {
   float2 there{};
   if constexpr (Architecture::kClusters) {
@@ -331,14 +335,14 @@ __device__ __forceinline__ float2 load_of_cluster(const float2& here, int rank) 
   return there;
 }
 
-// Returns `pointer`, about which the compiler then knows nothing.
+// Returns `pointer`, but the compiler cannot assume anything about the result.
 template <class T>
 __device__ __forceinline__ T* opaque(T* pointer) {
   asm volatile("" : "+l"(pointer));
   return pointer;
 }
 
-// load_relaxed() and store_relaxed() access numbers that other CTAs write or read concurrently.
+// load_relaxed() loads and store_relaxed() stores numbers that other CTAs access concurrently.
 __device__ __forceinline__ float2 load_relaxed(const float2* from) {
   float2 x;
   asm volatile("ld.relaxed.gpu.global.v2.f32 {%0, %1}, [%2];" : "=f"(x.x), "=f"(x.y) : "l"(from) : "memory");
@@ -348,7 +352,7 @@ __device__ __forceinline__ void store_relaxed(float2* to, float2 x) {
   asm volatile("st.relaxed.gpu.global.v2.f32 [%0], {%1, %2};" ::"l"(to), "f"(x.x), "f"(x.y) : "memory");
 }
 
-// Adds to a counter of all CTAs and returns the previous value.
+// Adds `x` to a counter that all CTAs share, and returns the previous value.
 __device__ __forceinline__ std::int32_t add_relaxed(std::int32_t* counter, std::int32_t x) {
   std::int32_t before;
   asm volatile("atom.add.relaxed.gpu.global.s32 %0, [%1], %2;"
@@ -358,8 +362,9 @@ __device__ __forceinline__ std::int32_t add_relaxed(std::int32_t* counter, std::
   return before;
 }
 
-// Adds to a counter of all CTAs and returns the previous value. Earlier writes of this warp are visible to
-// every reader of the sum. Earlier writes of warps that added before are visible to this warp.
+// Adds `x` to a counter that all CTAs share, and returns the previous value. Earlier writes of this warp
+// become visible to every warp that reads the new value. Earlier writes of the warps that added before are
+// visible to this warp.
 __device__ __forceinline__ std::int32_t add_acquire_release(std::int32_t* counter, std::int32_t x) {
   std::int32_t before;
   asm volatile("atom.add.acq_rel.gpu.global.s32 %0, [%1], %2;"
@@ -372,7 +377,7 @@ __device__ __forceinline__ std::int32_t add_acquire_release(std::int32_t* counte
 __device__ __forceinline__ void named_barrier(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
-// Waits as named_barrier does and returns whether x is true for any of the threads.
+// Waits like named_barrier(). Returns whether `x` is true in any of the threads.
 __device__ __forceinline__ bool named_barrier_any(int id, int threads, bool x) {
   std::uint32_t any;
   asm volatile(

@@ -9,7 +9,7 @@
 
 namespace kvant::cuda {
 
-// Makes data in shared memory visible to wgmma. Threads still have to synchronize.
+// Makes data in shared memory visible to wgmma. The threads must also synchronize before they start products.
 __device__ __forceinline__ void publish_to_wgmma() {
   if constexpr (Architecture::kWarpgroupProducts) asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
@@ -22,9 +22,9 @@ __device__ __forceinline__ std::uint64_t wgmma_matrix(const void* begin, int alo
          static_cast<std::uint64_t>(across >> 4) << 32;
 }
 
-// Computes the product of multiply_64_by_256() on sm_80: each warp multiplies its own 16 rows. b: 16-bit
-// numbers as wgmma_matrix describes them. The first `Along` numbers of the contraction, 8 or 16, may differ
-// from 0.
+// Computes the product of multiply_64_by_256() on sm_80, where each warp multiplies its own 16 rows. b
+// describes 16-bit numbers as wgmma_matrix() does. Only the first `Along` numbers of the contraction, 8 or
+// 16, may differ from 0.
 template <int Along>
 __device__ __forceinline__ void multiply_16_by_256(std::uint32_t (&d)[64], const std::uint32_t (&a)[4],
                                                    const void* b, int along, int across) {

@@ -6,21 +6,22 @@
 
 namespace kvant::cuda {
 
-// Code must not touch registers that products read or write between begin_columns and await_columns. The
-// compiler may move other memory accesses across these calls. So barriers must publish what products read,
-// and await their end.
+// Between begin_columns() and await_columns(), code must not touch registers that products read or write. The
+// compiler may move other memory accesses across both calls. The writes of what products read must therefore
+// be published by a barrier before, and a barrier must follow the products before that memory is written
+// again.
 __device__ __forceinline__ void begin_columns() {
   asm volatile("wgmma.fence.sync.aligned;");
 }
 __device__ __forceinline__ void commit_columns() {
   asm volatile("wgmma.commit_group.sync.aligned;");
 }
-// Waits until all but the last `Pending` groups of products have finished.
+// Waits until at most the last `Pending` groups of products are unfinished.
 template <int Pending>
 __device__ __forceinline__ void await_columns() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending));
 }
-// Keeps the compiler from moving uses of the registers across this point.
+// Keeps the compiler from moving accesses to these registers across this point.
 __device__ __forceinline__ void hold_columns(float (&d)[4][4]) {
 #pragma unroll
   for (auto& of_set : d) {
@@ -29,8 +30,9 @@ __device__ __forceinline__ void hold_columns(float (&d)[4][4]) {
   }
 }
 
-// Computes d[64 x 32] = or += a[64 x 16] b[16 x 32] with half-precision factors and F32 sums. Each warp holds
-// 16 rows of a and d in the layout of mma.m16n8k16. d[set] has columns 8 set to 8 set + 7.
+// Computes d[64 x 32] = a[64 x 16] b[16 x 32], or += if `Accumulate` is true, with half-precision factors and
+// F32 sums. Each warp holds 16 rows of a and d in the layout of mma.m16n8k16. d[set] has columns 8 set to 8
+// set + 7.
 template <bool Accumulate>
 __device__ __forceinline__ void multiply_columns(float (&d)[4][4], std::uint32_t a0, std::uint32_t a1,
                                                  std::uint32_t a2, std::uint32_t a3, std::uint64_t b) {
@@ -56,7 +58,7 @@ struct TwoTiles {
     a[m][2] = a2;
     a[m][3] = a3;
   }
-  // Issues both products as a group.
+  // Starts both products as one group.
   template <bool Accumulate>
   __device__ __forceinline__ void multiply(float (&d)[2][4][4], std::uint64_t b) {
 #pragma unroll

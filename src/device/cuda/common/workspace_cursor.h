@@ -1,5 +1,5 @@
-// Divides the workspace of a call into aligned parts. The same code first measures the workspace and then
-// hands out its parts, so both always agree.
+// Divides the workspace of a call into aligned parts. The same code first measures the workspace and later
+// assigns the parts, so size and parts always agree.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,7 @@ namespace kvant::cuda {
 
 inline constexpr int kWorkspaceAlignment = 256;  // alignment of a workspace and of its parts in bytes
 
-// Divides the workspace into parts. With a null base, the cursor only measures.
+// Divides the workspace into parts. If the base is null, the cursor only measures the size.
 class WorkspaceCursor {
  public:
   explicit WorkspaceCursor(void* base) : base_(static_cast<unsigned char*>(base)) {}

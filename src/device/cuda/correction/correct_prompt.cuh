@@ -1,15 +1,15 @@
-// Adds KVLinC's correction to a prompt's rows after their attention. Products of features with the states
-// join each row's sum of weights and its output. Neighbouring rows mostly see the same sealed pages and share
-// a state, so a CTA keeps the state in registers.
+// Adds KVLinC's correction to a prompt's rows after their attention. The products of features and states are
+// added to each row's sum of weights and to its output. Neighbouring rows mostly attend to the same sealed
+// pages and then share a state, so a CTA keeps the state in registers.
 #pragma once
 
 #include "device/cuda/correction/correction_kernel.cuh"
 
 namespace kvant::cuda {
 
-// A CTA corrects this many rows, most of which have the state of the previous row.
+// A CTA corrects this many rows. Most rows have the same state as the previous row.
 inline constexpr int kCorrectedRows = 16;
-// Rows with one state are multiplied together, up to this many query heads in all.
+// Rows with the same state are multiplied together, up to this many query heads in total.
 inline constexpr int kCorrectedHeads = 16;
 static_assert(kCorrectedHeads >= kPaddedGroup);
 
@@ -29,15 +29,15 @@ __device__ __forceinline__ void join_channels(const PromptCorrection& args, std:
   out[1] = __floats2bfloat162_rn(x.z, x.w);
 }
 
-// Corrects head `head` of a row, which is query head h in shared memory. One warp runs this function. Sums
-// are relative to the largest score, as in join_correction() (leave_segment.cuh).
+// Corrects head `head` of a row. The head is query head `h` in shared memory. One warp calls this function.
+// The sums are relative to the largest score, as in join_correction() (leave_segment.cuh).
 __device__ __forceinline__ void correct_head(const PromptCorrection& args,
                                              const StateShared<kCorrectedHeads>& shared, int h, int row,
                                              int head, int first_channel, int lane) {
   const float mass = sum_of_features(shared, h, lane);
   const int n_heads = args.queries.n_kv_heads * args.queries.group;
   const PromptRowSums sums = args.sums[std::int64_t{row} * n_heads + head];
-  // No token that the row sees is sealed.
+  // The row attends to no sealed token.
   if (mass == 0 || sums.mass == 0) return;
   float top = sums.reference, weight = sums.mass, share = 1;
   if (args.absolute != 0) {
@@ -53,7 +53,7 @@ __device__ __forceinline__ void correct_head(const PromptCorrection& args,
     args.lse[row * args.lse_token_stride + head * args.lse_head_stride] = (top + log2f(sum)) * 0.69314718F;
 }
 
-// Corrects rows of a KV head, for kStateChannels channels. The grid is [blocks of rows][KV heads * parts of
+// Corrects the rows of a KV head in kStateChannels channels. The grid is [blocks of rows][KV heads * parts of
 // the channels].
 template <int D>
 __global__ void __launch_bounds__(kStateThreads, 4)

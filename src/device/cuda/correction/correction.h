@@ -1,5 +1,5 @@
-// Declares KVLinC's linear correction on the GPU (docs/reference/methods.md): its arguments, and the
-// functions that launch its kernels. Sealing adds pages to states, and attention adds products of queries and
+// Declares the arguments of KVLinC's linear correction on the GPU (docs/reference/methods.md) and the
+// functions that launch its kernels. Sealing adds pages to states. Attention adds the products of queries and
 // states to its sums.
 #pragma once
 
@@ -12,15 +12,15 @@
 
 namespace kvant::cuda {
 
-inline constexpr int kFeatures = 256;  // numbers of phi: two softmaxes of 128
+inline constexpr int kFeatures = 256;  // numbers of phi, which are two softmaxes of 128 numbers
 inline constexpr int kHalfFeatures = kFeatures / 2;
 
-// Says whether a CTA can keep the maps of a head of this size in registers.
+// Returns whether the registers of a CTA have room for the maps of a head of this size.
 constexpr bool can_be_corrected(int head_dim) {
   return head_dim <= 128;
 }
 
-// Locates the states: S [kFeatures][d], then z [kFeatures], for each sequence and KV head.
+// Locates the states. For each sequence and KV head, S [kFeatures][d] is followed by z [kFeatures].
 struct CorrectionStates {
   float* states;
   std::int64_t seq_stride, head_stride;
@@ -45,15 +45,15 @@ struct CorrectionArgs {
   const void* q;
   NumberType q_type;
   std::int64_t q_seq_stride, q_head_stride;
-  float* features;     // [n_seqs][n_kv_heads * group][kFeatures]: phi(q)
-  float* numerator;    // [n_seqs][n_kv_heads * group][d]: phi(q) S
-  float* denominator;  // [n_seqs][n_kv_heads * group]: phi(q) z
+  float* features;     // [n_seqs][n_kv_heads * group][kFeatures], phi(q)
+  float* numerator;    // [n_seqs][n_kv_heads * group][d], phi(q) S
+  float* denominator;  // [n_seqs][n_kv_heads * group], phi(q) z
 };
 
 // Launches the kernels that compute numerators and denominators, which the decode kernel adds to its sums.
 cudaError_t attend_to_states(const CorrectionArgs& args, int head_dim, const Gpu& gpu, cudaStream_t stream);
 
-// Describes a prompt's rows that are corrected after prefill attention, each with a state of its own.
+// Describes the rows of a prompt that are corrected after prefill attention. Each row has a state of its own.
 // queries.n_seqs is the number of rows. The numerator and denominator of `queries` are not used, and
 // `features` has space for rows_at_once() rows.
 struct PromptCorrection {
@@ -64,7 +64,7 @@ struct PromptCorrection {
   void* out;
   NumberType out_type;
   std::int64_t out_token_stride, out_head_stride;
-  float* lse;  // null if not wanted
+  float* lse;  // null if the caller needs no LSEs
   std::int64_t lse_token_stride, lse_head_stride;
   int absolute;
 };
@@ -78,13 +78,13 @@ struct StateUpdateArgs {
   SealArgs seal;
   const float* key_maps;
   CorrectionStates states;
-  // With 0, a sequence's pages are added to its state. Otherwise the sums after page n of a sequence, counted
-  // from 1, are written n * page_stride numbers after the state.
+  // If page_stride is 0, a sequence's pages are added to its state. Otherwise the sums after page n of a
+  // sequence, counted from 1, are written n * page_stride numbers after the state.
   std::int64_t page_stride;
 };
 
-// Launches the kernels that add newly sealed pages to the states of the pages' sequences. The rows of the
-// pages must still be in the tail.
+// Launches the kernels that add newly sealed pages to the states of their sequences. The rows of the pages
+// must still be in the tail.
 cudaError_t add_sealed_to_states(const StateUpdateArgs& args, int head_dim, const Gpu& gpu,
                                  cudaStream_t stream);
 

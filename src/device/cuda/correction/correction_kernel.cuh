@@ -16,8 +16,8 @@ inline constexpr int kMapThreads = 1024;
 // A CTA reads a query head's maps once for this many sequences.
 inline constexpr int kMapSeqs = 8;
 
-// Computes phi(q) of a query head and of every gridDim.y-th block of kMapSeqs sequences. A thread multiplies
-// a quarter of the channels by one column of the maps, which stays in the thread's registers.
+// Computes phi(q) of one query head for every gridDim.y-th block of kMapSeqs sequences. A thread multiplies a
+// quarter of the channels by one column of the maps, which stays in the thread's registers.
 template <int D>
 __global__ void __launch_bounds__(kMapThreads)
     map_queries_kernel(const __grid_constant__ CorrectionArgs args) {
@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(kMapThreads)
       parts[slice][s][feature] = sum;
     }
     __syncthreads();
-    // Each warp computes one softmax.
+    // Each warp computes one of the softmaxes.
     const int s = thread / kLanes / 2;
     if (s >= n_seqs) continue;
     float* features =
@@ -77,9 +77,9 @@ __global__ void __launch_bounds__(kMapThreads)
 }
 
 inline constexpr int kStateThreads = 256;
-inline constexpr int kStateChannels = 32;  // channels of S of a CTA
+inline constexpr int kStateChannels = 32;  // channels of S for each CTA
 
-// Holds a CTA's shared memory for a number of query heads.
+// Holds the shared memory of a CTA for `Heads` query heads.
 template <int Heads>
 struct StateShared {
   float4 phi[Heads][kFeatures / 4];
@@ -91,22 +91,22 @@ __device__ __forceinline__ float4 fma4(float a, float4 b, float4 c) {
   return {fmaf(a, b.x, c.x), fmaf(a, b.y, c.y), fmaf(a, b.z, c.z), fmaf(a, b.w, c.w)};
 }
 
-// Holds a thread's part of S: 4 channels of kRows rows. Neighbouring threads have neighbouring channels of a
-// row.
+// Holds a thread's part of S, which is 4 channels of kRows rows. Neighbouring threads have neighbouring
+// channels of a row.
 struct StateRows {
-  static constexpr int kColumns = kStateChannels / 4;                 // threads of a row
-  static constexpr int kRows = kFeatures * kColumns / kStateThreads;  // rows of a thread
+  static constexpr int kColumns = kStateChannels / 4;                 // threads for a row
+  static constexpr int kRows = kFeatures * kColumns / kStateThreads;  // rows for a thread
   static_assert(kStateThreads == kFeatures && kRows == 8);
   float4 s[kRows];
 
-  // Loads the part. `state` is S [kFeatures][D], from the CTA's first channel on.
+  // Loads the thread's part. `state` points to the CTA's first channel of S [kFeatures][D].
   template <int D>
   __device__ __forceinline__ void load(const float* state, int thread) {
     const auto* rows = reinterpret_cast<const float4*>(state) + thread % kColumns;
 #pragma unroll
     for (int i = 0; i < kRows; ++i) s[i] = __ldcs(rows + (thread / kColumns * kRows + i) * (D / 4));
   }
-  // Computes phi(q) S of n_heads query heads over each warp's rows, into shared.sums.
+  // Computes phi(q) S of n_heads query heads over the rows of each warp, and stores the sums in shared.sums.
   template <int Heads>
   __device__ __forceinline__ void multiply(StateShared<Heads>& shared, int n_heads, int thread) const {
     // With many query heads, full unrolling would take too many registers.
@@ -134,7 +134,8 @@ struct StateRows {
   }
 };
 
-// Loads phi(q) of a group's query heads, which are contiguous, into shared memory from head first_head on.
+// Loads phi(q) of a group's query heads into shared memory, from head first_head on. The heads are
+// contiguous.
 template <int Heads>
 __device__ __forceinline__ void load_features(StateShared<Heads>& shared, int first_head, const float* from,
                                               int group, int thread) {
@@ -143,7 +144,7 @@ __device__ __forceinline__ void load_features(StateShared<Heads>& shared, int fi
     shared.phi[first_head + i / (kFeatures / 4)][i % (kFeatures / 4)] = features[i];
 }
 
-// Returns the sum over all warps, for query head h and a column of 4 channels.
+// Returns the sum over all warps for query head `h` and a column of 4 channels.
 template <int Heads>
 __device__ __forceinline__ float4 sum_of_warps(const StateShared<Heads>& shared, int h, int column) {
   float4 total = {0, 0, 0, 0};
@@ -152,7 +153,7 @@ __device__ __forceinline__ float4 sum_of_warps(const StateShared<Heads>& shared,
   return total;
 }
 
-// Returns phi(q) z of query head h. One warp runs this function.
+// Returns phi(q) z of query head `h`. One warp calls this function.
 template <int Heads>
 __device__ __forceinline__ float sum_of_features(const StateShared<Heads>& shared, int h, int lane) {
   const auto* phi = reinterpret_cast<const float*>(shared.phi[h]);
@@ -163,8 +164,8 @@ __device__ __forceinline__ float sum_of_features(const StateShared<Heads>& share
 }
 
 // Computes phi(q) S and phi(q) z for a sequence, a KV head and kStateChannels channels. A thread multiplies 8
-// features' rows of S (StateRows). A CTA requests its whole share of S before the features are ready, because
-// everything before map_queries_kernel has finished.
+// features' rows of S (StateRows). A CTA loads its whole share of S before the features are ready. This is
+// safe, because all kernels before map_queries_kernel have finished.
 template <int D>
 __global__ void __launch_bounds__(kStateThreads)
     read_states_kernel(const __grid_constant__ CorrectionArgs args) {

@@ -14,7 +14,7 @@
 namespace kvant::cuda::correction_test {
 namespace {
 
-// More sequences are needed than share one reading of a query head's maps.
+// There must be more sequences than share one read of a query head's maps.
 constexpr int kSeqs = 9;
 constexpr int kKvHeads = 2;
 constexpr int kSealedPages = 3;
@@ -25,9 +25,9 @@ constexpr float kSoftmaxScale = 0.06F;
 
 using Row = std::vector<double>;
 
-// Holds a token's rows.
+// Holds the rows of a token.
 struct Token {
-  // sealed_key is empty in the tail.
+  // sealed_key is empty for a token in the tail.
   Row key, sealed_key, value;
 };
 
@@ -35,7 +35,7 @@ struct Settings {
   int d, group;
   float shift;  // number added to all scores
   bool absolute;
-  // Pages of different heads differ in size if true.
+  // If true, the pages of different heads differ in size.
   bool unlike_heads = false;
   // If true, all pages are sealed together, and the sums after each page are kept.
   bool at_once = false;

@@ -1,6 +1,7 @@
 // Adds sealed pages to correction states: S += phi(e)^T v and z += phi(e), where e is the rounding error of
-// the key and v the rounded value. A page's sums are made before they are added to the state, which keeps
-// sums over many pages accurate. A CTA has half of a KV head's features, which are one of the two softmaxes.
+// the key and v the rounded value. The kernel first sums over a page and then adds the result to the state,
+// which keeps sums over many pages accurate. A CTA computes one of the two softmaxes, which is half of a KV
+// head's features.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -13,15 +14,15 @@
 namespace kvant::cuda {
 
 inline constexpr int kUpdateThreads = 256;
-inline constexpr int kUpdateParts = kUpdateThreads / kHalfFeatures;  // threads of a feature
+inline constexpr int kUpdateParts = kUpdateThreads / kHalfFeatures;  // threads for each feature
 
-// GPUs with little shared memory handle this many tokens at a time.
+// GPUs with little shared memory process this many tokens at a time.
 inline constexpr int kFewTokens = 32;
 
-// Holds a CTA's shared memory for a number of a page's tokens.
+// Holds the shared memory of a CTA for `Tokens` tokens of a page.
 template <int D, int Tokens>
 struct StateUpdateShared {
-  float rows[Tokens][D];  // [token][channel]: errors of keys, then values
+  float rows[Tokens][D];  // [token][channel], first errors of keys, then values
   float phi[Tokens][kHalfFeatures];
 };
 
@@ -43,7 +44,7 @@ __device__ float decode_uniform(const unsigned char* page, const PageFormat& for
   return code * scale + __half2float(scales[n_grids + grid]);
 }
 
-// Says whether a token is left out of the sums, because it lies in the sink or is masked.
+// Returns whether a token is left out of the sums, because it lies in the sink or is masked.
 __device__ inline bool left_out(const SealArgs& args, int seq, int head, int page, int token) {
   if (page == 0 && token < args.sink) return true;
   if (args.masks == nullptr) return false;
@@ -52,11 +53,11 @@ __device__ inline bool left_out(const SealArgs& args, int seq, int head, int pag
   return (words[token / 32] >> (token % 32) & 1) != 0;
 }
 
-// Says which work a thread has: one feature. The thread shares its tokens, and then its channels, with
-// another thread.
+// Describes the work of a thread, which computes one feature. The thread shares first its tokens and then its
+// channels with another thread.
 struct StateUpdate {
   int seq, head, half;
-  int feature;  // index within the half
+  int feature;  // index within half of the features
   int part;
 
   __device__ int of_all() const { return half * kHalfFeatures + feature; }
@@ -101,8 +102,8 @@ __device__ __forceinline__ float4 sum_of(float4 a, float4 b) {
   return {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w};
 }
 
-// Adds the sums over some of a page's tokens, from first_token on. `nth` is the page's index among the
-// sequence's pages that are sealed. `put` says that the state is still empty.
+// Adds the sums over some tokens of a page, from first_token on. `nth` is the page's index among the
+// sequence's pages that are sealed now. If `put` is true, the state is still empty and is overwritten.
 template <int D, int Tokens>
 __device__ void add_tokens_to_state(const SealArgs& seal, const StateUpdate& of, int nth, int first_token,
                                     const float (&map)[D], float* state, bool put,
@@ -159,7 +160,7 @@ __device__ void add_tokens_to_state(const SealArgs& seal, const StateUpdate& of,
   }
 }
 
-// Adds pages to states. The grid is [pages][halves of KV heads][sequences]. The grid has one page unless each
+// Adds pages to states. The grid is [pages][halves of KV heads][sequences], with only one page unless each
 // page has sums of its own.
 template <int D>
 __global__ void __launch_bounds__(kUpdateThreads)

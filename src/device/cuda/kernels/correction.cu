@@ -9,7 +9,7 @@
 namespace kvant::cuda {
 namespace {
 
-// Launches a kernel like the decode kernels: its setup overlaps the end of the previous kernel.
+// Launches a kernel whose setup overlaps the end of the previous kernel, like that of decode kernels.
 template <class Args>
 cudaError_t launch_overlapping(void (*kernel)(Args), dim3 grid, int threads, const Args& args, const Gpu& gpu,
                                cudaStream_t stream) {
@@ -39,7 +39,7 @@ cudaError_t attend(const CorrectionArgs& args, const Gpu& gpu, cudaStream_t stre
                             kStateThreads, args, gpu, stream);
 }
 
-// Returns the arguments for n rows starting at `first`.
+// Returns the arguments for `n` rows from row `first` on.
 PromptCorrection some_rows(PromptCorrection c, int first, int n) {
   CorrectionArgs& queries = c.queries;
   queries.n_seqs = n;

@@ -1,5 +1,5 @@
 // Makes the entries of the registry of decode kernels. An entry describes a kernel's formats, limits and
-// variants, and a launch chooses by these data alone.
+// variants. Launches choose kernels by the entries alone.
 #pragma once
 
 #include <algorithm>
@@ -33,8 +33,8 @@ ShortSealedKernel short_sealed_entry() {
 }
 
 // Makes the entry for launches with few pages, in which warps share pages as for short sequences. The entry
-// exists only where it was timed: for heads of 128 channels. Pairs that have separate kernels for four and
-// eight query heads have the entry for four only.
+// exists only for heads of 128 channels, for which it was timed. Pairs that have separate kernels for four
+// and eight query heads have the entry for four only.
 template <class Pair, int D>
 FewPagesKernel few_pages_entry() {
   constexpr bool kHasTwoSets = requires {
@@ -50,7 +50,7 @@ FewPagesKernel few_pages_entry() {
   return {};
 }
 
-// Returns the size of the merge buffer. Warps that share pages by channels add scores in the same memory.
+// Returns the size of the merge buffer. Warps that share a page by channels add scores in the same buffer.
 template <int D>
 constexpr int merge_bytes() {
   constexpr int kMerged = static_cast<int>(sizeof(MergeBuffer<D>));
@@ -64,7 +64,7 @@ ManyColumnsKernel shared_entry() {
   return {reinterpret_cast<const void*>(&decode_kernel<Shared, D, SeveralArgs>), Shared::kMaxWarps,
           Shared::kTableBytes, Shared::kWarpBytes};
 }
-// Marks kernels for which Hopper has its own.
+// Marks kernels that Hopper replaces by kernels of its own.
 template <class Shared>
 struct NotForHopper : Shared {
   static constexpr bool kForHopper = false;
@@ -132,7 +132,7 @@ DecodeKernel decode_entry(const char* name, const char* key, const char* value) 
 
 }  // namespace kvant::cuda
 
-// These macros make the entry of a pair of formats for one head size.
+// The macros from KVANT_PAIR_64 to KVANT_PAIR_512 make the entry of a pair of formats for one head size.
 #define KVANT_PAIR_64(key, value, ...) \
   decode_entry<__VA_ARGS__, 64>(KVANT_KERNEL_NAME(key, value), key, value)
 #define KVANT_PAIR_128(key, value, ...) \

@@ -1,5 +1,5 @@
-// Registers pairs of formats without a kernel of their own. Entries of the registry are made when a caller
-// first requests them. Entries are kept, because callers hold the names in them.
+// Registers the pairs of formats that have no kernel of their own. An entry is made when a caller first
+// requests it. The entry then stays forever, because callers keep the name in it.
 #include <cstring>
 #include <memory>
 #include <string>
@@ -45,8 +45,8 @@ AnyPage describe(const char* name, const PageFormat& format, int d) {
   }
   page.unit = 1;
   if (page.format.grid == GridAxis::of_tokens) {
-    // The page is decoded to halves of values. 128 scales of an 8-bit number, or twice a 1-bit number's
-    // scale, may exceed half precision where the values do not.
+    // The page is decoded to halves of values. 128 times the scale of an 8-bit number, or twice the scale of
+    // a 1-bit number, may exceed the range of half precision although the values do not.
     page.unit = 2;
     page.stretch /= page.unit;
     page.zero_factor /= page.unit;
@@ -80,7 +80,7 @@ std::unique_ptr<const GenericEntry> make_entry(const char* key_format, const Pag
   return entry;
 }
 
-// Entries lie in buckets, because there are thousands of pairs, which some callers request one by one.
+// Entries are stored in buckets, because there are thousands of pairs and callers request them individually.
 constexpr unsigned kBuckets = 256;
 unsigned bucket_of(const char* key_format, const char* value_format) {
   unsigned hash = 0;

@@ -4,8 +4,9 @@
 namespace kvant::cuda {
 namespace {
 
-// WidePlainPair is the pair of plain pages for heads of 512 channels, which caps scores. The generic kernel
-// does so for other head sizes, but a BF16 page of this size would fill its shared memory.
+// WidePlainPair is the pair of plain pages for heads of 512 channels with capped scores. For other head sizes
+// the generic kernel caps scores, but a BF16 page of 512 channels would fill the generic kernel's shared
+// memory.
 struct WidePlainPair : PlainPair {
   static constexpr bool kCaps = true;
   static constexpr int kMaxWarps = max_consumer_warps(512);

@@ -21,8 +21,8 @@ inline int page_bytes_of(const char* format, int d) {
   return round_up_16(static_cast<int>(find_known_format(format)->format->page_bytes(d)));
 }
 
-// Returns the entries of all pairs of trellis formats, for heads of `Dims` channels each. The kernels handle
-// `Sets` sets of four query heads.
+// Returns the entries of all pairs of trellis formats, for heads of `Dims` channels each. Each kernel
+// processes `Sets` sets of four query heads.
 template <int Sets, int... Dims>
 std::array<DecodeKernel, sizeof...(Dims) * kTrellisPairs> trellis_entries() {
   static TrellisNames names[kTrellisPairs];

@@ -1,5 +1,5 @@
 // AnyPage describes a side's sealed pages to the generic kernel, which serves all pairs of formats. The host
-// fills it from a FormatDescription when it makes the kernel's entry.
+// derives an AnyPage from a FormatDescription when it makes the kernel's entry.
 #pragma once
 
 #include "device/cuda/page/page_format.h"
@@ -10,14 +10,14 @@ inline constexpr int kMaxLevels = 32;  // levels of Lloyd-Max codes
 
 struct AnyPage {
   PageFormat format;
-  int code_bytes;  // the size of the codes, which the parameters follow
-  float unit;      // unit of the numbers; with several grids per token, of the scaled numbers
-  // stretch multiplies the scale of a token's grid, and zero_factor the zero. With symmetric grids both
-  // multiply the scale.
+  int code_bytes;  // size of the codes; the parameters follow the codes
+  float unit;      // unit of the numbers, or of the scaled numbers if a token has several grids
+  // stretch multiplies the scale of a token's grid, and zero_factor multiplies the zero. With symmetric
+  // grids, both multiply the scale.
   float stretch, zero_factor;
-  int block_shift;           // Blocks of grids by channel have 32 << block_shift tokens.
+  int block_shift;           // blocks of grids by channel have 32 << block_shift tokens
   float levels[kMaxLevels];  // levels of a quantizer
-  int codebook_bytes;        // per head, 0 if there is no codebook
+  int codebook_bytes;        // bytes for each head; 0 without a codebook
   int table_at;              // offset of the codebook in shared memory, or -1 for global memory
 };
 

@@ -7,7 +7,7 @@
 
 namespace kvant::cuda {
 
-// The list suits lists that live as long as the program, because elements are never freed.
+// The list never frees elements, so it suits lists that live as long as the program.
 template <class T>
 class GrowingList {
  public:
@@ -20,7 +20,8 @@ class GrowingList {
       if (is_it(node->value)) return &node->value;
     return nullptr;
   }
-  // Adds a value and returns its place in the list. If two threads find nothing, both may add equal values.
+  // Adds a value and returns its place in the list. Two threads that search for the same value at the same
+  // time may both add it.
   const T* add(T value) {
     auto* node = new Node{std::move(value), newest_.load(std::memory_order_relaxed)};
     while (!newest_.compare_exchange_weak(node->next, node, std::memory_order_release,

@@ -1,5 +1,5 @@
-// Finds formats by name for the library's calls. Calls are made for every layer of every step. So a search
-// takes no lock, and allocates no memory once a name has been looked up.
+// Finds formats by name for the library's calls, which run for every layer of every step. A search therefore
+// takes no lock, and only the first search for a name allocates memory.
 #pragma once
 
 #include <optional>
@@ -10,7 +10,7 @@ namespace kvant::cuda {
 
 struct KnownFormat {
   const Format* format;
-  std::optional<FormatDescription> description;  // Nothing means that no kernel reads the format's pages.
+  std::optional<FormatDescription> description;  // empty if no kernel reads pages of the format
   bool has_constants;                            // whether the format has codebooks
 };
 

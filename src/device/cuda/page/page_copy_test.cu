@@ -1,5 +1,5 @@
-// Tests copies by lanes that signal a barrier, with which kernels for sm_80 fill their rings. The copies run
-// on every GPU, including Hopper.
+// Tests copies by lanes that signal a barrier. Kernels for sm_80 fill their rings with such copies, but the
+// copies run on every GPU, including Hopper.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -32,7 +32,7 @@ __global__ void pass_through_ring(const unsigned char* from, unsigned char* to, 
     if (threadIdx.x < kLanes) {
       barrier_wait(shared_address(&empty[slot]), parity ^ 1);
       __syncwarp();
-      // One lane knows what to copy and tells the others.
+      // One lane holds the copy and tells the other lanes.
       PageCopy own{};
       if (lane == page % kLanes)
         own = {shared_address(at), shared_address(&full[slot]), bytes,

@@ -22,8 +22,8 @@ CodeOrder order_of(const PageDescription& page) {
 }
 
 // Returns whether kernels can read the format. Streams of codes are interleaved in whole pieces, so the codes
-// of a block must fill whole pieces. All channels of a lane must share a group of scales, or each 32 of the
-// lane's channels if the lane has more.
+// of a block must fill whole pieces. The channels of a lane must share a group of scales. If a lane has more
+// than 32 channels, this must hold for each 32 of them.
 bool can_be_read(const PageFormat& format, int d) {
   if (format.plain()) return true;
   if (code_bytes(format.layout, block_dim(d)) % (16 * kLanes) != 0) return false;
@@ -41,7 +41,7 @@ void set_unit_levels(const char* format, int d, float* levels) {
 bool find_page_format(const char* name, int d, PageFormat& format) {
   const KnownFormat* known = find_known_format(name);
   if (known == nullptr || !known->description || known->description->page.clips)
-    return false;  // No kernel clips what it seals.
+    return false;  // no kernel clips the pages that it seals
   format = {known->description->page, {}};
   if (!format.plain()) format.layout = {order_of(format), format.bits, format.channels};
   return can_be_read(format, d);

@@ -1,4 +1,4 @@
-// Defines how a page lies in GPU memory. The bytes are the canonical ones of the page's format, except that
+// Defines the layout of a page in GPU memory. The bytes are those of the format's canonical page, except that
 // the codes are permuted. Codes lie in the order in which the lanes of a warp hold the A operand of
 // mma.m16n8k16, so kernels load operands without rearranging codes. Parameters (scales, zeros, gains, means)
 // follow the codes in canonical order, and the page is padded to 16 bytes.
@@ -34,8 +34,8 @@ inline constexpr int kTokenTiles = kPageTokens / 16;
 
 enum class PageSide : std::uint8_t { key, value };
 
-// block_dim() returns the number of channels whose codes lie together, and code_blocks() the number of such
-// blocks.
+// block_dim() returns the number of channels whose codes lie together. code_blocks() returns the number of
+// such blocks.
 KVANT_HOST_DEVICE constexpr int block_dim(int d) {
   return d > 256 ? 128 : d;
 }
@@ -43,8 +43,8 @@ KVANT_HOST_DEVICE constexpr int code_blocks(int d) {
   return d / block_dim(d);
 }
 
-// BlockChannel is a channel's block, and the channel's number in the block. Each lane has equally many
-// channels of every block.
+// BlockChannel holds the block of a channel and the index of the channel within the block. Each lane has
+// equally many channels of every block.
 struct BlockChannel {
   int block, channel;
 };
@@ -55,7 +55,7 @@ KVANT_HOST_DEVICE constexpr BlockChannel block_channel(PageSide side, int d, int
   const int within = channel % of_lane;
   return {within / of_block, channel / of_lane * of_block + within % of_block};
 }
-// Returns the channel of a block's channel, the inverse of block_channel().
+// Returns the channel that lies at `at`. The function is the inverse of block_channel().
 KVANT_HOST_DEVICE constexpr int channel_of_block(PageSide side, int d, const BlockChannel& at) {
   if (code_blocks(d) == 1) return at.channel;
   const int lanes = side == PageSide::key ? 4 : 8;
@@ -65,17 +65,17 @@ KVANT_HOST_DEVICE constexpr int channel_of_block(PageSide side, int d, const Blo
 
 // CodeOrder is the order of codes within the fragments.
 enum class CodeOrder : std::uint8_t {
-  planes,   // 1- to 6-bit numbers that masks extract from words: see plane_bit
-  pairs,    // 3- to 5-bit codes looked up in pairs (j, j + 1) of a row; 8-bit numbers
+  planes,   // 1- to 6-bit numbers that masks extract from words (plane_bit)
+  pairs,    // 3- to 5-bit codes looked up in pairs (j, j + 1) of a row, and 8-bit numbers
   quads,    // 2-bit codes looked up four at a time (j = 0 .. 3 of a row)
   vectors,  // codes of 2, 4 or 8 channels
-  trellis,  // 1- to 6-bit codes of a token's neighbouring channels: see trellis_place
+  trellis,  // 1- to 6-bit codes of a token's neighbouring channels (trellis_place)
 };
 
 struct CodeLayout {
   CodeOrder order;
   int bits;      // bits per code
-  int channels;  // channels per code: 1, or more for vectors
+  int channels;  // channels per code, which is 1 except for vectors
 };
 
 // Holds the position of an element in the fragments of a page.
@@ -97,9 +97,10 @@ KVANT_HOST_DEVICE constexpr Place sealed_place(PageSide side, int d, int token, 
   return {channel / (d / 8) * 4 + g / 2, tile, within / 2, within % 2, g % 2 + 2 * row};
 }
 
-// Returns the index of a vector code among the codes of its lane. For keys, 2 channels are a register of a
-// fragment, 4 a row of a fragment, and 8 a row of two fragments. For values, codes of neighbouring channels
-// follow each other, for each of the lane's four tokens.
+// Returns the index of a vector code among the codes of its lane. For keys, a code of 2 channels covers a
+// register of a fragment, a code of 4 channels a row of a fragment, and a code of 8 channels a row of two
+// fragments. For values, the codes of neighbouring channels follow each other for each of the lane's four
+// tokens.
 KVANT_HOST_DEVICE constexpr int vector_index(int channels, PageSide side, int m_tiles, const Place& p) {
   if (side == PageSide::value) {
     const int span = channels / 2;  // m tiles per code
@@ -133,8 +134,8 @@ KVANT_HOST_DEVICE constexpr int plane_bit(int bits, int m_tiles, const Place& p,
   return 0;
 }
 
-// Returns the first bit of a code in its lane's stream, given the place of the code's first channel. The
-// other bits follow, except in planes.
+// Returns the first bit of a code in its lane's stream, given the place of the code's first channel. Except
+// in planes, the other bits of the code follow.
 KVANT_HOST_DEVICE constexpr int stream_bit(const CodeLayout& layout, PageSide side, int d, const Place& p) {
   const int m_tiles = side == PageSide::key ? kTokenTiles : d / 16;
   const int fragment = p.k_tile * m_tiles + p.m_tile;
@@ -153,7 +154,7 @@ KVANT_HOST_DEVICE constexpr int stream_bit(const CodeLayout& layout, PageSide si
   return 0;
 }
 
-// Returns the bit of the page at which bit `bit` of the stream of `lane` lies.
+// Returns the bit of the page at which bit `bit` of the stream of lane `lane` lies.
 KVANT_HOST_DEVICE constexpr int page_bit(int lane, int bit) {
   const int word = bit / 32;
   return ((word / 4 * kLanes + lane) * 4 + word % 4) * 32 + bit % 32;
@@ -167,7 +168,7 @@ KVANT_HOST_DEVICE constexpr int page_bit(int lane, int bit) {
 //   values  columns of d/8 values; lane g * 4 + t has channels [g * d/8, (g + 1) * d/8) of the tokens 4t ..
 //           4t + 3, a column each, then 4t + 16 .. 4t + 19 of each 32
 struct TrellisPlace {
-  int lane, group, column, value;  // group: index of four columns
+  int lane, group, column, value;  // `group` is an index of four columns
 };
 KVANT_HOST_DEVICE constexpr int trellis_column_values(PageSide side, int d) {
   return side == PageSide::key ? 8 : d / 8;

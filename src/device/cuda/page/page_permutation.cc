@@ -16,9 +16,9 @@ PageSide device_side(Side side) {
   return side == Side::key ? PageSide::key : PageSide::value;
 }
 
-// A run of bits that are adjacent within one byte both in canonical order and on the device.
+// Describes a run of bits that are adjacent within one byte both in canonical order and on the device.
 struct Move {
-  std::uint32_t canonical, device;  // index of the first bit
+  std::uint32_t canonical, device;  // indexes of the first bit
   std::uint8_t n;
 
   bool goes_on(std::uint32_t to_canonical, std::uint32_t to_device) const {
@@ -31,7 +31,7 @@ using Moves = std::vector<Move>;
 // Returns the moves of a page's codes.
 Moves make_moves(const CodeLayout& layout, Side side, int d) {
   Moves moves;
-  const int codes = d / layout.channels;  // codes per token
+  const int codes = d / layout.channels;  // codes of each token
   for (int token = 0; token < kPageTokens; ++token) {
     for (int code = 0; code < codes; ++code) {
       for (int bit = 0; bit < layout.bits; ++bit) {
@@ -49,8 +49,8 @@ Moves make_moves(const CodeLayout& layout, Side side, int d) {
   return moves;
 }
 
-// Returns the moves of a layout, which are made once, because computing a bit's place takes ten times as long
-// as moving the bit.
+// Returns the moves of a layout. The function makes each list of moves only once, because computing the place
+// of a bit takes ten times as long as moving the bit.
 const Moves& moves_of(const CodeLayout& layout, Side side, int d) {
   static std::mutex mutex;
   static std::map<std::tuple<CodeOrder, int, int, Side, int>, Moves> made;

@@ -1,5 +1,5 @@
 // Moves pages between the canonical byte order (src/format) and the order in GPU memory (page_layout.h).
-// Pages leave and enter the GPU in canonical order, and tests compare pages in canonical order.
+// Pages have canonical order when they leave or enter the GPU, and when tests compare them.
 #pragma once
 
 #include <cstddef>
@@ -10,11 +10,11 @@
 
 namespace kvant::cuda {
 
-// DeviceFormat says the order of a format's codes in GPU memory. find_device_format returns false if no
-// kernel reads the format called `name`.
+// DeviceFormat holds the order of a format's codes in GPU memory. find_device_format() returns false if no
+// kernel reads the format with the name `name`.
 struct DeviceFormat {
   CodeLayout layout{};
-  bool plain = false;  // bf16: no codes, and plain_index places the elements
+  bool plain = false;  // bf16, which has no codes and is placed by plain_index
 };
 bool find_device_format(const std::string& name, DeviceFormat& format);
 

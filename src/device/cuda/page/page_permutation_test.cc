@@ -23,7 +23,7 @@ std::vector<std::byte> random_bytes(std::size_t n, std::uint32_t seed) {
   return bytes;
 }
 
-// Calls check(name, device format, side, d, page bytes) for every format that a kernel reads.
+// Calls check(name, format, side, d, page_bytes) for every format that a kernel reads.
 template <class Check>
 void for_each_case(const Check& check) {
   int cases = 0;
@@ -55,10 +55,10 @@ TEST(PagePermutation, ReturnsTheSameBytesAfterThereAndBack) {
 }
 
 // A series of pages identifies every bit of a page by its number. Page i holds digit i of the numbers of its
-// bits. The last page holds only ones, which show where bits lie at all. The contents of a device position
-// over the series are then the number of the bit that was moved to this position.
+// bits. The last page holds only ones, which show which positions hold a bit. The contents of a device
+// position over the series are then the number of the bit that was moved to this position.
 TEST(PagePermutation, MovesEveryBitToAPlaceOfItsOwn) {
-  std::set<std::tuple<bool, CodeOrder, int, int, Side, int>> done;  // Formats of one layout move alike.
+  std::set<std::tuple<bool, CodeOrder, int, int, Side, int>> done;  // one of each layout is enough
   for_each_case([&](const DeviceFormat& format, Side side, int d, std::size_t n) {
     const CodeLayout& layout = format.layout;
     if (!done.emplace(format.plain, layout.order, layout.bits, layout.channels, side, d).second) return;
@@ -91,8 +91,8 @@ TEST(PagePermutation, MovesEveryBitToAPlaceOfItsOwn) {
   });
 }
 
-// Kernels could read pages of clipped tokens. But a caller who reads a format may seal in it too, and no
-// kernel clips.
+// Kernels could read pages of clipped tokens. But a caller that reads a format may also seal in this format,
+// and no kernel clips.
 TEST(PageFormats, OfClippedTokensAreNotRead) {
   PageFormat page;
   EXPECT_TRUE(find_page_format("tok2g128", 128, page));

@@ -45,7 +45,8 @@ inline unsigned ctas_for(std::int64_t rows, int threads) {
   return ctas <= 0x7fffffff ? static_cast<unsigned>(ctas) : 0;
 }
 
-// These two functions are the parts of load_channels() and store_channels() for 16-bit numbers.
+// load_short_channels() and store_short_channels() do the work of load_channels() and store_channels() for
+// 16-bit numbers.
 template <class Number, int N>
 __device__ __forceinline__ void load_short_channels(const void* rows, bool is_wide, std::int64_t at,
                                                     float (&x)[N]) {
@@ -79,7 +80,8 @@ __device__ __forceinline__ void store_short_channels(void* rows, bool is_wide, s
   }
 }
 
-// Loads N neighbouring channels from number `at` on, several at a time if the rows are aligned.
+// Loads N neighbouring channels from number `at` on. If the rows are aligned, one instruction loads several
+// channels.
 template <int N>
 __device__ __forceinline__ void load_channels(const void* rows, RowType type, std::int64_t at,
                                               float (&x)[N]) {
@@ -125,9 +127,10 @@ __device__ __forceinline__ void scale_channels(const float* factors, std::int64_
   for (int j = 0; j < N; ++j) x[j] *= factors[at + j];
 }
 
-// Multiplies a row of N * Lanes channels by the orthonormal Walsh-Hadamard matrix. The bits of a channel's
-// number must be the bits of its lane and of its place in the lane, in any order. Any order is right because
-// signs depend only on the common bits of two numbers. Lanes: neighbouring lanes of a warp that share a row.
+// Multiplies a row of N * Lanes channels by the orthonormal Walsh-Hadamard matrix. Every bit of a channel's
+// number must be a bit of the lane or of the place in the lane. The order of the bits does not matter,
+// because signs depend only on the bits that two numbers have in common. `Lanes` neighbouring lanes of a warp
+// share a row.
 template <int Lanes = kLanes, int N>
 __device__ __forceinline__ void rotate_channels(int lane, float (&x)[N]) {
   const unsigned of_row = Lanes == kLanes ? ~0U : ((1U << Lanes % kLanes) - 1) << lane / Lanes * Lanes;

@@ -13,7 +13,7 @@ __device__ __forceinline__ float loudest_gain(const unsigned char* parameters) {
   return *reinterpret_cast<const float*>(parameters + trellis_loudest_at(D));
 }
 
-// Returns the number of which the means are multiples.
+// Returns the step of the means, which are multiples of it.
 template <int D>
 __device__ __forceinline__ float mean_step(const unsigned char* parameters) {
   return __bfloat162float(*reinterpret_cast<const __nv_bfloat16*>(parameters + trellis_step_at(D)));

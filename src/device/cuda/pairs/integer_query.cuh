@@ -11,7 +11,7 @@ namespace kvant::cuda {
 
 inline constexpr int kHeadsOfSet = 4;
 
-// Combines the sums of both bytes.
+// Combines the sums of the high and the low bytes.
 __device__ __forceinline__ int whole_sum(int high, int low) {
   return high * 256 + low;
 }
@@ -19,10 +19,10 @@ __device__ __forceinline__ int whole_sum(int high, int low) {
 template <int D>
 struct IntegerQuery {
   std::uint32_t b[D / 32][2];
-  float factor;  // factor from a whole sum to the score of head t, in units of log 2
+  float factor;  // factor from a sum of whole_sum() to the score of head t, in units of log 2
 
-  // Returns which of the lane's D / 4 channels is byte j of register `half` of a k tile. The columns of
-  // trellis_place determine the order.
+  // Returns which of the lane's D / 4 channels is byte j of register `half` of k tile `k_tile`. The columns
+  // of trellis_place() determine the order.
   static __device__ __forceinline__ constexpr int channel(int k_tile, int half, int j) {
     return D >= 128 ? 32 * (k_tile / 4) + 8 * j + 2 * (k_tile % 4) + half
                     : 8 * (j % 2) + 4 * k_tile + 2 * half + j / 2;

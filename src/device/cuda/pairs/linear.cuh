@@ -1,5 +1,5 @@
 // Attends to keys ch<B>g128 and values tok<B>g128, which have uniform grids by channel and by token. Scales
-// multiply queries and weights instead of codes, so masked codes are operands without conversion.
+// multiply queries and weights instead of codes, so masked codes are operands of products without conversion.
 #pragma once
 
 #include "device/cuda/pairs/mask_codes.cuh"
@@ -14,7 +14,8 @@ __device__ __forceinline__ void for_each_key_fragment(const unsigned char* codes
   if constexpr (PageWarps == 1) {
     for_each_fragment<Bits, kTokenTiles>(codes, lane, 0, D / 16, visit);
   } else {
-    // The part has two tiles of tokens, which are two words of a lane with 4 bits and one with 2 bits.
+    // The part has two tiles of tokens, which are two words of a lane with 4-bit codes and one word with
+    // 2-bit codes.
     static_assert(PageWarps == 4 && (Bits == 4 || Bits == 2));
     constexpr int kWords = Bits / 2;
     const int first = part_of_page<PageWarps>() * kWords;
@@ -38,8 +39,8 @@ __device__ __forceinline__ void for_each_key_fragment(const unsigned char* codes
   }
 }
 
-// ChannelKey scores keys with a grid per channel. Scales multiply the query once per page: q.k = sum (q
-// scale) code + q.zero.
+// ChannelKey scores keys with a grid per channel. Scales multiply the query once per page, because q.k = sum
+// (q scale) code + q.zero.
 template <int Bits, int D, int PageWarps = 1>
 struct ChannelKey {
   static constexpr int kCodes = kPageTokens * D * Bits / 8;
@@ -81,8 +82,8 @@ struct ChannelKey {
   }
 };
 
-// TokenValue adds up values with a grid per token. Scales multiply the weights: sum p v = sum (p scale) code
-// + sum p zero.
+// TokenValue adds up values with a grid per token. Scales multiply the weights, because sum p v = sum (p
+// scale) code + sum p zero.
 template <int Bits, int D, int PageWarps = 1>
 struct TokenValue {
   static constexpr int kCodes = kPageTokens * D * Bits / 8;

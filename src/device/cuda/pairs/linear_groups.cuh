@@ -41,8 +41,7 @@ struct PageCodes {
   TileCodes<Bits> of[Tiles];
 
   PageCodes() = default;
-  // Loads the codes. `mixed` is the XOR of this lane's number of a contraction tile with the number that
-  // other lanes give the tile.
+  // Loads the codes. Contraction tile k of this lane is tile k ^ mixed of the page.
   __device__ __forceinline__ PageCodes(const unsigned char* page, int first_tile, int mixed, int lane) {
     const unsigned char* codes = page + TileCodes<Bits>::offset(first_tile, lane);
 #pragma unroll
@@ -55,8 +54,8 @@ struct PageCodes {
       for (std::uint32_t& word : tile.words) word = 0;
     }
   }
-  // Multiplies contraction tile k and either adds to the sums or overwrites them. Waits for all earlier
-  // products.
+  // Multiplies by contraction tile `k` and either adds to the sums or overwrites them. The function first
+  // waits for all earlier products.
   template <bool Accumulate>
   __device__ __forceinline__ void multiply(int k, ColumnTiles<2>& sums, const ColumnOperand& b) const {
     TwoTiles tiles;
@@ -75,10 +74,10 @@ struct ChannelKeyGroups : QueriesInOrder<D> {
   static constexpr QueryOrder kOrder = QueryOrder::rows;
   static constexpr int kOffsetUnit = 32;  // unit in which sums over 32 channels fit in half precision
 
-  // Returns the factor of a product with the codes of a row. row: 0 for row g, 1 for row g + 8.
+  // Returns the factor of a product with the codes of a row. `row` is 0 for row g and 1 for row g + 8.
   static constexpr __host__ __device__ float unit(int tile, int row) { return code_unit<Bits>(tile, row); }
 
-  // Holds a warp's part of the queries: two contraction tiles.
+  // Holds a warp's part of the queries, which is two contraction tiles.
   struct Part {
     uint4 of[2][kColumnSets / 2];
     __device__ __forceinline__ Part(const SharedQueries<D, kColumnSets, kOrder>& queries, int part,
@@ -108,7 +107,7 @@ struct ChannelKeyGroups : QueriesInOrder<D> {
                      multiply_half2(q01.w, second), multiply_half2(q23.z, second),
                      multiply_half2(q23.w, second));
     }
-    const int set = lane % 4;  // Lanes that share a row have equal sums.
+    const int set = lane % 4;  // lanes that share a row have equal sums
     float sum = set % 2 == 0 ? zero.of_pair[0][0] : zero.of_pair[0][2];
     if (set / 2 != 0) sum = set % 2 == 0 ? zero.of_pair[1][0] : zero.of_pair[1][2];
     sum *= 1.0F / kOffsetUnit;
@@ -122,7 +121,8 @@ struct ChannelKeyGroups : QueriesInOrder<D> {
   static __device__ __forceinline__ Codes load(const unsigned char* page, int first_tile, int lane) {
     return Codes(page, first_tile, 0, lane);
   }
-  // Adds the zeros' term to all columns' products with the tokens of two tiles. Waits for all products.
+  // Adds the term of the zeros to the products of all columns with the tokens of two tiles. The function
+  // first waits for all products.
   static __device__ __forceinline__ void add_offsets(std::uint64_t offsets, ColumnTiles<2>& s) {
     TwoTiles units;
 #pragma unroll
@@ -140,7 +140,8 @@ struct ChannelKeyGroups : QueriesInOrder<D> {
 template <int Bits, int D>
 struct TokenValueGroups : TokenValueStrips<Bits, D> {
   using Codes = PageCodes<Bits, kTokenTiles>;
-  // The rows of weights hold mixed tokens (part_of_lane), so rows 2t and 2t + 1 belong to lane t.
+  // In operands of weights, the rows are in mixed order (part_of_lane), so rows 2t and 2t + 1 belong to lane
+  // t.
   static __device__ __forceinline__ Codes load(const unsigned char* page, int first_tile, int lane) {
     return Codes(page, first_tile, lane % 4 * 2, lane);
   }

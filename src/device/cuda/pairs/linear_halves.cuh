@@ -1,5 +1,5 @@
 // Attends to keys ch4g128 and values tok4g128 with heads of 256 channels, by halves of pages
-// (page_halves.cuh). The arithmetic is the same as in linear.cuh, but fewer numbers are in registers.
+// (page_halves.cuh). The arithmetic is the same as in linear.cuh, but the registers hold fewer numbers.
 #pragma once
 
 #include "device/cuda/pairs/linear.cuh"
@@ -8,8 +8,8 @@
 
 namespace kvant::cuda {
 
-// Works like ChannelKey, but multiplies queries by scales anew for each contraction tile, because registers
-// do not hold all scaled queries.
+// Works like ChannelKey, but multiplies queries by scales again for each contraction tile, because the
+// registers have no room for all scaled queries.
 struct ChannelKeyHalf {
   static constexpr int kCodes = kPageTokens * kWideDim / 2;
   static constexpr int kPageBytes = kCodes + 4 * kWideDim;

@@ -13,7 +13,7 @@ struct ChannelKeyStrips : QueriesInOrder<D> {
   static constexpr int kCodes = ChannelKey<Bits, D>::kCodes;
   static constexpr QueryOrder kOrder = QueryOrder::rows;
 
-  // Computes the scores of the tokens of some tiles, starting at `first_tile`, for all columns of queries.
+  // Computes the scores of the tokens of `Tiles` tiles from first_tile on, for all columns of queries.
   template <int Sets, int Tiles>
   static __device__ __forceinline__ void score(const DecodeArgs&, const unsigned char*,
                                                const unsigned char* page, int first_tile,
@@ -75,7 +75,7 @@ struct TokenValueStrips : TokensInOrder {
   template <int Tiles>
   using Tokens = ScaledTokens<Tiles, Whole::kCodes, Whole::kCodes + 2 * kPageTokens>;
 
-  // Adds products of all tokens' weights with the channels of some tiles, starting at `first_tile`.
+  // Adds the products of all tokens' weights with the channels of `Tiles` tiles from first_tile on.
   template <int Sets, int Tiles>
   static __device__ __forceinline__ void mix(const DecodeArgs&, const unsigned char*,
                                              const unsigned char* page, int first_tile,

@@ -1,14 +1,14 @@
 // Attends to keys and values lm2, lm3 and lm4 (TurboQuant), which are levels of a Lloyd-Max quantizer times a
-// gain per token. Codes are looked up in pairs, and codes of 2 bits four at a time, because look-ups take the
-// most time.
+// gain per token. Because look-ups take most of the time, codes are looked up in pairs, and codes of 2 bits
+// four at a time.
 #pragma once
 
 #include "device/cuda/pairs/look_up.cuh"
 
 namespace kvant::cuda {
 
-// Holds N indices of 6 bits from the first bit of `words` on, isolated as bytes of words. An index that does
-// not lie within one byte does so after a shift by four bits.
+// Holds N indices of 6 bits from the first bit of `words` on, such that each index can be read as part of one
+// byte. An index that crosses a byte boundary lies within one byte after a shift by four bits.
 template <int N, int Words>
 struct PairIndices {
   std::uint32_t here[Words], moved[Words];
@@ -20,7 +20,7 @@ struct PairIndices {
       moved[w] = __funnelshift_r(words[w], words[w + 1 < Words ? w + 1 : w], kMove) & mask(w, true);
     }
   }
-  // Returns the table offset of index i, as entry_of_byte() does.
+  // Returns the offset of index `i` in the table, as entry_of_byte() does.
   __device__ __forceinline__ std::uint32_t entry(int i, std::uint32_t lane_offset) const {
     const int bit = bit_of(i);
     const std::uint32_t word = is_moved(i) ? moved[bit / 32] : here[bit / 32];
@@ -29,7 +29,7 @@ struct PairIndices {
 
  private:
   static constexpr int kBits = 6;
-  static constexpr int kMove = 4;  // number of bits
+  static constexpr int kMove = 4;  // number of bits of the shift
 
   static __device__ __forceinline__ constexpr bool is_moved(int i) {
     return i * kBits % 8 + kBits > 8;
@@ -87,7 +87,7 @@ template <int Bits, int KTiles, int MTiles, class Visit>
 __device__ __forceinline__ void for_each_level_fragment(const unsigned char* table,
                                                         const unsigned char* codes, int lane,
                                                         const Visit& visit) {
-  constexpr int kPieces = Bits == 3 ? 3 : 1;              // pieces that hold whole fragments
+  constexpr int kPieces = Bits == 3 ? 3 : 1;              // pieces that hold a whole number of fragments
   constexpr int kFragments = kPieces * 128 / (8 * Bits);  // fragments in these pieces
   static_assert(KTiles * MTiles % kFragments == 0);
   const auto* pieces = reinterpret_cast<const uint4*>(codes) + lane;

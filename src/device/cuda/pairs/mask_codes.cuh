@@ -1,6 +1,7 @@
-// Decodes numbers of few bits with masks, a pair at a time: one mask for 4 and 2 bits, and one for each of
-// two planes for 3, 5 and 6 bits (plane_bit in page_layout.h). A number at bit p of a 16-bit half is a
-// subnormal half-precision number, code * 2^(p - 24). So codes become exact factors without any conversion.
+// Decodes numbers of few bits with masks, two numbers at a time. Numbers of 4 and 2 bits need one mask.
+// Numbers of 3, 5 and 6 bits need a mask for each of two planes (plane_bit in page_layout.h). A number at bit
+// p of a 16-bit half is a subnormal half-precision number, code * 2^(p - 24). Codes are therefore exact
+// factors without any conversion.
 #pragma once
 
 #include "device/cuda/pairs/weights.cuh"
@@ -52,14 +53,15 @@ inline constexpr int kWide = Bits >= 4 ? 4 : 2;
 template <int Bits>
 inline constexpr int kNarrow = Bits - kWide<Bits>;
 
-// Returns the bit of a 16-bit half at which a masked number remains.
+// Returns the number of the bit of a 16-bit half at which a masked code begins.
 template <int Bits>
 __host__ __device__ constexpr int code_shift(int m_tile, int row) {
   return kWide<Bits> == 4 ? row * 4 : m_tile % 2 * 4 + row * 2;
 }
 
 // Calls visit(i, a0, a1, a2, a3) for fragments i and i + 1 of 3-bit numbers. `low` has the two lower bits of
-// each number, and `high` the third bits from bit 0 on. The numbers of both fragments are joined together.
+// each number, and `high` has the third bits from bit 0 on. The function joins the bits of both fragments at
+// once.
 template <class Visit>
 __device__ __forceinline__ void visit_two_of_3_bits(std::uint32_t low, std::uint32_t high, int i,
                                                     const Visit& visit) {
@@ -67,8 +69,8 @@ __device__ __forceinline__ void visit_two_of_3_bits(std::uint32_t low, std::uint
   std::uint32_t a[2][4];
 #pragma unroll
   for (int row = 0; row < 2; ++row) {
-    // Bits 0 and 2 of each byte move to bits 2 and 6. (Both bits also land at 4 and 5, where the next number
-    // lies.) The multiplication unit does two shifts at once.
+    // Bits 0 and 2 of each byte move to bits 2 and 6. The product also puts both bits at 4 and 5, which
+    // belong to the next number and are masked out. The multiplication unit does two shifts at once.
     const std::uint32_t spread = (high & (0x05050505U << row)) * (20U >> row);
     const std::uint32_t joined = (low >> (2 * row) & kLow) | (spread & ~kLow);
 #pragma unroll
@@ -82,8 +84,8 @@ __device__ __forceinline__ void visit_two_of_3_bits(std::uint32_t low, std::uint
   for (int j = 0; j < 2; ++j) visit(i + j, a[j][0], a[j][1], a[j][2], a[j][3]);
 }
 
-// Calls visit(i, a0, a1, a2, a3) for up to four fragments of numbers of two planes, starting at the first
-// number of each plane.
+// Calls visit(i, a0, a1, a2, a3) for up to four fragments whose numbers are split into two planes, starting
+// at the first number of each plane.
 template <int Bits, int Fragments, int LowWords, int HighWords, class Visit>
 __device__ __forceinline__ void visit_planes(const std::uint32_t (&low_words)[LowWords],
                                              const std::uint32_t (&high_words)[HighWords],
@@ -115,7 +117,7 @@ __device__ __forceinline__ void visit_planes(const std::uint32_t (&low_words)[Lo
   }
 }
 
-// Calls visit for the first or the second half of a run, as visit_planes does.
+// Calls visit(i, a0, a1, a2, a3) as visit_planes() does, for the first or the second half of a run.
 template <int Bits, class Visit>
 __device__ __forceinline__ void visit_half_run(const unsigned char* codes, int run, int half, int lane,
                                                const Visit& visit) {
@@ -141,7 +143,7 @@ __device__ __forceinline__ void for_each_fragment(const unsigned char* codes, in
     }
     return;
   }
-  constexpr int kFragments = 16 / Bits;  // fragments in a piece of 16 bytes: 4 or 8
+  constexpr int kFragments = 16 / Bits;  // 4 or 8 fragments in a piece of 16 bytes
   const auto* pieces = reinterpret_cast<const uint4*>(codes) + lane;
 #pragma unroll
   for (int fragment = first * MTiles; fragment < last * MTiles; fragment += kFragments) {
@@ -157,8 +159,8 @@ __device__ __forceinline__ void for_each_fragment(const unsigned char* codes, in
   }
 }
 
-// Returns the factor that makes up for the place of a row's codes in products. row: 0 for row g, 1 for row g
-// + 8.
+// Returns the factor that corrects products for the bit positions of a row's codes. `row` is 0 for row g and
+// 1 for row g + 8.
 template <int Bits>
 __host__ __device__ constexpr float code_unit(int m_tile, int row) {
   return static_cast<float>(1 << (24 - code_shift<Bits>(m_tile, row)));

@@ -1,5 +1,5 @@
-// Shares what the pairs of formats for heads of 256 channels with 4-bit codes have in common. Two warps share
-// a page, each with 64 of its tokens and all channels (kPageWarps). A warp's output sums take 64 registers
+// Defines the common parts of the pairs of 4-bit formats for heads of 256 channels. Two warps share a page,
+// and each warp has 64 of its tokens with all channels (kPageWarps). A warp's output sums take 64 registers
 // per lane, twice as many as with heads of 128. The warp's scores and weights take half as many.
 #pragma once
 
@@ -13,7 +13,7 @@ inline constexpr int kHalfTokens = kPageTokens / 2;
 inline constexpr int kHalfTiles = kTokenTiles / 2;
 using HalfScores = float[kHalfTiles][4];
 
-// PageHalves has the members that the pairs for halves of pages have in common.
+// PageHalves has the members that these pairs share.
 struct PageHalves : NoTables {
   static constexpr bool kSealed = true;
   static constexpr bool kCaps = true;
@@ -27,7 +27,7 @@ __device__ __forceinline__ int half_of_page() {
   return part_of_page<2>();
 }
 
-// Returns the key codes of a half page, from the address at which for_each_fragment_of_block finds them as
+// Returns the address of the key codes of this warp's half page, which for_each_fragment_of_block() takes as
 // block 0.
 __device__ __forceinline__ const unsigned char* key_codes_of_half(const unsigned char* page) {
   constexpr int kBlockBytes = kHalfTiles / 4 * kLanes * 16;  // bytes of a contraction tile

@@ -1,8 +1,8 @@
-// Attends to keys and values prog<Bits> (TurboAttention): blocks of 64 tokens become INT8 with one scale, and
-// then 2 to 5 bits per channel with integer steps and zeros. The decoded integers lie within +-127, so they
-// need no clamp here. With 4 bits a step is at most 16. A decoded integer exceeds the block's largest
-// integer, 119, by at most half a step. With 5 bits the excess is smaller. With 2 and 3 bits the excess is at
-// most 2 and 6.
+// Attends to keys and values prog<Bits> (TurboAttention). In these formats, blocks of 64 tokens become INT8
+// with one scale, and then 2 to 5 bits per channel with integer steps and zeros. The decoded integers lie
+// within +-127, so they need no clamp here. With 4 bits a step is at most 16. A decoded integer exceeds the
+// block's largest integer, 119, by at most half a step. With 5 bits the excess is smaller. With 2 and 3 bits
+// the excess is at most 2 and 6.
 #pragma once
 
 #include "device/cuda/pairs/linear.cuh"
@@ -21,7 +21,8 @@ struct ProgressivePage {
   }
 };
 
-// Calls visit(m_tile, a0, a1, a2, a3) for the fragments of a key page's k tile and one block of tokens.
+// Calls visit(m_tile, a0, a1, a2, a3) for the fragments of k tile `k` and one block of tokens in a page of
+// keys.
 template <int Bits, class Visit>
 __device__ __forceinline__ void for_each_fragment_of_block(const unsigned char* codes, int lane, int k,
                                                            int block, const Visit& visit) {
@@ -42,8 +43,8 @@ __device__ __forceinline__ void for_each_fragment_of_block(const unsigned char* 
 }
 
 // Adds the scores of a block's tokens to the four tiles of s from 4 * `place` on. `place` must be a
-// compile-time constant, or 0 with codes that are advanced to the block. fragments[k]: fragment k of the
-// query.
+// compile-time constant. It may be 0 if `codes` points to the codes of the block. fragments[k] is fragment k
+// of the query.
 template <int Bits, int D, int Tiles, class Fragments>
 __device__ __forceinline__ void score_block(const unsigned char* bytes, const unsigned char* codes, int block,
                                             int place, const Fragments& fragments,
@@ -119,7 +120,7 @@ struct ProgressiveValue {
       }
       total[0] = sum_over_tokens(total[0]) * scale;
       total[1] = sum_over_tokens(total[1]) * scale;
-      // The channels are g * D/8 + 2 * m_tile + row.
+      // The channels of the lane are g * D/8 + 2 * m_tile + row.
       const auto* steps = reinterpret_cast<const std::uint32_t*>(page.steps(block) + lane / 4 * (D / 8));
       const auto* zeros = reinterpret_cast<const std::uint32_t*>(page.zeros(block) + lane / 4 * (D / 8));
 #pragma unroll

@@ -26,8 +26,8 @@ struct ProgressiveValueHalf {
   static __device__ __forceinline__ void mix(const DecodeArgs&, const unsigned char*,
                                              const unsigned char* bytes, const HalfScores& p, int lane,
                                              float (&out)[kWideDim / 16][4], State&) {
-    // A pass over kMTiles tiles limits the registers for the block's sums, because the registers also hold
-    // all outputs.
+    // A pass over only kMTiles tiles limits the registers for the block's sums, because the registers also
+    // hold all outputs.
     constexpr int kMTiles = 8;
     const int block = half_of_page();
     const ProgressivePage<4, kWideDim> page{bytes};
@@ -41,7 +41,7 @@ struct ProgressiveValueHalf {
     }
     total[0] = sum_over_tokens(total[0]) * scale;
     total[1] = sum_over_tokens(total[1]) * scale;
-    // The channels are g * D/8 + 2 * m_tile + row.
+    // The channels of the lane are g * D/8 + 2 * m_tile + row.
     const auto* steps = reinterpret_cast<const std::uint32_t*>(page.steps(block) + lane / 4 * (kWideDim / 8));
     const auto* zeros = reinterpret_cast<const std::uint32_t*>(page.zeros(block) + lane / 4 * (kWideDim / 8));
 #pragma unroll

@@ -8,7 +8,7 @@
 
 namespace kvant::cuda {
 
-inline constexpr int kBlockTiles = kTokenTiles / 2;  // tiles of tokens in a block
+inline constexpr int kBlockTiles = kTokenTiles / 2;  // tiles of tokens in each block
 
 template <int Bits, int Tiles, class Visit>
 __device__ __forceinline__ void visit_progressive(const unsigned char* codes, int k, int first_tile, int lane,
@@ -75,15 +75,15 @@ struct ProgressiveKeyStrips : QueriesInOrder<D> {
   }
 };
 
-// BlockTokens serves the tokens of a warp, which belong to one block and share its scale. Weights times the
-// scale are half-precision numbers.
+// BlockTokens serves the tokens of a warp, which belong to one block and share its scale. Half-precision
+// numbers hold the weights times the scale.
 struct BlockTokens {
   std::uint32_t scale;  // in both halves, divided by `unit`
   float unit;
 
   __device__ __forceinline__ explicit BlockTokens(const float (&scales)[2], int block) {
-    // Products are half-precision numbers, and zeros multiply the weights of up to eight tokens. So the unit
-    // makes the larger scale about 1 if the scale is far from 1.
+    // Products are half-precision numbers, and zeros multiply the weights of up to eight tokens. The unit
+    // therefore brings the larger scale to about 1 if the scale is far from 1.
     const float largest = fmaxf(scales[0], scales[1]);
     const int exponent = min(max((__float_as_int(largest) >> 23) - 127, -100), 100);
     unit = exponent < -8 || exponent > 2 ? __int_as_float((127 + exponent) << 23) : 1;
@@ -101,7 +101,7 @@ struct BlockTokens {
   }
 };
 
-// Steps multiply the codes, which stay small integers, and zeros multiply the sums of a block's weights.
+// Steps multiply the codes, which remain small integers. Zeros multiply the sums of a block's weights.
 template <int Bits, int D>
 struct ProgressiveValueStrips : TokensInOrder {
   static constexpr bool kHasAddends = false, kHasTotals = true;
@@ -154,8 +154,8 @@ struct ProgressiveValueStrips : TokensInOrder {
                              pack_half2(unit, unit));
         }
       }
-      // The sums of a block's weights come from half of the warps. The sums are rows of one tile, or both
-      // rows of a tile.
+      // The sums of a block's weights come from half of the warps. They are rows of one tile, or both rows of
+      // a tile.
 #pragma unroll
       for (int tile = 0; tile < Sets / 2; ++tile) {
         const int low = Sets == 2 ? 0 : tile, high = Sets == 2 ? 1 : tile;
@@ -185,7 +185,7 @@ struct ProgressiveValueStrips : TokensInOrder {
 
 template <int Bits, int D>
 struct ProgressiveStrips : NoTables {
-  static constexpr int kMixedParts = 1;  // A warp's tokens belong to one block.
+  static constexpr int kMixedParts = 1;  // the tokens of a warp belong to one block
   static constexpr bool kSealed = true;
   using Key = ProgressiveKeyStrips<Bits, D>;
   using Value = ProgressiveValueStrips<Bits, D>;

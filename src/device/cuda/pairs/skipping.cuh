@@ -1,19 +1,19 @@
-// Sparse V: the values of a page are copied only if the page's weights matter. Keys and values of a page
-// share one slot of the ring. When the keys have been scored, either the values are copied over the keys, or
-// the slot is released. Meanwhile the warp continues with the next page's keys. Weights of up to two pages
-// wait in registers for their values.
+// Copies the values of a page only if the page's weights matter (Sparse V). Keys and values of a page share
+// one slot of the ring. Once the keys are scored, the values are copied over the keys, or the slot is
+// released. Meanwhile the warp continues with the keys of the next page. The weights of up to two pages wait
+// in registers for their values.
 //
-// A page matters if any 16 of its tokens, which one lane has, matter for any query head. Tokens matter if
-// their weights add up to more than the threshold, relative to the largest weight so far. All weights count
-// in the softmax sum.
+// A page matters if any 16 of its tokens, which one lane has, matter for any query head. Tokens matter if the
+// sum of their weights exceeds the threshold, relative to the largest weight so far. The softmax sum includes
+// all weights.
 #pragma once
 
 #include "device/cuda/pairs/weights.cuh"
 
 namespace kvant::cuda {
 
-// Holds the weights of a page that waits for its values: heads 2t and 2t + 1 for rows g and g + 8 of each
-// tile, in half precision. `stage` is the slot of the values.
+// Holds the half-precision weights of a page that waits for its values. The weights are those of heads 2t and
+// 2t + 1 for rows g and g + 8 of each tile. `stage` is the slot of the values.
 struct KeptWeights {
   std::uint32_t pairs[kTokenTiles][2];
   int stage;
@@ -25,10 +25,11 @@ struct SkippingPair {
   using Value = typename Inner::Value;
   static constexpr bool kSealed = true;
   static constexpr bool kTablesPerHead = false;
-  // With seven warps a thread can have 255 registers. More warps would leave 168, and the compiler would
-  // spill some.
+  // With seven warps a thread can have 255 registers. With more warps the limit is 168, and the compiler
+  // would spill some registers.
   static constexpr int kMaxWarps = 7;
-  // Behind the tables lies a barrier for the values of each slot, then the page number of each slot's values.
+  // The tables are followed by a barrier for the values of each slot, and then by the page number of each
+  // slot's values.
   static constexpr int kSlots = kMaxConsumerWarps * kMaxStages;
   static constexpr int kBarriersAt = (Inner::kTableBytes + 15) / 16 * 16;
   static constexpr int kValueIdsAt = kBarriersAt + 8 * kSlots;
@@ -73,7 +74,7 @@ struct SkippingPair {
     KeptWeights second;
     bool has_second = false;
     if (__any_sync(~0U, matters)) {
-      __syncwarp();  // All lanes have read the keys.
+      __syncwarp();  // all lanes have read the keys
       if (lane == 0 || !Architecture::kBulkCopies) copy_values(args, segment.head, shared, ring);
       has_second = state.has_kept;
       second = kept_weights(s, ring.stage);
@@ -96,7 +97,7 @@ struct SkippingPair {
     }
   }
 
-  // Adds the values that are still waited for. Runs before a segment is left.
+  // Adds the values of the pages that still wait. Called before a segment is left.
   static __device__ __forceinline__ void flush(const DecodeArgs& args, unsigned char* shared, int lane,
                                                RingReader& ring, State& state) {
     if (state.has_kept) mix_kept(args, shared, lane, ring, state);

@@ -1,5 +1,5 @@
-// Helps the pairs for which warps share the decoding of pages (shared_decoding.cuh). A strip is the part of a
-// page's codes that one warp decodes for all columns of queries.
+// Defines helpers for the pairs in which warps share the decoding of pages (shared_decoding.cuh). A strip is
+// the part of a page's codes that one warp decodes for all columns of queries.
 #pragma once
 
 #include "device/cuda/decode/shared_decoding.cuh"
@@ -13,12 +13,12 @@ template <int Sets>
 struct ColumnSums {
   float of_pair[Sets / 2][4] = {};
 
-  // Adds the products of the queries `q`, which SharedQueries::rows() returns, with the numbers of the lane's
-  // four channels, x and y.
+  // Adds the products of the queries `q`, which come from SharedQueries::rows(), with the numbers x and y of
+  // the lane's four channels.
   __device__ __forceinline__ void add(int pair, const uint4& q, std::uint32_t x, std::uint32_t y) {
     mma_f16(of_pair[pair], q.x, q.y, q.z, q.w, x, y);
   }
-  // Returns the product of column 2t + h of a set.
+  // Returns the product of column 2t + h of set `set`.
   __device__ __forceinline__ float of(int set, int h, int lane) const {
     return __shfl_sync(~0U, of_pair[set / 2][set % 2 * 2], (lane % 4 * 2 + h) * 4);
   }
@@ -58,7 +58,7 @@ struct StripWords {
         words[i] = *reinterpret_cast<const std::uint32_t*>(word(codes, first + i, lane));
     }
     if constexpr (Bits % 32 != 0) {
-      // A run that begins within a word does not end after the run's last word.
+      // A run that begins within a word does not extend beyond the run's last word.
       static_assert(Bits % 32 == 16 || Bits == 40);
       const int shift = static_cast<int>(first_bit % 32);
 #pragma unroll
@@ -74,8 +74,8 @@ struct StripWords {
   }
 };
 
-// Calls visit(m, a0, a1, a2, a3) for fragments (k, first_tile + m) of 4-bit or 2-bit codes, m < Tiles.
-// first_tile is a multiple of Tiles.
+// Calls visit(m, a0, a1, a2, a3) for the fragments (k, first_tile + m) of 4-bit or 2-bit codes with m <
+// Tiles. first_tile must be a multiple of Tiles.
 template <int Bits, int MTiles, int Tiles, class Visit>
 __device__ __forceinline__ void visit_strip(const unsigned char* codes, int k, int first_tile, int lane,
                                             const Visit& visit) {
@@ -84,8 +84,8 @@ __device__ __forceinline__ void visit_strip(const unsigned char* codes, int k, i
   for (int i = 0; i < strip.kWords; ++i) visit_word<Bits>(strip.words[i], i * (4 / Bits), visit);
 }
 
-// Calls visit as visit_strip does, for numbers of two planes of which the narrower has one bit (3 and 5
-// bits), with heads of 128 channels.
+// Calls visit(m, a0, a1, a2, a3) as visit_strip() does, for 3-bit and 5-bit numbers, whose narrower plane has
+// one bit. Heads must have 128 channels.
 template <int Bits, int Tiles, class Visit>
 __device__ __forceinline__ void visit_plane_strip(const unsigned char* codes, int k, int first_tile, int lane,
                                                   const Visit& visit) {
@@ -134,15 +134,15 @@ struct QueriesInOrder {
   static __device__ __forceinline__ const Query<D>& rearrange(const Query<D>& query) { return query; }
 };
 
-// TokensInOrder is the base of values whose contraction tiles hold the same tokens as the score tiles, in the
-// same rows.
+// TokensInOrder is the base of values whose contraction tiles have the tokens of the score tiles in the same
+// rows.
 struct TokensInOrder {
   static __device__ __forceinline__ TokenRow row_of(int first_tile, int tile, int half, int lane) {
     return {first_tile + tile, half, lane / 4};
   }
 };
 
-// PlainTokens serves the tokens of formats without scale factors of tokens.
+// PlainTokens serves the tokens of formats that have no factor for each token.
 struct PlainTokens {
   static constexpr float unit = 1;
 
@@ -153,8 +153,8 @@ struct PlainTokens {
 };
 
 // Multiplies the weights of tokens by the non-negative half-precision numbers at kFactorsAt of a page. If
-// products could exceed half precision, all of the page's products are divided by `unit`. The numbers at
-// kAddendsAt, unless kAddendsAt is 0, are multiplied by the weights and summed.
+// products could exceed half precision, all products of the page are divided by `unit`. If kAddendsAt is not
+// 0, the weights also multiply the numbers at kAddendsAt, and these products are summed.
 template <int Tiles, int kFactorsAt, int kAddendsAt>
 struct ScaledTokens {
   ParametersOf<Tiles> factors, addends_of;
@@ -164,8 +164,8 @@ struct ScaledTokens {
                                           int first_tile, int lane)
       : factors(page + kFactorsAt + first_tile * 32, lane) {
     if constexpr (kAddendsAt > 0) addends_of = {page + kAddendsAt + first_tile * 32, lane};
-    // The decision is for the whole page (whether any factor is 256 or more), so warps agree without a
-    // barrier.
+    // The unit depends on whether any factor of the whole page is 256 or more, so all warps choose the same
+    // unit without a barrier.
     constexpr std::uint32_t k256 = 0x5c00;
     constexpr std::uint32_t kToSign = (0x8000 - k256) * 0x00010001U;
     const uint2 four = reinterpret_cast<const uint2*>(page + kFactorsAt)[lane];

@@ -1,7 +1,7 @@
-// Attends to keys and values tcq1 to tcq6. Products are integer products with the levels' bytes as one
-// operand. Queries and weights are split into two bytes each, in separate columns (integer_query.cuh). A lane
-// of a product therefore has the sums of one query head. Groups of more than four query heads take two sets
-// of columns.
+// Attends to keys and values tcq1 to tcq6. Products are integer products, and one operand consists of the
+// levels' bytes. Queries and weights are split into two bytes each, in separate columns (integer_query.cuh).
+// A lane of a product therefore has the sums of one query head. Groups of more than four query heads take two
+// sets of columns.
 //
 // A page's scores are computed first. The page's weights follow, relative to the page's own largest score, so
 // 15 bits are enough for a weight. The sums of values come last. Scores and weights pass through shared
@@ -16,9 +16,9 @@
 
 namespace kvant::cuda {
 
-inline constexpr int kSteps = kPageTokens / 32;  // steps of 32 tokens, a contraction over weights each
+inline constexpr int kSteps = kPageTokens / 32;  // steps of 32 tokens, each a contraction over weights
 
-// A part of a page has 128 * kTimes values in each lane and spans one or two steps.
+// In each lane, a part of a page has 128 * kTimes values. A part spans one or two steps.
 template <int D>
 inline constexpr int kTimes = D == 256 ? 2 : 1;
 template <int D>
@@ -37,14 +37,15 @@ struct TokenGains {
     for (int i = 0; i < Steps; ++i)
       codes[i] = *reinterpret_cast<const std::uint32_t*>(parameters + i * 32 + lane / 4 * 4);
   }
-  // Returns the codes of a step whose index is not a compile-time constant.
+  // Returns the codes of step `i`, which need not be a compile-time constant.
   __device__ __forceinline__ std::uint32_t of_step(int i) const {
     const std::uint32_t low = i == 0 ? codes[0] : codes[Steps > 1 ? 1 : 0];
     if constexpr (Steps <= 2) return low;
     const std::uint32_t high = i == 2 ? codes[2] : codes[Steps - 1];
     return i < 2 ? low : high;
   }
-  // Returns the gain of token j of a step relative to the loudest gain, from the table of all codes.
+  // Returns the gain of token j of a step relative to the loudest gain. `table` holds the relative gains of
+  // all codes.
   static __device__ __forceinline__ float relative(const unsigned char* table, std::uint32_t step, int j) {
     const std::uint32_t offset = (j == 0 ? step << 2 : step >> (8 * j - 2)) & 0x3fc;
     return *reinterpret_cast<const float*>(table + offset);
@@ -57,7 +58,7 @@ __device__ __forceinline__ TrellisColumns<Bits, 4 * kTimes<D>, kTimes<D>> key_co
     const unsigned char* codes, int lane) {
   constexpr int kGroups = 4 * kTimes<D>;
   TrellisColumns<Bits, kGroups, kTimes<D>> columns(reinterpret_cast<const uint4*>(codes) + lane);
-  // Columns of a token are consecutive in the lane's groups and continue in the next lane.
+  // The columns of a token are consecutive in the groups of a lane and continue in the next lane.
 #pragma unroll
   for (int group = 0; group < kGroups; ++group) {
     const std::uint32_t before =
@@ -68,22 +69,22 @@ __device__ __forceinline__ TrellisColumns<Bits, 4 * kTimes<D>, kTimes<D>> key_co
   return columns;
 }
 
-// Computes s = products of the queries with the levels of keys, for a part of a page.
+// Computes the products `s` of the queries with the levels of keys for a part of a page.
 template <int Bits, int D, int Sets>
 __device__ __forceinline__ void score_levels(const unsigned char* codes, const IntegerQuery<D> (&query)[Sets],
                                              int lane, int (&s)[Sets][2 * kStepsOfPart<D>][4]) {
   const auto columns = key_columns<Bits, D>(codes, lane);
 #pragma unroll
   for (int m = 0; m < 2 * kStepsOfPart<D>; ++m) {
-    int second[Sets][4] = {};  // A second sum halves the dependency chain of products.
+    int second[Sets][4] = {};  // a second sum halves the dependency chain of products
 #pragma unroll
     for (int k = 0; k < D / 32; ++k) {
       LevelFragment a;
-      if constexpr (D >= 128) {  // one or two groups for each of two rows
+      if constexpr (D >= 128) {  // one or two groups for each of the two rows
 #pragma unroll
         for (int reg = 0; reg < 4; ++reg)
           set_levels(columns, (2 * m + reg % 2) * kTimes<D> + k / 4, 2 * (k % 4) + reg / 2, reg, a);
-      } else {  // two columns of a group for each row
+      } else {  // two columns of a group for each of the two rows
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           const std::uint32_t even = columns.states(m, 4 * k + 2 * half);
@@ -106,11 +107,12 @@ __device__ __forceinline__ void score_levels(const unsigned char* codes, const I
   }
 }
 
-// StepWeights holds the weights of 32 tokens as the B operand: bytes of tokens 4t .. 4t + 3 and 4t + 16 .. 4t
-// + 19.
+// StepWeights holds the weights of 32 tokens as the B operand. The bytes belong to tokens 4t .. 4t + 3 and 4t
+// + 16 .. 4t + 19.
 using StepWeights = std::uint32_t[2];
 
-// Computes out += weights times the levels of values, for a part of a page and the m tiles from `First` on.
+// Computes out += the weights times the levels of values, for a part of a page and the m tiles from `First`
+// on.
 template <int Bits, int D, int Sets, int First, int Tiles>
 __device__ __forceinline__ void mix_levels(const unsigned char* codes,
                                            const StepWeights (&weights)[Sets][kStepsOfPart<D>], int lane,
@@ -136,7 +138,7 @@ __device__ __forceinline__ void mix_levels(const unsigned char* codes,
   }
 }
 
-// Calls body with a constant for `bits`.
+// Calls body(constant) with `bits` as a compile-time constant.
 template <class Body>
 __device__ __forceinline__ void with_bits(int bits, const Body& body) {
   switch (bits) {
@@ -161,7 +163,7 @@ template <int D>
 struct HeadSums {
   float out[D / 16][2] = {};
   float max = kNoScore;
-  float sum = 0;  // over this lane's tokens
+  float sum = 0;  // sum over this lane's tokens
 };
 
 // Describes how a page contributes to a head's sums.
@@ -171,8 +173,8 @@ struct PageWeights {
   float total;  // sum of all weights of the page, relative to the largest
 };
 
-// Stores the weights of a page's tokens for one head in shared memory, as integers of 15 bits. The integers
-// lie as [step][head][four tokens of g], 16 bits each.
+// Stores the weights of a page's tokens for one head in shared memory, as integers of 15 bits. The order is
+// [step][head][four tokens of g], with 16 bits for each integer.
 template <int D, int Steps>
 __device__ __forceinline__ PageWeights weigh(const float4 (&s)[Steps], const TokenGains<Steps>& gains,
                                              const unsigned char* gain_table, int lane, HeadSums<D>& head,
@@ -191,7 +193,7 @@ __device__ __forceinline__ PageWeights weigh(const float4 (&s)[Steps], const Tok
     for (int j = 0; j < 4; ++j) {
       const float weight = exp2_fast(x[j] - top);
       total += weight;
-      // The integer n is in the last bits of 2^23 + n.
+      // The last bits of 2^23 + n are those of the integer n.
       integers[j] = __float_as_uint(
           fmaf(weight, TokenGains<Steps>::relative(gain_table, gains.codes[i], j) * 32767, 8388608.0F));
     }
@@ -223,10 +225,10 @@ struct MeanCodes {
       words[4 * i + 2] = four.z;
       words[4 * i + 3] = four.w;
     }
-    constexpr int kLower = 0x5140, kUpper = 0x7362;  // interleave two bytes each of two words
+    constexpr int kLower = 0x5140, kUpper = 0x7362;  // interleave two bytes of each of two words
     if constexpr (D >= 128) {
 #pragma unroll
-      // Every second of eight words contributes: first its first byte, then its second byte, and so on.
+      // Every second of eight words contributes its first byte, then its second byte, and so on.
       for (int i = 0; i < D / 64; ++i) {
         const int first = i / 2 * 8 + i % 2;
         const std::uint32_t lower[2] = {__byte_perm(words[first], words[first + 2], kLower),
@@ -250,7 +252,7 @@ struct MeanCodes {
 
 inline constexpr int kGainBytes = 256 * 4;
 
-// Holds the gains of all codes, in steps of 1/32 octave. The last code stands for 0.
+// Holds the gains of all codes in steps of 1/32 octave. The gain of the last code is 0.
 template <int D>
 struct TrellisGainTable {
   static __device__ __forceinline__ void build(unsigned char* table, int thread, int n_threads) {
@@ -274,14 +276,16 @@ struct TrellisPair {
   static constexpr int kMaxWarps = max_consumer_warps(D);
   static constexpr bool kCaps = D == 256;
   static constexpr int kMaxGroup = kHeadsOfSet * Sets;
-  static constexpr int kWarpSteps = kSteps / kPageWarps;  // steps of a warp in each page
+  static constexpr int kWarpSteps = kSteps / kPageWarps;  // steps of each page for each warp
   using Gains = TokenGains<kWarpSteps>;
-  // kScratch is the number of bytes in which a warp keeps the scores, and later the weights, of a set.
+  // kScratch is the number of bytes in which a warp keeps the scores of a set, and later the weights of the
+  // set.
   static constexpr int kScratch = kWarpSteps * 32 * kHeadsOfSet * 4;
   static constexpr int kWarpBytes = Sets * kScratch;
   static constexpr int kTableBytes = kGainBytes + kMaxWarps * kWarpBytes;
   static constexpr int kParts = kWarpSteps / kStepsOfPart<D>;
-  // The number of passes over values, each for some channels, which limits the registers for sums.
+  // The number of passes over values. Each pass has only some of the channels, which limits the registers for
+  // sums.
   static constexpr int kPasses = Sets * (D == 256 ? 4 : 1);
 
   static __device__ void build_tables(const DecodeArgs&, unsigned char* table, int, int thread,
@@ -330,7 +334,7 @@ struct TrellisPair {
     }
     (std::make_integer_sequence<int, kPasses>{});
     ring.release();
-    __syncwarp();  // The next page's scores overwrite the weights.
+    __syncwarp();  // the next page's scores overwrite the weights
   }
 
   // Moves the sums into the accumulator, whose lanes have heads 2t and 2t + 1.
@@ -384,7 +388,7 @@ struct TrellisPair {
     }
   }
 
-  // Stores the scores of the lane's tokens for head t: [set][step][lane].
+  // Stores the scores of the lane's tokens for head t, [set][step][lane].
   template <class Part>
   static __device__ __forceinline__ void store_scores(const DecodeArgs& args, const unsigned char* gain_table,
                                                       const Part& segment, int page,
@@ -455,8 +459,8 @@ struct TrellisPair {
     }
   }
 
-  // Loads the weights of a step. Head g / 2 of a set has the lane's column, with the high bytes of weights
-  // for even g.
+  // Loads the weights of a step. The lane's column belongs to head g / 2 of the set, and has the high bytes
+  // of weights for even g and the low bytes for odd g.
   static __device__ __forceinline__ void load_weights(const uint2* stored, int lane, StepWeights& weights) {
     const int selector = lane / 4 % 2 == 0 ? 0x7531 : 0x6420;
 #pragma unroll

@@ -1,6 +1,7 @@
 // Computes the levels of trellis codes (src/format/trellis_code.h) four at a time, in the bytes of a
 // register. The four bytes belong to the values at the same place of four columns (trellis_place). A level is
-// half the sum of two signed bytes. Both bytes are operands of products, and the products add the two bytes.
+// half the sum of two signed bytes. Both bytes are operands of products, so the sum of the products adds the
+// bytes.
 #pragma once
 
 #include "device/cuda/pairs/weights.cuh"
@@ -13,13 +14,13 @@ __device__ __forceinline__ constexpr std::uint32_t each_byte(std::uint32_t x) {
 }
 
 // Joins states in each byte. The high bits of `low` become the low 8 - Shift bits, and the first Shift bits
-// of `high` follow.
+// of `high` lie above them.
 template <int Shift>
 __device__ __forceinline__ std::uint32_t join_bytes(std::uint32_t low, std::uint32_t high) {
   return select_bits<each_byte(0xff >> Shift)>(low >> Shift, high << (8 - Shift));
 }
 __device__ __forceinline__ std::uint32_t join_bytes(int shift, std::uint32_t low, std::uint32_t high) {
-  switch (shift) {  // The shift is a compile-time constant.
+  switch (shift) {  // the shift is a compile-time constant
     case 1:
       return join_bytes<1>(low, high);
     case 2:
@@ -39,14 +40,15 @@ __device__ __forceinline__ std::uint32_t join_bytes(int shift, std::uint32_t low
   }
 }
 
-// Holds the codes in one lane: groups of four columns, whose rows of bytes are words.
+// Holds the codes in one lane as groups of four columns. Each row of bytes of a group is a word.
 template <int Bits, int Groups, int Rows>
 struct ColumnRows {
   static constexpr int kRows = Rows;
   std::uint32_t words[Groups * Rows];
-  std::uint32_t before[Groups];  // the bytes that precede the columns
+  std::uint32_t before[Groups];  // bytes that precede the columns
 
-  // Returns the states of value i of each column of a group: the 8 bits that end with the value's own bits.
+  // Returns the states of value i of each column of a group. A state is the 8 bits that end with the value's
+  // own bits.
   __device__ __forceinline__ std::uint32_t states(int group, int i) const {
     const int first = (i + 1) * Bits - 8;  // bit of the column at which the state begins
     const int row = first < 0 ? -1 : first / 8;
@@ -55,9 +57,9 @@ struct ColumnRows {
     return join_bytes(shift, low, shift == 0 ? 0 : words[group * kRows + row + 1]);
   }
 
-  // Returns the states of states(group, i) shifted up by n bits, with undefined bits below. A state's bits
-  // from n on equal the state n / B values earlier, shifted by the rest of n. Only shifts by the fold have
-  // already been computed for that earlier state.
+  // Returns the states of value i of a group, shifted up by n bits, with undefined bits below. The upper bits
+  // of a shifted state are those of the state n / Bits values earlier, shifted by the rest of n. Only shifts
+  // by the fold have already been computed for that earlier state.
   __device__ __forceinline__ std::uint32_t shifted(int group, int i, int n) const {
     constexpr int kFold = kTrellisCodes[Bits - 1].fold;
     const int before = n / Bits;
@@ -67,7 +69,7 @@ struct ColumnRows {
   }
 };
 
-// Holds the codes of some tokens: 128 * Times values in each lane.
+// Holds the codes of some tokens, which are 128 * Times values in each lane.
 template <int Bits, int Groups, int Times = 1>
 struct TrellisColumns : ColumnRows<Bits, Groups, 4 * Bits * Times / Groups> {
   using ColumnRows<Bits, Groups, 4 * Bits * Times / Groups>::kRows;
@@ -93,7 +95,7 @@ struct TrellisColumns : ColumnRows<Bits, Groups, 4 * Bits * Times / Groups> {
   }
 };
 
-// LevelFragment is the A operand of a product with levels: a[0] + a[1], twice the level.
+// LevelFragment is the A operand of a product with levels. a[0] + a[1] is twice the level.
 using LevelFragment = std::uint32_t[2][4];
 
 // Computes the levels of the states x, one per byte. for_mix and for_fold are the states shifted by `mix` and

@@ -1,7 +1,7 @@
 // Attends to keys and values tcq1 to tcq6 by warps that share the decoding of pages (shared_decoding.cuh).
-// Levels are half-precision numbers there, because products with 15-bit integers would need twice as many
-// columns. A number is the sum of the level's two bytes plus one. The sums of queries and weights correct for
-// the added one.
+// Here levels are half-precision numbers, because products with 15-bit integers would need twice as many
+// columns. Each number is one larger than the sum of the level's two bytes. The sums of queries and weights
+// serve to subtract this one again.
 #pragma once
 
 #include "device/cuda/decode/shared_decoding.cuh"
@@ -10,18 +10,18 @@
 
 namespace kvant::cuda {
 
-// Computes the levels of value i of a group's four columns, doubled, plus one: `low` for the first two
-// columns, `high` for the others.
+// Computes twice the levels plus one for value i of a group's four columns. `low` gets the first two columns,
+// and `high` gets the other two.
 template <int Bits, int Groups, int Rows>
 __device__ __forceinline__ void half_levels(const ColumnRows<Bits, Groups, Rows>& columns, int group, int i,
                                             std::uint32_t& low, std::uint32_t& high) {
   constexpr TrellisCode kCode = kTrellisCodes[Bits - 1];
-  // With a byte below it, 0x64 makes the half-precision number 1024 + byte.
+  // With a byte below it, 0x64 makes the half-precision number 1024 plus the byte.
   constexpr std::uint32_t k1024 = 0x64646464U;
   constexpr std::uint32_t kMixed = each_byte(0xff << kCode.mix & 0xff);
   const std::uint32_t state = columns.states(group, i), for_mix = columns.shifted(group, i, kCode.mix);
-  // `upper` is the mixed state + 128, and `lower` becomes 127 - the folded state. If only the sign is mixed,
-  // `upper` takes its sign from the shifted state.
+  // `upper` becomes the mixed state + 128, and `lower` becomes 127 - the folded state. If only the sign is
+  // mixed, `upper` takes its sign from the shifted state.
   std::uint32_t upper, lower;
   if constexpr (kMixed == kSignBits && (kCode.fold_mask & 0x80) != 0) {
     upper = state ^ (~for_mix & kSignBits);
@@ -35,19 +35,19 @@ __device__ __forceinline__ void half_levels(const ColumnRows<Bits, Groups, Rows>
   high = subtract_half2(__byte_perm(upper, k1024, 0x4342), __byte_perm(lower, k1024, 0x4342));
 }
 
-// Makes the compiler reload values instead of keeping them in registers.
+// Makes the compiler load values again instead of keeping them in registers.
 __device__ __forceinline__ void forget_loads() {
   asm volatile("" ::: "memory");
 }
-// Hides from the compiler that a number is the same for all pages. Otherwise the compiler would precompute a
-// table of everything that depends on the number.
+// Hides from the compiler that a number is the same for all pages. Otherwise the compiler would compute
+// everything that depends on the number in advance and keep it.
 __device__ __forceinline__ int anew(int x) {
   asm volatile("" : "+r"(x));
   return x;
 }
 
-// TrellisKeyStrips scores keys of tcq1 to tcq6. Channels i, 8 + i, 16 + i and 24 + i of a lane's 32 belong to
-// contraction tile i, because these are the columns of the codes.
+// TrellisKeyStrips scores keys of tcq1 to tcq6. Channels i, 8 + i, 16 + i and 24 + i of a lane's 32 channels
+// belong to contraction tile i, because these channels are the columns of the codes.
 template <int D>
 struct TrellisKeyStrips {
   static_assert(D == 128);
@@ -138,7 +138,7 @@ struct TrellisKeyStrips {
   }
 
  private:
-  // Adds products with 32 tokens to their scores, in two tiles from tile `to` on.
+  // Adds the products of queries with 32 tokens to the tokens' scores, in two tiles from tile `to` on.
   template <int Bits, int Sets, int Tiles>
   static __device__ __forceinline__ void score_part(const unsigned char* codes,
                                                     const SharedQueries<D, Sets, kOrder>& queries, int to,
@@ -166,8 +166,8 @@ struct TrellisKeyStrips {
 // Holds the gains of a warp's tokens and, in the same unit, the step of the means of a page's channels.
 template <int Tiles>
 struct GainedTokens {
-  std::uint32_t gains[Tiles];  // for rows g and g + 8, divided by `unit`
-  // The unit is 1 unless the numbers are far from 1, because products are half-precision numbers.
+  std::uint32_t gains[Tiles];  // gains of rows g and g + 8, divided by `unit`
+  // Products are half-precision numbers, so the unit differs from 1 if the numbers are far from 1.
   float step, unit;
 
   // Reads the gains of the warp's tokens. mean_step is the step of the means, in units of the numbers that
@@ -215,11 +215,12 @@ struct StripColumns : ColumnRows<Bits, 1, (2 * Tiles * Bits + 7) / 8> {
   using Rows::before;
   using Rows::words;
 
-  // Loads one strip of channels for one of the page's 8 groups of tokens. A group has four tokens for each t,
-  // and a page has 128 / (16 * Tiles) strips.
+  // Loads one strip of channels for one of the page's 8 groups of tokens. A group has four tokens for each t.
+  // A page has 128 / (16 * Tiles) strips.
   __device__ __forceinline__ StripColumns(const unsigned char* codes, int group, int strip, int lane) {
-    constexpr int kRows = 2 * Bits;  // rows of a group's columns
-    // kTogether is the number of groups that form whole pieces. Addresses repeat after these groups.
+    constexpr int kRows = 2 * Bits;  // rows of the columns of a group
+    // kTogether is the number of groups that form whole pieces. The pattern of addresses repeats after these
+    // groups.
     constexpr int kTogether = kRows % 4 == 0 ? 1 : 2;
     const unsigned char* pieces = codes + group / kTogether * (kTogether * kRows / 4 * kLanes * 16);
     const int of_group = strip * kBits / 8;
@@ -229,7 +230,7 @@ struct StripColumns : ColumnRows<Bits, 1, (2 * Tiles * Bits + 7) / 8> {
                      of_group == 0 ? (lane + 28) % kLanes : lane);
 #pragma unroll
     for (int row = 0; row < Rows::kRows; ++row) words[row] = word(pieces, first + row, lane);
-    if constexpr (kBits % 8 != 0) {  // Every second strip begins within a row.
+    if constexpr (kBits % 8 != 0) {  // every second strip begins within a row
       static_assert(kBits % 8 == 4);
       if (strip % 2 != 0) {
         before[0] = join_bytes<4>(before[0], words[0]);
@@ -259,7 +260,7 @@ struct TrellisValueStrips {
                               mean_step<D>(parameters_of(args, page)) * 2 / args.value_unit, lane) {}
   };
 
-  // Returns the row of tokens that a lane has. One lane has tokens 4t .. 4t + 3 of 16.
+  // Returns the row of tokens that the lane has. Each t has tokens 4t .. 4t + 3 of every 16 tokens.
   static __device__ __forceinline__ TokenRow row_of(int first_tile, int tile, int half, int lane) {
     const int g = lane / 4;
     return {first_tile + tile / 2 * 2 + g / 4, tile % 2, g % 4 * 2 + half};

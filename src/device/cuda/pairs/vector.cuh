@@ -1,14 +1,14 @@
 // Attends to keys and values vq (VecInfer), and nvq, which has a gain per token. A code of B bits stands for
-// X channels. Codebooks belong to a KV head: 2^B half-precision centroids of X channels. Kernels look up
-// centroids in shared memory.
+// X channels. Each KV head has a codebook of 2^B half-precision centroids of X channels, which kernels look
+// up in shared memory.
 #pragma once
 
 #include "device/cuda/pairs/look_up.cuh"
 
 namespace kvant::cuda {
 
-// CodebookTable is a codebook in shared memory. The table has as many copies side by side as fit, up to one
-// copy for each lane that is served at a time. Lane l reads copy l % kCopies.
+// CodebookTable is a codebook in shared memory. The table consists of as many interleaved copies as fit, up
+// to one copy for each lane that is served at a time. Lane l reads copy l % kCopies.
 template <int Channels, int Bits>
 struct CodebookTable {
   static constexpr int kEntryBytes = 2 * Channels;
@@ -38,7 +38,7 @@ struct Centroid {
   std::uint32_t pairs[Channels / 2];
 };
 
-// Returns the offset of the entry of code i of a stream in this lane's copy of the codebook.
+// Returns the offset of the entry of code `i` in this lane's copy of the codebook.
 template <int Channels, int Bits, int Words>
 __device__ __forceinline__ std::uint32_t centroid_offset(const std::uint32_t (&words)[Words], int i,
                                                          int lane) {
@@ -61,7 +61,7 @@ __device__ __forceinline__ std::uint32_t centroid_offset(const std::uint32_t (&w
   return (shifted & kMask) | copy;
 }
 
-// Returns the centroid of code i of a stream.
+// Returns the centroid of code `i` of the stream.
 template <int Channels, int Bits, int Words>
 __device__ __forceinline__ Centroid<Channels> look_up_centroid(const unsigned char* table,
                                                                const std::uint32_t (&words)[Words], int i,
@@ -84,7 +84,7 @@ __device__ __forceinline__ Centroid<Channels> look_up_centroid(const unsigned ch
   return result;
 }
 
-// Holds some pieces of a lane's stream of codes that begin and end with whole codes.
+// Holds pieces of a lane's stream of codes. The pieces begin and end with whole codes.
 template <int Channels, int Bits, int Words>
 struct CodeWords {
   static_assert(Words % 4 == 0);
@@ -111,12 +111,12 @@ constexpr int greatest_common_divisor(int a, int b) {
   return b == 0 ? a : greatest_common_divisor(b, a % b);
 }
 
-// Returns how many groups of `bits` bits fill whole pieces.
+// Returns how many groups of `bits` bits fill a whole number of pieces.
 constexpr int groups_in_pieces(int bits) {
   return 128 / greatest_common_divisor(bits, 128);
 }
 
-// Says whether half-precision gains of the tokens follow the codes.
+// Says whether the codes are followed by half-precision gains of the tokens.
 enum class Gains { none, of_tokens };
 
 template <class Pair, int D>
@@ -191,7 +191,7 @@ struct VectorValue {
   static constexpr int kTogether = groups_in_pieces(kGroupCodes * Bits);
   using State = NoState;
 
-  // Adds the weighted values of a page to `out`. `table` is the codebook of the values.
+  // Adds the values of a page times their weights to `out`. `table` is the codebook of the values.
   static __device__ __forceinline__ void mix_from(const unsigned char* table, const unsigned char* page,
                                                   const Scores& p, int lane, float (&out)[kMTiles][4]) {
     static_assert(kTokenTiles % kTogether == 0);

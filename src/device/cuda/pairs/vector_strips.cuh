@@ -79,7 +79,7 @@ struct VectorKeyStrips : QueriesInOrder<D> {
   }
 };
 
-// VectorValueStrips adds up vector-quantized values. table_at is the offset of the values' codebook among the
+// VectorValueStrips adds up vector-quantized values. table_at is the offset of their codebook among the
 // tables.
 template <int Channels, int Bits, int D, Gains Gain, int table_at>
 struct VectorValueStrips : TokensInOrder {
@@ -94,7 +94,7 @@ struct VectorValueStrips : TokensInOrder {
                                              const unsigned char* page, int first_tile,
                                              const SharedWeights<Sets, kHasTotals>& weights, int lane,
                                              SetSums<Sets, Tiles>& out) {
-    // If a code has more channels than the warp, the warp uses one half of the code's channels.
+    // If a code has more channels than the warp, the warp uses half of the code's channels.
     constexpr bool kHalves = Whole::kSpan > Tiles;
     static_assert(!kHalves || (Channels == 8 && Tiles == 2));
     constexpr int kSpan = kHalves ? Tiles : Whole::kSpan;

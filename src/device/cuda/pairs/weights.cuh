@@ -1,6 +1,6 @@
-// Packs weights as the B operand of the products with values, and has other helpers that all value formats
-// share. Weights are half-precision numbers, so factors of tokens are checked or divided before they multiply
-// weights.
+// Packs weights as the B operand of the products with values, and has other helpers that all formats of
+// values share. Weights are half-precision numbers, so the code checks or divides factors of tokens before
+// they multiply weights.
 #pragma once
 
 #include "device/cuda/decode/decode_kernel.cuh"
@@ -9,7 +9,7 @@ namespace kvant::cuda {
 
 template <int Tiles>
 struct WeightsOf {
-  std::uint32_t b[Tiles][2];  // for the contraction over a tile's tokens
+  std::uint32_t b[Tiles][2];  // operand of the contraction over a tile's tokens
 };
 using Weights = WeightsOf<kTokenTiles>;
 
@@ -24,8 +24,8 @@ __device__ __forceinline__ WeightsOf<Tiles> pack_weights(const float (&p)[Tiles]
   return weights;
 }
 
-// Holds the half-precision parameters of this lane's tokens, one per token. Tiles 2 i and 2 i + 1 have four
-// neighbouring tokens: rows g and g + 8 of tile 2 i, then rows g and g + 8 of tile 2 i + 1.
+// Holds one half-precision parameter for each of this lane's tokens. Rows g and g + 8 of tile 2 i, and then
+// rows g and g + 8 of tile 2 i + 1, are four neighbouring tokens.
 template <int Tiles>
 struct ParametersOf {
   uint2 packed[Tiles / 2];
@@ -43,11 +43,11 @@ struct ParametersOf {
   __device__ __forceinline__ float2 floats(int tile) const {
     return unpack_half2(pair(tile));
   }
-  // Returns whether the largest weight times any of the page's non-negative parameters exceeds half
+  // Returns whether the largest weight times any of the page's non-negative parameters could exceed half
   // precision. All lanes get the same result.
   __device__ __forceinline__ bool overflow_weights() const {
     static_assert(kWeightBits == 4);
-    constexpr std::uint32_t k4096 = 0x6c00;  // The largest number below 4096 is 4094 = 65504 / 2^kWeightBits.
+    constexpr std::uint32_t k4096 = 0x6c00;  // the largest number below 4096 is 4094 = 65504 / 2^kWeightBits
     constexpr std::uint32_t kToSign = (0x8000 - k4096) * 0x00010001U;
     std::uint32_t largest = max_u16x2(packed[0].x, packed[0].y);
 #pragma unroll
@@ -65,7 +65,7 @@ struct ParametersOf {
 };
 using TokenParameters = ParametersOf<kTokenTiles>;
 
-// Packs weights times a parameter of their tokens, for add_weighted and pack_gained_weights.
+// Packs weights times a parameter of their tokens for add_weighted() and pack_gained_weights().
 template <int Tiles>
 __device__ __forceinline__ WeightsOf<Tiles> pack_weights(const float (&p)[Tiles][4],
                                                          const ParametersOf<Tiles>& scales) {
@@ -92,9 +92,9 @@ __device__ __forceinline__ void multiply(float (&out)[Tiles][4], float factor) {
 inline constexpr float kLargestWeight = 16;  // 2^kWeightBits
 static_assert(kWeightBits == 4);
 
-// Calls add(weights), which adds products with weights times the scales of their tokens to `out`. If the
-// largest weight times a scale exceeds half precision, `out` and the scales are divided by that weight during
-// the call.
+// Calls add(weights), which must add the products of weights times the scales of their tokens to `out`. If
+// the largest weight times a scale exceeds half precision, `out` and the scales are divided by that weight
+// during the call.
 template <int TokenTiles, int Tiles, class Add>
 __device__ __forceinline__ void add_weighted(const float (&p)[TokenTiles][4], ParametersOf<TokenTiles> scales,
                                              float (&out)[Tiles][4], const Add& add) {
@@ -109,14 +109,14 @@ __device__ __forceinline__ void add_weighted(const float (&p)[TokenTiles][4], Pa
 
 // Packs weights times the gains of their tokens, in units of kLargestWeight, so all gains fit in half
 // precision. Gains are the norms of tokens and rarely far below 1. For tokens whose weight is 2^-14 of the
-// largest, products keep 10 bits. (With add_weighted, whose vote takes time if memory is not the limit, lm3
-// took 2 to 7 % longer.)
+// largest, products keep 10 bits. lm3 took 2 to 7 % longer with add_weighted(), whose vote takes time if
+// memory is not the limit.
 __device__ __forceinline__ Weights pack_gained_weights(const Scores& p, TokenParameters gains) {
   gains.multiply(1 / kLargestWeight);
   return pack_weights(p, gains);
 }
 
-// Returns the sum over all lanes that hold tokens of the same heads.
+// Returns the sum of `x` over all lanes that hold tokens of the same heads.
 __device__ __forceinline__ float sum_over_tokens(float x) {
 #pragma unroll
   for (int step = 4; step < 32; step *= 2) x += __shfl_xor_sync(~0U, x, step);
@@ -126,12 +126,12 @@ __device__ __forceinline__ float sum_over_tokens(float x) {
 // The XOR with kSignBits turns a signed byte into an unsigned one that is 128 larger.
 inline constexpr std::uint32_t kSignBits = 0x80808080U;
 
-// Returns byte i of x minus bias.
+// Returns byte i of x minus `bias`.
 __device__ __forceinline__ float float_from_byte(std::uint32_t x, int i, float bias) {
   return __uint_as_float(__byte_perm(x, 0x4b000000U, 0x7540 + i)) - (8388608.0F + bias);
 }
 
-// Returns the first or the last two bytes of x minus bias, as half-precision numbers.
+// Returns the first or the last two bytes of x minus `bias` as half-precision numbers.
 enum class Bytes { first, last };
 __device__ __forceinline__ std::uint32_t half2_from_bytes(std::uint32_t x, Bytes which, float bias) {
   const std::uint32_t shifted =

@@ -1,9 +1,10 @@
-// Computes the scores that observers' queries give tokens, with products of warps (mma.sync) of 16 rows and 8
-// tokens. A row is a query and one of its heads: row r is head r % group of query r / group.
+// Computes the scores of tokens for the queries of observers, with products of warps (mma.sync) for 16 rows
+// and 8 tokens. A row is one head of one query. Row r is head r % group of query r / group.
 //
 // MMA fragments are read directly from rows and keys, 16 bytes at a time, so products visit channels in
 // another order. Of each 32 channels, lane t of four has channels 8 t to 8 t + 7, which serve two steps of
-// 16. Keys are BF16. Queries have more bits, so each is the sum of two BF16 numbers, with 16 bits together.
+// 16. Keys are BF16. Queries have more bits, so each number of a query is the sum of two BF16 numbers, which
+// have 16 bits together.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -18,7 +19,7 @@ namespace kvant::cuda {
 // Holds the arguments of the kernels that compute token weights.
 struct TokenWeightsArgs {
   int n_queries, n_tokens, n_visible, group;
-  float softmax_scale, softcap;  // softcap is 0 without a cap
+  float softmax_scale, softcap;  // softcap is 0 if scores have no cap
   NumberType q_type;
   const void *q, *keys;  // keys are BF16
   std::int64_t q_token_stride, q_head_stride, key_token_stride, key_head_stride;
@@ -32,7 +33,7 @@ inline constexpr int kScoredRows = 16, kScoredTokens = 8;
 inline constexpr float kLog2E = 1.44269504F;
 inline constexpr int kBlockChannels = 32;
 
-// Returns how many tokens a row sees.
+// Returns to how many tokens a row attends.
 __device__ __forceinline__ int tokens_seen(const TokenWeightsArgs& args, int row) {
   const int query = row / args.group;
   return query < args.n_queries ? min(args.n_visible + query, args.n_tokens) : 0;
@@ -43,12 +44,12 @@ __device__ __forceinline__ float* lse_of(const TokenWeightsArgs& args, int head,
          (head * args.group + row % args.group) * args.lse_head_stride;
 }
 
-// Holds 16 rows and 32 channels of queries: the A operands of two steps.
+// Holds 16 rows and 32 channels of queries, which are the A operands of two steps.
 struct RowBlock {
   std::uint32_t high[2][4], low[2][4];
 };
 
-// Loads rows first_row to first_row + 15, of which a lane has two. Rows after the last are zeros.
+// Loads rows first_row to first_row + 15. Each lane gets two of them. Rows after the last are zeros.
 __device__ __forceinline__ RowBlock load_rows(const TokenWeightsArgs& args, int head, int first_row,
                                               int block, int lane) {
   RowBlock rows;
@@ -73,7 +74,8 @@ __device__ __forceinline__ RowBlock load_rows(const TokenWeightsArgs& args, int 
   return rows;
 }
 
-// Loads this lane's channels of 8 tokens' keys: the B operands of two steps. Tokens after the last are zeros.
+// Loads this lane's channels of the keys of 8 tokens, which are the B operands of two steps. Tokens after the
+// last are zeros.
 __device__ __forceinline__ uint4 load_keys(const TokenWeightsArgs& args, int head, int first_token, int block,
                                            int lane) {
   const int token = first_token + lane / 4;
@@ -83,7 +85,7 @@ __device__ __forceinline__ uint4 load_keys(const TokenWeightsArgs& args, int hea
                                          block * kBlockChannels + lane % 4 * 8);
 }
 
-// Adds the products of 32 channels of 16 rows and 8 tokens to their scores.
+// Adds the products of 32 channels of 16 rows and 8 tokens to `score`.
 __device__ __forceinline__ void add_products(float (&score)[4], const RowBlock& rows, const uint4& keys) {
   const auto add = [&](const std::uint32_t(&a)[4], std::uint32_t b0, std::uint32_t b1) {
     mma_bf16(score, a[0], a[1], a[2], a[3], b0, b1);

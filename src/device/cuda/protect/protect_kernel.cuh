@@ -1,5 +1,5 @@
-// Copies rows of the tail into protected pages, which keep them unquantized. A CTA handles one token of one
-// KV head and side, and a thread one channel.
+// Copies rows of the tail into protected pages, which keep them unquantized. A CTA copies one token of one KV
+// head and side, and each thread copies one channel.
 #pragma once
 
 #include "device/cuda/common/arguments.h"
@@ -12,7 +12,7 @@ struct ProtectArgs {
   const std::int32_t *seq, *head, *tail_token, *protected_token;
 };
 
-// Copies rows, one row a CTA. The grid is [sides][rows].
+// Copies one row in each CTA. The grid is [sides][rows].
 template <int D>
 __global__ void __launch_bounds__(D) protect_kernel(const __grid_constant__ ProtectArgs args) {
   const int i = static_cast<int>(blockIdx.x);

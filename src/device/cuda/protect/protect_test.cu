@@ -36,13 +36,13 @@ std::vector<std::uint16_t> as_bf16(const std::vector<float>& numbers) {
   return out;
 }
 
-// Holds queries of a sequence's last tokens, its keys, and the expected weights. Query i belongs to token
-// kTokens - kQueries + i.
+// Holds the queries of a sequence's last tokens, the keys of the sequence, and the expected weights. Query i
+// belongs to token kTokens - kQueries + i.
 struct Observation {
   static constexpr int kTokens = 300, kQueries = 19, kKvHeads = 3;
   int d, group;
   float softcap;
-  std::vector<float> q, keys;   // [kQueries][kKvHeads * group][d], [kTokens][kKvHeads][d]
+  std::vector<float> q, keys;   // [kQueries][kKvHeads * group][d] and [kTokens][kKvHeads][d]
   std::vector<float> lse;       // [kQueries][kKvHeads * group]
   std::vector<double> weights;  // [kKvHeads][kTokens]
 
@@ -88,7 +88,7 @@ class TokenWeights : public ::testing::TestWithParam<std::tuple<int, int, float,
     weights_ = std::make_unique<DeviceArray<float>>(std::vector<float>(kKvHeads * kTokens));
   }
 
-  // Returns the call for some queries and some keys.
+  // Returns the arguments of a call for queries [first_query, end_query) and keys [first_key, end_key).
   kvant_token_weights weights_of(int first_query, int end_query, int first_key, int end_key) const {
     const int d = expected_->d;
     const std::int64_t q_stride = std::int64_t{n_heads_} * d, key_stride = std::int64_t{kKvHeads} * d;
@@ -136,7 +136,7 @@ class TokenWeights : public ::testing::TestWithParam<std::tuple<int, int, float,
   std::unique_ptr<DeviceArray<std::uint16_t>> keys_;
 };
 
-// The first queries are weighed before the others, and keys come in parts of any length.
+// The first 7 queries are weighed before the others, and keys come in parts of various lengths.
 TEST_P(TokenWeights, AreThoseOfTheDefinitionInAnyParts) {
   for (const auto& [first_query, end_query] : {std::pair{0, 7}, {7, kQueries}}) {
     for (const auto& [first_key, end_key] : {std::pair{0, 128}, {128, 256}, {256, 290}, {290, kTokens}})
@@ -158,7 +158,7 @@ TEST_P(TokenWeights, FindTheLogSumExpsOfTheirQueries) {
   for (std::size_t i = 0; i < lse.size(); ++i) ASSERT_NEAR(lse[i], expected_->lse[i], 1e-4) << i;
 }
 
-// The first two queries see no token.
+// The first two queries attend to no token.
 TEST_P(TokenWeights, OfQueriesThatSeeNothingAreNone) {
   const DeviceArray<float> found(std::vector<float>(4 * n_heads_, NAN));
   kvant_token_weights w = weights_of(0, 4, 0, 40);
@@ -182,7 +182,7 @@ INSTANTIATE_TEST_SUITE_P(Shapes, TokenWeights,
 
 class Protection : public ::testing::TestWithParam<int> {};
 
-// Pages [head][side][page] belong to two sequences. Rows of the second sequence are copied.
+// The pages [head][side][page] belong to two sequences, and rows of the second sequence are copied.
 TEST_P(Protection, CopiesRowsOfTheTail) {
   if (!have_gpu()) GTEST_SKIP() << "no GPU";
   const int d = GetParam();

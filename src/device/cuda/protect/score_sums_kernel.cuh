@@ -1,16 +1,16 @@
-// Computes the LSE of the scores that each row gives all tokens that the row sees. A CTA has 32 rows of a KV
-// head. Four warps share 16 of the rows and take the tokens in turn.
+// Computes for each row the LSE of the scores of all tokens to which the row attends. A CTA has 32 rows of a
+// KV head. Four warps share 16 of the rows, and each takes every fourth set of tokens.
 #pragma once
 
 #include "device/cuda/protect/observer_scores.cuh"
 
 namespace kvant::cuda {
 
-inline constexpr int kRowSets = 2;      // sets of rows of a CTA
+inline constexpr int kRowSets = 2;      // sets of rows for a CTA
 inline constexpr int kTokenShares = 4;  // parts into which tokens are divided
 inline constexpr int kScoreSumThreads = kRowSets * kTokenShares * 32;
 
-// Represents a sum of 2^(score - top).
+// Represents `sum`, a sum of 2^(score - top).
 struct ScoreSum {
   float top = -1e30F, sum = 0;
 
@@ -25,7 +25,7 @@ struct ScoreSum {
 template <int D>
 __global__ void __launch_bounds__(kScoreSumThreads, 1)
     score_sums_kernel(const __grid_constant__ TokenWeightsArgs args) {
-  // The keys of this many sets of 8 tokens are loaded before they are used.
+  // The keys of this many sets of 8 tokens are loaded together before they are used.
   constexpr int kTogether = 4;
   constexpr int kBlocks = D / kBlockChannels;
   __shared__ ScoreSum sums[kTokenShares][kRowSets * kScoredRows];

@@ -1,6 +1,6 @@
 // Computes the softmax weights that queries give tokens, summed over queries and the query heads of a KV
-// head. A warp has 32 tokens of one KV head, whose keys stay in the warp's registers while the warp handles
-// all rows.
+// head. A warp has 32 tokens of one KV head. The keys of these tokens stay in registers while the warp
+// processes all rows.
 #pragma once
 
 #include "device/cuda/protect/observer_scores.cuh"
@@ -8,10 +8,10 @@
 namespace kvant::cuda {
 
 inline constexpr int kWeighThreads = 128;
-inline constexpr int kTokenSets = 4;  // sets of 8 tokens of a warp
-inline constexpr int kWeighedTokens = kWeighThreads / 32 * kTokenSets * kScoredTokens;  // tokens of a CTA
+inline constexpr int kTokenSets = 4;  // sets of 8 tokens for a warp
+inline constexpr int kWeighedTokens = kWeighThreads / 32 * kTokenSets * kScoredTokens;  // tokens for a CTA
 
-// Adds the weights of a tile of tokens. The grid is [KV heads][tiles of tokens].
+// Adds up the weights of a tile of tokens. The grid is [KV heads][tiles of tokens].
 template <int D>
 __global__ void __launch_bounds__(kWeighThreads)
     token_weights_kernel(const __grid_constant__ TokenWeightsArgs args) {
@@ -28,7 +28,7 @@ __global__ void __launch_bounds__(kWeighThreads)
       keys[i][block] = load_keys(args, head, first_token + i * kScoredTokens, block, lane);
   // The sums are over this lane's rows, for its two tokens of each set.
   float sums[kTokenSets][2] = {};
-  // Rows before this query see none of the warp's tokens.
+  // The rows of earlier queries attend to none of the warp's tokens.
   const int first_query = max(first_token + 1 - args.n_visible, 0);
   const int n_rows = args.n_queries * args.group;
   for (int row = first_query * args.group / kScoredRows * kScoredRows; row < n_rows; row += kScoredRows) {

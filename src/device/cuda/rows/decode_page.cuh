@@ -1,6 +1,6 @@
 // Decodes values of a sealed page in shared memory, with the arithmetic of src/format. A thread decodes eight
 // neighbouring channels of a token at a time, which fill 16 bytes of BF16. Any format can be decoded. Common
-// formats have decoders of their own, which look up beforehand what all of a thread's tokens share.
+// formats have decoders of their own, which first look up the parameters that all of a thread's tokens share.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -13,15 +13,15 @@
 
 namespace kvant::cuda {
 
-// This many channels are decoded together. As BF16, the channels fill 16 bytes.
+// This many channels are decoded together. As BF16, they fill 16 bytes.
 inline constexpr int kOctet = 8;
 
-// Describes a sealed page and its decoding, with pointers to tables that are read often.
+// Describes a sealed page and its decoding, with pointers to tables in shared memory.
 struct SealedPage {
   const std::uint32_t* words;  // address in shared memory
   const float* levels;         // address in shared memory
   const PageDecoding& decoding;
-  // The codebook belongs to the page's KV head.
+  // Points to the codebook of the page's KV head.
   const __half* centroids;
 
   template <int D>
@@ -30,7 +30,7 @@ struct SealedPage {
   }
 };
 
-// Holds eight half-precision numbers, converted to F32.
+// Holds eight half-precision numbers as F32 numbers.
 struct HalfOctet {
   float x[kOctet];
   __device__ explicit HalfOctet(const __half* from) {
@@ -45,7 +45,8 @@ struct HalfOctet {
   }
 };
 
-// Reads the codes of eight channels: one code a channel, or one code for each `layout.channels` channels.
+// Reads the codes of eight channels. There is one code for each `layout.channels` channels, which is 1 except
+// for vectors.
 template <PageSide Side, int D>
 __device__ __forceinline__ void read_octet(const std::uint32_t* words, const CodeLayout& layout, int token,
                                            int octet, std::uint32_t (&codes)[kOctet]) {
@@ -64,7 +65,7 @@ __device__ __forceinline__ void read_octet(const std::uint32_t* words, const Cod
   }
 }
 
-// Reads the codes as read_octet() does, with compile-time constants for common layouts.
+// Reads codes as read_octet() does, with compile-time constants for common layouts.
 template <PageSide Side, int D>
 __device__ __forceinline__ void read_codes(const std::uint32_t* words, const CodeLayout& layout, int token,
                                            int octet, std::uint32_t (&codes)[kOctet]) {
@@ -91,8 +92,8 @@ __device__ __forceinline__ void read_codes(const std::uint32_t* words, const Cod
   }
 }
 
-// Each of the decode functions from decode_channel_grid() on turns the codes of eight channels of a token
-// into values, for one encoding.
+// The functions from decode_channel_grid() to decode_trellis() turn the codes of eight channels of a token
+// into values. Each function serves one encoding.
 template <int D>
 __device__ __forceinline__ void decode_channel_grid(const SealedPage& page, int token, int octet,
                                                     const std::uint32_t (&codes)[kOctet],
@@ -185,8 +186,8 @@ __device__ __forceinline__ void decode_vectors(const SealedPage& page, int token
   }
 }
 
-// Holds what decoding a trellis-coded page needs for eight channels: the channels' means, and the page's
-// loudest gain.
+// Holds the parameters of a trellis-coded page for eight channels, which are the channels' means and the
+// page's loudest gain.
 template <int D>
 struct TrellisOctet {
   float means[kOctet];
@@ -202,7 +203,7 @@ struct TrellisOctet {
   }
 };
 
-// Decodes eight channels of a token. With B bits a code, the eight codes are B bytes of the token's stream.
+// Decodes eight channels of a token. With B bits per code, the eight codes are B bytes of the token's stream.
 // The states of the first values begin in the preceding byte.
 template <PageSide Side, int D>
 __device__ __forceinline__ void decode_trellis(const SealedPage& page, const CodeLayout& layout,
@@ -259,8 +260,8 @@ __device__ __forceinline__ void decode_octet(const SealedPage& page, int token, 
   }
 }
 
-// Decodes eight channels of one page's tokens in any format. This decoder and the decoders below look up
-// beforehand what all tokens of a thread share.
+// Decodes eight channels of the tokens of one page in any format. AnyOctets and the decoders up to
+// TrellisOctets first look up the parameters that all tokens of a thread share.
 template <PageSide Side, int D>
 struct AnyOctets {
   // The compiler may interleave the instructions of this many tokens.
@@ -333,8 +334,8 @@ struct TokenGridOctets {
   }
 };
 
-// Decodes `prog` formats: a grid by channel and block of 64 tokens yields integers, which the block's scale
-// multiplies.
+// Decodes `prog` formats. The grid of a channel and a block of 64 tokens yields integers, which the block's
+// scale multiplies.
 template <PageSide Side, int D, int Bits>
 struct ProgressiveOctets {
   static constexpr int kTogether = 2;
@@ -351,7 +352,7 @@ struct ProgressiveOctets {
     read_numbers<Side, D, Bits>(page.words, token, octet, values);
 #pragma unroll
     for (int i = 0; i < kOctet; ++i) {
-      // Adding 2^23 turns a byte into a number, as for codes. Signed bytes are raised by 128 first.
+      // Adding 2^23 turns a byte into a number, as for codes. Signed bytes are first increased by 128.
       const auto number = [&](std::uint32_t word) {
         return __uint_as_float(__byte_perm(word, 0x4b000000, 0x7440 | i % 4));
       };
@@ -376,7 +377,7 @@ struct TrellisOctets {
   }
 };
 
-// Calls use(octets) with the decoder that suits the page's format.
+// Calls use(octets) with the decoder for the page's format.
 template <PageSide Side, int D, class Use>
 __device__ __forceinline__ void with_octets(const SealedPage& page, int octet, const Use& use) {
   const PageDecoding& decoding = page.decoding;

@@ -9,18 +9,18 @@
 
 namespace kvant::cuda {
 
-// Says how the values of a page follow from its codes and parameters.
+// Describes how the codes and parameters of a page yield its values.
 struct PageDecoding {
   Encoding encoding;
   PageFormat stored;
   CodeLayout layout;
   int page_bytes;  // bytes in GPU memory
-  // A scale belongs to this many tokens (channel_grid) or channels (token_grid).
+  // `group` is the number of tokens (channel_grid) or channels (token_grid) that share a scale.
   int group;
-  // Lloyd-Max levels suit values with a variance of 1 / d.
+  // Holds Lloyd-Max levels for values with a variance of 1 / d.
   float levels[kMaxLevels];
   TrellisCode trellis;
-  // Only vector formats have codebooks.
+  // Only vector formats have codebooks; the pointer is null for other formats.
   const __half* codebooks;
   std::int64_t codebook_stride;
 };
@@ -32,11 +32,11 @@ struct RowBasis {
   const float* factors;
 };
 
-// Says which pages of which sequences become rows, and where the rows go.
+// Says which pages of which sequences become rows, and where the rows are written.
 struct DequantizeArgs {
   const std::int32_t* seqs;  // null for sequences 0, 1, ...
-  // Each chosen sequence may have a first page, a number of pages and a first row of its own. If an array is
-  // null, all sequences share one number.
+  // Holds the first page, the number of pages and the first row of each chosen sequence. If an array is null,
+  // all sequences share one number.
   const std::int32_t *first_pages, *page_counts, *row_begins;
   int first_page, first_head;
   const std::int32_t *sealed_pages, *tail_tokens;
@@ -45,12 +45,12 @@ struct DequantizeArgs {
   int sink;
   const uint4* masks;
   std::int64_t mask_seq_stride, mask_head_stride;
-  void* rows[2];  // rows of keys and of values; null if not wanted
-  int channels;   // channels of a row, a multiple of 8
+  void* rows[2];  // destinations of the rows of keys and of values; null if the caller does not need them
+  int channels;   // number of channels in a row, a multiple of 8
   NumberType type;
   RowBasis bases[2];
   std::int64_t seq_stride, token_stride, head_stride;
-  // Says whether rows of a side are BF16 exactly as they are decoded.
+  // Returns whether the rows of a side are exactly the decoded values as BF16.
   __host__ __device__ bool are_as_decoded(int side) const {
     return type == NumberType::bf16 && bases[side].hadamard == 0 && bases[side].factors == nullptr;
   }

@@ -1,6 +1,6 @@
-// Turns quantized pages back into rows that any attention kernel reads. A CTA dequantizes one page of one KV
-// head and side, and a thread writes 16 bytes at a time. Protected tokens come from their own pages. Rows
-// that are rotated, or have another type than BF16, take a slower path that decodes token by token.
+// Turns quantized pages back into rows that any attention kernel can read. A CTA dequantizes one page of one
+// KV head and side, and each thread writes 16 bytes at a time. Protected tokens come from their own pages.
+// Rows that are rotated, or have another type than BF16, take a slower path that decodes token by token.
 #pragma once
 
 #include <type_traits>
@@ -11,8 +11,8 @@
 namespace kvant::cuda {
 
 inline constexpr int kDequantizeThreads = 256;
-// Returns the largest size of a page with codes, in bytes: 8 bits a value, and a scale and a zero for every
-// 32 values.
+// Returns the largest size in bytes of a page with codes. The largest page has 8 bits for each value, and a
+// scale and a zero for every 32 values.
 constexpr int max_page_bytes(int d) {
   return kPageTokens * d * 9 / 8;
 }
@@ -20,25 +20,25 @@ constexpr int max_page_bytes(int d) {
 // Holds one page and the page's tables in shared memory.
 template <int D>
 struct DequantizeShared {
-  // One piece more than a page has room. If codes may straddle two words, the second word is read even after
-  // the last code.
+  // The page has room for one piece more. If codes may cross a word boundary, the word after the last code is
+  // also read.
   alignas(16) std::uint32_t page[(max_page_bytes(D) + 16 * kLanes) / 4];
   float levels[kMaxLevels];
-  // Marked tokens of the page lie in protected pages. Tokens of the sink are not marked.
+  // Bits mark the tokens of the page that lie in protected pages, except tokens of the sink.
   std::uint32_t masked[kPageTokens / 32];
-  // The first marked token has this index among the sequence's protected tokens.
+  // Holds the index of the first marked token among the sequence's protected tokens.
   int first_masked;
   bool has_protected_tokens;
 };
 
-// Names the page, KV head and side of a CTA, and the tokens that become rows.
+// Describes the work of a CTA, which is a page of one KV head and side and the tokens that become rows.
 struct DequantizedPage {
   int seq, head, page, n_tokens;
   bool sealed;
   int first_token = 0, end_token = kPageTokens;
 };
 
-// Returns eight channels of a token of an unquantized page as BF16.
+// Returns eight channels of a token in an unquantized page as BF16.
 template <PageSide Side, int D>
 __device__ __forceinline__ uint4 plain_octet(const unsigned char* page, int token, int octet) {
   const auto* numbers = reinterpret_cast<const std::uint16_t*>(page);
@@ -52,14 +52,16 @@ __device__ __forceinline__ uint4 plain_octet(const unsigned char* page, int toke
   return {words[0], words[1], words[2], words[3]};
 }
 
-// Finds which tokens of a page are masked, and how many tokens of earlier pages are. Protected pages hold
-// masked tokens in this order.
+// Finds the masked tokens of a page and the number of masked tokens in earlier pages, because protected pages
+// hold masked tokens in this order. All threads of the CTA must call this function, because it contains a
+// barrier.
 template <int D>
 __device__ void find_masked(const DequantizeArgs& args, const DequantizedPage& at,
                             DequantizeShared<D>& shared) {
   const auto* masks = reinterpret_cast<const std::uint32_t*>(args.masks + at.seq * args.mask_seq_stride +
                                                              at.head * args.mask_head_stride);
-  // Returns 32 tokens' mask bits without tokens of the sink. `word` counts from the sequence's first page.
+  // Returns the mask bits of 32 tokens, but 0 for tokens of the sink. `word` counts from the sequence's first
+  // page.
   const auto behind_sink = [&](int word) {
     const int sink = min(max(args.sink - 32 * word, 0), 32);
     return sink == 32 ? 0 : masks[word] & ~0U << sink;
@@ -80,7 +82,7 @@ __device__ void find_masked(const DequantizeArgs& args, const DequantizedPage& a
 }
 
 // Returns the index of a token among its sequence's protected tokens. A negative result means that the sealed
-// page has the token.
+// page contains the token.
 template <int D>
 __device__ __forceinline__ int protected_token(const DequantizeArgs& args, const DequantizeShared<D>& shared,
                                                int page, int token) {
@@ -92,8 +94,8 @@ __device__ __forceinline__ int protected_token(const DequantizeArgs& args, const
   return rank;
 }
 
-// Copies a page and the page's levels to shared memory. All threads of the CTA must call this function,
-// because each thread copies a part. The copy is complete after the next barrier.
+// Copies a page and the levels of its format to shared memory. All threads of the CTA must call this
+// function, and must synchronize before they read the copy.
 template <int D>
 __device__ void load_page(const unsigned char* from, const PageDecoding& decoding,
                           DequantizeShared<D>& shared) {
@@ -103,12 +105,12 @@ __device__ void load_page(const unsigned char* from, const PageDecoding& decodin
   if (threadIdx.x < kMaxLevels) shared.levels[threadIdx.x] = decoding.levels[threadIdx.x];
 }
 
-// Writes this thread's eight channels of a page's rows, from token `first` on. Channels that rows do not have
-// are left out. If a thread has several groups of eight channels, they are kOctets groups apart.
+// Writes this thread's eight channels of a page's rows, from token `first` on. Channels that the rows do not
+// have are left out. If a thread has several groups of eight channels, these are kOctets groups apart.
 template <int D, int OfThread = 1>
 struct RowWriter {
   static constexpr int kOctets = D / kOctet / OfThread;
-  // A CTA writes this many tokens at a time.
+  // The CTA writes this many tokens at a time.
   static constexpr int kTogether = kDequantizeThreads / kOctets;
   unsigned char* rows;
   std::int64_t token_bytes;
@@ -149,7 +151,7 @@ __device__ void dequantize_sealed(const DequantizeArgs& args, const DequantizedP
     }
   });
   if (!shared.has_protected_tokens) return;
-  // This thread has just written the decoded codes of these tokens, so no barrier is needed.
+  // The same thread has just written the decoded values of these tokens, so no barrier is needed.
   for (int token = writer.first_token; token < at.end_token; token += RowWriter<D>::kTogether) {
     const int protected_row = protected_token(args, shared, at.page, token);
     if (protected_row < 0) continue;
@@ -172,8 +174,9 @@ __device__ void dequantize_page(const DequantizeArgs& args, const DequantizedPag
     writer.store(token, plain_octet<Side, D>(page, token, writer.octet));
 }
 
-// Makes the rows of a page in another basis than the stored basis, or in another type than BF16. Tokens of
-// any format are decoded one by one.
+// Writes the rows of a page in another basis than the stored one, or in another type than BF16. Tokens of any
+// format are decoded one by one. All threads of the CTA must call this function, because it may contain a
+// barrier.
 template <PageSide Side, int D>
 __device__ void turn_page(const DequantizeArgs& args, const DequantizedPage& at, unsigned char* rows,
                           DequantizeShared<D>& shared) {
@@ -243,7 +246,8 @@ __device__ void turn_page(const DequantizeArgs& args, const DequantizedPage& at,
   }
 }
 
-// Calls the function for the form in which rows of a side are wanted.
+// Writes the rows of a side with dequantize_page() or turn_page(), depending on the basis and type of the
+// rows. All threads of the CTA must call this function.
 template <PageSide Side, int D>
 __device__ void dequantize_side(const DequantizeArgs& args, const DequantizedPage& at, unsigned char* rows,
                                 DequantizeShared<D>& shared) {
@@ -251,7 +255,7 @@ __device__ void dequantize_side(const DequantizeArgs& args, const DequantizedPag
   turn_page<Side, D>(args, at, rows, shared);
 }
 
-// With heads of 512, the memory of a CTA exceeds the limit of static shared memory.
+// For heads of 512 channels, the shared memory of a CTA exceeds the limit of static shared memory.
 template <int D>
 inline constexpr bool kIsDynamic = sizeof(DequantizeShared<D>) > 48 * 1024;
 template <int D>
@@ -268,7 +272,7 @@ __device__ __forceinline__ DequantizeShared<D>& dequantize_memory() {
   }
 }
 
-// Makes rows of pages, one page a CTA. The grid is [sequences * sides][KV heads][pages].
+// Writes the rows of one page in each CTA. The grid is [sequences * sides][KV heads][pages].
 template <int D>
 __global__ void __launch_bounds__(kDequantizeThreads)
     dequantize_kernel(const __grid_constant__ DequantizeArgs args) {

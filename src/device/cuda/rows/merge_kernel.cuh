@@ -1,5 +1,5 @@
 // Merges two attention outputs over different tokens into the output over all of the tokens. Each output
-// counts in proportion to its sum of exponentials, which its LSE gives. A warp merges a row.
+// counts in proportion to its sum of exponentials, which follows from its LSE. A warp merges each row.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -46,7 +46,7 @@ __device__ __forceinline__ void store_pair(const PartialRows& rows, std::int64_t
   }
 }
 
-// Merges `other` into `into`.
+// Merges the rows of `other` into those of `into`.
 template <int D>
 __global__ void __launch_bounds__(kMergeThreads) merge_kernel(const __grid_constant__ MergeArgs args) {
   const std::int64_t row =
@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(kMergeThreads) merge_kernel(const __grid_const
   };
   const float sums[2] = {*sum_of(args.into), *sum_of(args.other)};
   const float maximum = fmaxf(sums[0], sums[1]);
-  if (maximum == -INFINITY) return;  // Neither output has any tokens.
+  if (maximum == -INFINITY) return;  // neither output has any tokens
   const float masses[2] = {expf(sums[0] - maximum), expf(sums[1] - maximum)};
   const float mass = masses[0] + masses[1];
   const auto first_of = [&](const PartialRows& rows) {
@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(kMergeThreads) merge_kernel(const __grid_const
   };
 #pragma unroll
   for (int i = 2 * lane; i < D; i += 2 * kLanes) {
-    float2 x{};  // An output without mass may hold NaN, so it is not read.
+    float2 x{};  // an output without tokens may hold NaN and is not read
     if (masses[0] > 0) {
       const float2 part = load_pair(args.into, first_of(args.into) + i);
       x = {part.x * masses[0], part.y * masses[0]};

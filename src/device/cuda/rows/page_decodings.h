@@ -1,5 +1,5 @@
-// Fills in how the pages of a layer are decoded and where they lie, for kernels that turn pages back into
-// rows. The functions also check formats and pointers, and refuse what kernels cannot read.
+// Fills in how the pages of a layer are decoded and where they are, for kernels that turn pages back into
+// rows. The functions also check formats and pointers, and refuse formats that kernels cannot read.
 #pragma once
 
 #include "device/cuda/common/caller_pages.h"
@@ -9,7 +9,7 @@
 
 namespace kvant::cuda {
 
-// Finds how pages of a format are decoded. Returns false if the format is not known or has no codes.
+// Finds how pages of a format are decoded. Returns false if the format is unknown or has no codes.
 inline bool find_decoding(const char* name, int head_dim, PageDecoding* decoding) {
   *decoding = {};
   PageFormat& stored = decoding->stored;
@@ -23,8 +23,8 @@ inline bool find_decoding(const char* name, int head_dim, PageDecoding* decoding
   return decoding->page_bytes > 0 && decoding->page_bytes <= max_page_bytes(head_dim);
 }
 
-// Sets how the pages of every head are decoded. Refuses formats without a decoding and vector formats without
-// codebooks.
+// Sets how the pages of every head are decoded. Refuses formats that have no decoding, and vector formats
+// without codebooks.
 inline kvant_status set_decodings(const kvant_decode_shape& shape, const HeadGroups& groups,
                                   const kvant_decode_layer& layer, DequantizeArgs* args) {
   for (int i = 0; i < groups.n; ++i) {
@@ -48,7 +48,7 @@ inline kvant_status set_decodings(const kvant_decode_shape& shape, const HeadGro
   return KVANT_OK;
 }
 
-// Sets where pages lie. If sealed pages cannot be found, returns the reason. n_kv_heads is at most
+// Sets where pages are. Returns the reason if sealed pages cannot be found, or null. Requires n_kv_heads <=
 // kMaxKvHeads.
 inline Reason set_sources(const kvant_decode_layer& layer, int n_kv_heads, DequantizeArgs* args) {
   args->tail = source_of(layer.tail, layer.layer);

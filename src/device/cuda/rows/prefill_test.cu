@@ -27,8 +27,8 @@ bool have_gpu() {
   return cudaGetDeviceCount(&n) == cudaSuccess && n > 0;
 }
 
-// Says whether a BF16 number is `exact`, rounded. BF16 rounds by up to 2^-8, and sums and products of the
-// formats' F32 arithmetic may be fused.
+// Returns whether a BF16 number is `exact` after rounding. BF16 rounds by up to 2^-8, and sums and products
+// of the formats' F32 arithmetic may be fused.
 bool is_rounded(std::uint16_t bf16, float exact) {
   return std::fabs(float_from_bf16(bf16) - exact) <= 0x1.01p-8 * std::fabs(exact) + 2e-5;
 }
@@ -73,16 +73,16 @@ TEST_P(Dequantization, TakesSinkAndProtectedTokensFromTheirPages) {
   expect_dequantizes(cache, 3, d, 3, 6);
 }
 
-// Says in which form rows are wanted, if not as they are stored.
+// Describes rows in another form than the stored one.
 struct WantedRows {
   kvant_type type;
-  // Rows are multiplied by the Hadamard matrix, and then channels by factors.
+  // If true, rows are multiplied by the Hadamard matrix, and then channels by factors.
   bool turned;
-  int channels;  // channels of a row; 0 for all
+  int channels;  // number of channels in a row; 0 means all
 };
 
-// Each sequence has a range of pages of its own, whose rows are consecutive. Sequences are chosen in another
-// order.
+// Each sequence has its own range of pages, whose rows are consecutive. The sequences are not chosen in
+// ascending order.
 void expect_packs(const PageTestCache& cache, int d, const WantedRows& wanted) {
   struct Range {
     int seq, first, n;
@@ -256,8 +256,8 @@ struct DevicePart {
   std::unique_ptr<DeviceArray<float>> lse;
 };
 
-// A block of 20 tokens follows 3 sealed pages and a tail of 9 tokens. The prefix is attended to in chunks of
-// two pages and merged.
+// A block of 20 tokens follows 3 sealed pages and a tail of 9 tokens. Attention to the prefix is computed in
+// chunks of two pages and merged.
 void expect_merged_equals_whole(const FormatPair& pair, int d, kvant_type into_type, kvant_type other_type,
                                 double tolerance) {
   constexpr int kBlock = 20;
@@ -404,13 +404,14 @@ TEST(Transforming, MatchesWhatAppendingDoesToKeysAndValues) {
   }
 }
 
-// Transforming must give the same bits in place, from rows elsewhere, and from unaligned rows.
+// Transforming must give the same bits whether rows are transformed in place, read from another place, or
+// unaligned.
 TEST(Transforming, ReadsRowsFromWhereverTheyLie) {
   if (!have_gpu()) GTEST_SKIP() << "no GPU";
   constexpr int kRows = 7;
   constexpr int kHeads = 3;
   for (const int d : kHeadDims) {
-    const int width = kHeads * d + 1;  // numbers in an unaligned row
+    const int width = kHeads * d + 1;  // numbers in each unaligned row
     std::mt19937 random(4);
     std::normal_distribution<float> normal;
     std::vector<std::uint16_t> rows(static_cast<std::size_t>(kRows) * kHeads * d);
@@ -485,8 +486,8 @@ TEST(Transforming, MakesF32RowsOfBf16) {
   }
 }
 
-// Rows of heads with 80 and 96 channels, among others, become rows of heads of 128 and are cut again. Types
-// differ between the two.
+// Rows of heads with 80, 96 and other numbers of channels become rows of heads with 128 channels, and are cut
+// again. The types of both rows differ.
 TEST(Transforming, PadsRowsAndCutsThem) {
   if (!have_gpu()) GTEST_SKIP() << "no GPU";
   constexpr int kRows = 5, kHeads = 3;
@@ -547,7 +548,7 @@ TEST(PrefillApi, RefusesWhatItCannotRun) {
   dequantization.struct_size = sizeof dequantization;
   dequantization.n_seqs = dequantization.n_pages = dequantization.n_heads = 1;
   EXPECT_EQ(kvant_dequantize(&shape, &lengths, &layer, &dequantization, nullptr), KVANT_UNSUPPORTED);
-  // A sink needs protected pages, and there are none.
+  // A sink needs protected pages, but there are none.
   layer.sink = 4;
   EXPECT_EQ(kvant_dequantize(&shape, &lengths, &layer, &dequantization, nullptr), KVANT_INVALID_ARGUMENT);
   layer.sink = 0;

@@ -1,5 +1,5 @@
 // Transforms rows of queries into the basis of transformed keys, or rows of outputs back from the basis of
-// transformed values. A warp transforms a row: factors, then the Hadamard matrix, then other factors.
+// transformed values. A warp multiplies each row by factors, by the Hadamard matrix, and by other factors.
 #pragma once
 
 #include "device/cuda/common/arguments.h"
@@ -8,12 +8,13 @@
 
 namespace kvant::cuda {
 
-// Locates rows: head h of row i lies at i * row_stride + h * head_stride.
+// Locates rows. Head h of row i lies at i * row_stride + h * head_stride.
 template <class Memory>
 struct TransformRows {
   Memory* rows;
   std::int64_t row_stride, head_stride;
-  // Rows have this many channels, a multiple of 8. Other channels are read as zeros and not stored.
+  // Rows have this many channels, a multiple of 8. The other channels of a head are read as zeros and not
+  // written.
   int channels;
   RowType type;
 };

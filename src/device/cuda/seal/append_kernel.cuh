@@ -1,5 +1,5 @@
 // Writes a step's new keys and values into tail pages, and transforms the step's queries into the basis of
-// the keys. A warp handles one row of one head of the keys, the values or the queries.
+// the keys. A warp processes one row of one head of the keys, the values or the queries.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -11,15 +11,15 @@ namespace kvant::cuda {
 
 inline constexpr int kAppendThreads = 128;
 
-// Writes a row of a KV head and side into a sequence's tail, as a lane's share x of its channels.
+// Writes a row of a KV head and side into a sequence's tail. Each lane passes its channels of the row as x.
 template <int D>
 __device__ __forceinline__ void store_token(const PageSource& tail, int seq, int head, int side, int token,
                                             int lane, const float (&x)[D / kLanes]) {
   constexpr int kOwn = D / kLanes;
   auto* page = reinterpret_cast<__nv_bfloat16*>(
       const_cast<unsigned char*>(tail.find(seq, head, side, token / kPageTokens)));
-  // Token and channel set different bits of a plain index. So the index of a lane's channel j is the index of
-  // its first channel plus the index of channel j.
+  // Token and channel set different bits of a plain index. The index of channel j of a lane is therefore the
+  // index of the lane's first channel plus the index of channel j.
   page += plain_index(static_cast<PageSide>(side), D, token % kPageTokens, lane * kOwn);
 #pragma unroll
   for (int j = 0; j < kOwn; ++j) {
@@ -29,18 +29,18 @@ __device__ __forceinline__ void store_token(const PageSource& tail, int seq, int
   }
 }
 
-// Holds the sequence and the tail token of a row. A negative number means that the row belongs to no sequence
-// or token.
+// Holds the sequence and the tail token of a row. Negative numbers mean that the row belongs to no sequence
+// or to no token of the tail.
 struct AppendedToken {
   int seq, token;
 };
 
-// Returns the token of a row whose sequence and token the caller has listed in args.seq and args.tail_token.
+// Returns the token of a row if the caller has listed sequences and tokens in args.seq and args.tail_token.
 __device__ __forceinline__ AppendedToken said_token(const AppendArgs& args, std::int64_t row) {
   return {args.seq[row], args.tail_token[row]};
 }
 
-// Writes a row of a KV head and side at the place of its token, if the row has a token.
+// Writes a row of a KV head and side to the place of its token, if the row has a token.
 template <int D>
 __device__ __forceinline__ void append_row(const AppendArgs& args, std::int64_t row, int side, int head,
                                            const AppendedToken& to, int lane) {
@@ -50,10 +50,10 @@ __device__ __forceinline__ void append_row(const AppendArgs& args, std::int64_t 
   store_token<D>(args.tail, to.seq, head, side, to.token, lane, x);
 }
 
-// Returns the token of a row that is among the last rows of its sequence.
+// Returns the token of a row if rows are the last tokens of their sequences.
 __device__ __forceinline__ AppendedToken last_token(const AppendArgs& args, std::int64_t row) {
   const int at = static_cast<int>(row);
-  int seq = at, end = at + 1;  // end of the sequence's rows
+  int seq = at, end = at + 1;  // `end` is the end of the sequence's rows
   if (args.query_begins != nullptr) {
     if (at < args.query_begins[0] || at >= args.query_begins[args.n_seqs]) return {-1, -1};
     seq = 0;
@@ -88,7 +88,7 @@ __global__ void __launch_bounds__(kAppendThreads) append_kernel(const __grid_con
     append_row<D>(args, row, nth / args.n_kv_heads, nth % args.n_kv_heads, to, lane);
     return;
   }
-  // A sequence without a tail still attends to its sealed pages.
+  // The query of a sequence without a tail still attends to its sealed pages.
   if (to.seq < 0 || (to.token < 0 && !is_last)) return;
   const AppendedRows& queries = args.queries;
   const int head = nth - n_stored;

@@ -18,15 +18,15 @@ namespace kvant::cuda::append_test {
 namespace {
 
 constexpr int kKvHeads = 3;
-constexpr int kTailPages = 4;                 // per sequence
+constexpr int kTailPages = 4;                 // tail pages of each sequence
 constexpr std::uint16_t kUntouched = 0x7ace;  // a number that no row contains
 
 struct NewRow {
-  int seq, token;  // -1 leaves the row out.
+  int seq, token;  // -1 leaves the row out
 };
 
-// Returns consecutive rows of prompts of several lengths, after tails of several lengths. Rows that no prompt
-// has follow: tokens in reverse order, every other token, and omitted tokens.
+// Returns consecutive rows of prompts of several lengths, which follow tails of several lengths. The last
+// rows do not form prompts, because their tokens are in reverse order, every other token, or left out.
 std::vector<NewRow> rows_of_prompts() {
   struct Prompt {
     int first_token, n_tokens;
@@ -61,8 +61,8 @@ class AppendingPrompts : public ::testing::TestWithParam<std::tuple<int, kvant_t
   }
 };
 
-// Computes the transformed row in double precision: the row times the head's factors, then the Walsh-Hadamard
-// matrix.
+// Computes the transformed row in double precision, which is the row times the head's factors and then times
+// the Walsh-Hadamard matrix.
 std::vector<double> transformed(const float* row, const float* factors, int d, bool is_rotated) {
   std::vector<double> scaled(row, row + d);
   for (int c = 0; c < d && factors != nullptr; ++c) scaled[c] *= factors[c];
@@ -71,7 +71,7 @@ std::vector<double> transformed(const float* row, const float* factors, int d, b
 
 TEST_P(AppendingPrompts, WritesEachRowWhereItsTokenLies) {
   const auto [d, type, rotated, is_short] = GetParam();
-  const int channels = is_short ? d * 5 / 8 : d;  // channels that rows have
+  const int channels = is_short ? d * 5 / 8 : d;  // number of channels in the rows
   const std::vector<NewRow> rows = rows_of_prompts();
   const int n_rows = static_cast<int>(rows.size()), row_stride = kKvHeads * d;
   std::vector<std::int32_t> seqs, tokens;

@@ -1,4 +1,4 @@
-// Writes the many new keys and values of prompts into tail pages; a warp handles 16 rows of one head and
+// Writes the many new keys and values of prompts into tail pages. A warp processes 16 rows of one head and
 // side. A page's unquantized numbers lie in tiles of 16 tokens (plain_index), which consist of pieces of 16
 // bytes. A warp that has all tokens of a tile writes whole pieces, while single rows would write two or four
 // bytes of each piece.
@@ -8,12 +8,12 @@
 
 namespace kvant::cuda {
 
-inline constexpr int kTileRows = 16;  // tokens per tile
-// From this number of rows on, one warp per 16 rows gives enough warps to fill a GPU.
+inline constexpr int kTileRows = 16;  // tokens in a tile
+// With at least this many rows, one warp for each 16 rows gives enough warps to fill a GPU.
 inline constexpr int kRowsForTiles = 512;
 
-// Returns a bit for each of 64 rows, of which bit 16 is row `first`: whether the row begins a tile whose
-// other tokens are the following rows.
+// Returns a bit for each of 64 rows. The bit says whether the row begins a tile whose other tokens are those
+// of the following rows. Bit 16 belongs to row `first`.
 __device__ __forceinline__ std::uint64_t whole_tiles(const AppendArgs& args, std::int64_t first, int lane) {
   // A bit of `follows` says that the previous row is the previous token.
   std::uint64_t begins = 0, follows = 0;
@@ -31,7 +31,7 @@ __device__ __forceinline__ std::uint64_t whole_tiles(const AppendArgs& args, std
     follows |= bits(is_stored && own.seq == last.seq && own.token == last.token + 1);
     before = {__shfl_sync(~0U, own.seq, kLanes - 1), __shfl_sync(~0U, own.token, kLanes - 1)};
   }
-  std::uint64_t others = follows >> 1;  // Bit i says that rows i + 1 to i + 15 all follow.
+  std::uint64_t others = follows >> 1;  // bit i says that rows i + 1 to i + 15 all follow
   others &= others >> 1;
   others &= others >> 2;
   others &= others >> 4;
@@ -53,7 +53,7 @@ __device__ __forceinline__ void store_tile(const AppendArgs& args, std::int64_t 
   const auto to = [&](int i, int channel) {
     return numbers + plain_index(Side, D, token + i, lane * kOwn + channel);
   };
-  if constexpr (Side == PageSide::key) {  // A piece has 4 channels of 2 tokens.
+  if constexpr (Side == PageSide::key) {  // a piece has 4 channels of 2 tokens
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       float low[kOwn], high[kOwn];
@@ -70,7 +70,7 @@ __device__ __forceinline__ void store_tile(const AppendArgs& args, std::int64_t 
         }
       }
     }
-  } else {  // A piece has 2 channels of 4 tokens.
+  } else {  // a piece has 2 channels of 4 tokens
 #pragma unroll
     for (int i = 0; i < 8; i += 2) {
       float x[4][kOwn];
@@ -85,7 +85,7 @@ __device__ __forceinline__ void store_tile(const AppendArgs& args, std::int64_t 
   }
 }
 
-// Works like append_kernel for rows whose tokens the caller lists (args.seq, args.tail_token), without
+// Works like append_kernel() for rows whose tokens the caller lists (args.seq, args.tail_token), but without
 // queries.
 template <int D>
 __global__ void __launch_bounds__(kAppendThreads)
@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(kAppendThreads)
 
   const std::uint64_t tiles = whole_tiles(args, first, lane);
   const auto own = static_cast<std::uint32_t>(tiles >> kTileRows) & 0xffff;
-  if (own != 0) {  // There is at most one, since the next tile begins 16 rows later.
+  if (own != 0) {  // at most one, because the next tile begins 16 rows later
     const std::int64_t row = first + __ffs(static_cast<int>(own)) - 1;
     const int token = args.tail_token[row];
     unsigned char* const page =
@@ -113,7 +113,7 @@ __global__ void __launch_bounds__(kAppendThreads)
       store_tile<PageSide::value, D>(args, row, head, token % kPageTokens, page, lane);
     }
   }
-  std::uint64_t of_tiles = tiles;  // The loop extends the bits to every row of these tiles.
+  std::uint64_t of_tiles = tiles;  // the loop extends the bits to every row of these tiles
 #pragma unroll
   for (int step = 1; step < kTileRows; step *= 2) of_tiles |= of_tiles << step;
   const std::int64_t end = min(first + kTileRows, args.n_rows);

@@ -1,5 +1,5 @@
 // Defines the arguments that the encoding kernels share with the host code that launches them. PageEncoding
-// describes a side's pages, and SealArgs the pages to seal in one launch.
+// describes a side's pages, and SealArgs describes the pages that one launch seals.
 #pragma once
 
 #include "device/cuda/common/arguments.h"
@@ -8,7 +8,8 @@
 
 namespace kvant::cuda {
 
-// Encoding says the family of a format in src/format, by how a page's values become codes and parameters.
+// Encoding names the family of a format in src/format, which determines how a page's values become codes and
+// parameters.
 enum class Encoding : std::uint8_t {
   channel_grid,
   token_grid,
@@ -19,7 +20,7 @@ enum class Encoding : std::uint8_t {
   vectors
 };
 
-// Sets *encoding to the family of a format. Returns false for pages without codes.
+// Sets *encoding to the family of a format. Returns false if pages of the format have no codes.
 inline bool find_encoding_of(const PageFormat& format, Encoding* encoding) {
   switch (format.kind) {
     case CodeKind::number:
@@ -44,14 +45,14 @@ inline bool find_encoding_of(const PageFormat& format, Encoding* encoding) {
   }
 }
 
-// PageMetrics is the device form of kvant_page_metrics (kvant.h), which describes metrics that rotate with
-// the page.
+// PageMetrics is the device form of kvant_page_metrics (kvant.h), which describes metrics that rotate from
+// page to page.
 struct PageMetrics {
-  const float* directions;  // [layers][heads][D][kMetricRank], or null without metrics
+  const float* directions;  // [layers][heads][D][kMetricRank]; null without metrics
   const float2* turns;      // [layers][D], the ChannelFrame of each channel
-  const float* basis;       // [heads][D][D] or null, the rotation before encoding
+  const float* basis;       // [heads][D][D], the rotation before encoding; null without one
   std::int64_t basis_head_stride;
-  std::int64_t direction_layer_stride, turn_layer_stride;  // in elements
+  std::int64_t direction_layer_stride, turn_layer_stride;  // in numbers
   // first_pages [n_seqs] holds the number of the first page to seal. Null means that DueArgs::sealed_page
   // holds the numbers.
   const std::int32_t* first_pages;
@@ -62,36 +63,37 @@ struct PageEncoding {
   PageFormat stored;
   CodeLayout layout;
   int page_bytes;                    // bytes in GPU memory
-  float levels[kMaxLevels];          // lloyd_max: levels for values with a variance of 1 / d
-  float boundaries[kMaxLevels - 1];  // lloyd_max: boundaries between levels, for a variance of 1
+  float levels[kMaxLevels];          // levels of lloyd_max for values with a variance of 1 / d
+  float boundaries[kMaxLevels - 1];  // boundaries of lloyd_max for a variance of 1
   const void* codebooks;
   std::int64_t codebook_stride;
-  // These members weigh the errors of keys in trellis pages. `metrics` has the layout of kvant_decode_layer,
-  // or is null, and page_metrics rotate with the page. If both exist, the rotating metrics are used.
+  // `metrics` and page_metrics weigh the errors of keys in trellis pages. `metrics` has the layout of
+  // kvant_decode_layer, or is null. page_metrics rotate from page to page. If both exist, page_metrics are
+  // used.
   const float* metrics;
   PageMetrics page_metrics;
   // Returns whether the kernel of this encoding can make pages from rows. The search for trellis codes reads
-  // values repeatedly and therefore needs tail pages.
+  // values repeatedly and therefore requires tail pages.
   bool takes_rows() const { return encoding != Encoding::trellis; }
   __host__ __device__ bool is_shaped() const {
     return metrics != nullptr || page_metrics.directions != nullptr;
   }
 };
 
-// LayerDistance is the distance from a layer to the next one, in entries of page tables and in bytes of
+// LayerDistance is the distance from a layer to the next layer, in entries of page tables and in bytes of
 // pools.
 struct LayerDistance {
   std::int64_t entries, bytes;
 };
 
-// The pages to seal, and the layers to which the pages belong.
+// Describes the pages to seal and the layers to which these pages belong.
 struct DueArgs {
   const std::int32_t *tail_page, *sealed_page;
-  const std::int32_t* n_pages;  // [n_seqs], or null for max_pages each
+  const std::int32_t* n_pages;  // [n_seqs]; null means that each sequence has max_pages
   int max_pages;
-  int n_layers;  // number of layers, starting at the layer of the given pages
+  int n_layers;  // number of layers from the layer of the given pages on
   LayerDistance sealed, tail;
-  const std::int64_t* layer_offsets;  // [n_layers], additional bytes per layer, or null
+  const std::int64_t* layer_offsets;  // [n_layers], additional bytes of each layer; may be null
 };
 
 // Returns the pages of the layer `nth` layers after that of `pages`.
@@ -102,10 +104,10 @@ __device__ inline PageSource of_layer(PageSource pages, const LayerDistance& dis
   return pages;
 }
 
-// Holds the rows from which pages are made where the tokens are not in the tail.
+// Holds the rows from which pages are made if the tokens are not in the tail.
 struct SealedRows {
   // `first` [n_seqs] holds the first row of each sequence's first due page. A negative row means that the
-  // page is in the tail. Null means that all pages are.
+  // page is in the tail. A null pointer means that all pages are in the tail.
   const std::int32_t* first;
   NumberType type;
   AppendedRows sides[2];
@@ -121,15 +123,15 @@ struct SealArgs {
   const uint4* masks;
   std::int64_t mask_seq_stride, mask_head_stride;
   PageEncoding sides[2];
-  std::uint32_t* pages_out_of_range;  // or null
-  SealedRows rows;                    // only for encodings that take rows
+  std::uint32_t* pages_out_of_range;  // may be null
+  SealedRows rows;                    // only for encodings for which takes_rows() is true
 };
 
-// Returns how many pages of a sequence are to be sealed, if the sequence has due pages.
+// Returns the number of due pages of a sequence, if the sequence has due pages.
 __device__ inline int pages_of(const DueArgs& due, int seq) {
   return due.n_pages == nullptr ? due.max_pages : min(due.n_pages[seq], due.max_pages);
 }
-// Returns how many pages of a sequence in the tail are to be sealed, or 0 if the sequence has no due pages.
+// Returns the number of due pages of a sequence in the tail, or 0 if the sequence has none.
 __device__ inline int pages_due(const SealArgs& args, int seq) {
   return args.due.tail_page[seq] < 0 ? 0 : pages_of(args.due, seq);
 }
@@ -154,7 +156,7 @@ struct AppendArgs {
   const std::int32_t* query_begins;
   int n_seqs, n_queries;
   AppendedRows sides[2];
-  AppendedRows queries;  // transformed in place; its rows may be null
+  AppendedRows queries;  // transformed in place; the pointer to the rows may be null
 };
 
 }  // namespace kvant::cuda

@@ -20,22 +20,22 @@ namespace {
 
 constexpr int kSeqs = 2;
 constexpr int kKvHeads = 2;
-constexpr int kPages = 2;  // pages per sequence
+constexpr int kPages = 2;  // pages of each sequence
 constexpr int kSink = 4;
 
 struct Case {
   const char* key;
   const char* value;
-  // differing_bits is the largest allowed share of bits that differ. Bits differ where sums are rounded in
-  // another order, or where paths are searched differently.
+  // differing_bits is the largest allowed share of bits that differ. Bits differ where the order of rounding
+  // or the search for paths differs.
   double differing_bits;
-  // Formats of the second KV head, if it has formats of its own; the pages of the two heads then lie side by
-  // side.
+  // second_key and second_value name the formats of the second KV head; null means those of the first. If
+  // they are set, the pages of the two heads lie side by side.
   const char* second_key = nullptr;
   const char* second_value = nullptr;
 };
-// For trellis codes, paths of equal error may diverge, but unrelated codes would differ in half of their
-// bits.
+// For trellis codes, the search may find other paths of equal error. Unrelated codes would differ in half of
+// their bits.
 constexpr double kOtherPaths = 0.45;
 constexpr Case kCases[] = {{"ch4g128", "tok4g128", 0},
                            {"ch2g128", "tok2g128", 0},
@@ -130,17 +130,17 @@ class SealedCache {
     return sealed_.data() + entry(side, seq, head, page) * stride_;
   }
 
-  // Returns the limit of a page's squared error relative to the format's. Kernels choose other seams of a
-  // trellis than the format. With one bit, whose codes are decided latest, pages differ by up to 1.5 %. If a
-  // gain is halfway between two codes, the last bit of a logarithm decides between the codes, and all codes
-  // of the row follow. With 1 bit a page reached 1.0203 of the format's error.
+  // Returns the largest allowed ratio of a page's squared error to the error of the format's encoder. Kernels
+  // choose other seams of a trellis than the format. With codes of one bit, which are decided latest, errors
+  // differ by up to 1.5 %. If a gain is halfway between two codes, the last bit of a logarithm decides
+  // between them and changes all codes of the row. With 1 bit, the ratio of a page reached 1.0203.
   double tolerance(int side, int head) const {
     const PageDescription page = find_format(formats_[side][head])->describe()->page;
     return page.kind == CodeKind::state && page.bits == 1 ? 1.025 : 1.01;
   }
 
-  // Returns the canonical encoder's page of `values`, which are page `nth` of a sequence, in the device's
-  // order.
+  // Returns the page that the canonical encoder makes of `values`, in the device's order. `nth` is the page's
+  // index in its sequence.
   std::vector<std::byte> expected(int side, int head, int nth, const std::vector<float>& values) const {
     TokenMask left_out;
     for (int token = 0; token < kSink && nth == 0; ++token) left_out.set(token);
@@ -155,7 +155,7 @@ class SealedCache {
     return page;
   }
 
-  // Returns the squared errors of the tokens of a device page that are not left out.
+  // Returns the squared errors of the tokens of a device page, except those that are left out.
   std::vector<double> token_errors(int side, int head, const std::vector<float>& values,
                                    const std::byte* page) const {
     const Format& format = *find_format(formats_[side][head]);
@@ -235,8 +235,8 @@ class SealedCache {
     rows.key_head_stride = rows.value_head_stride = d_;
     rows.key_hadamard = rows.value_hadamard = hadamard ? 1 : 0;
     EXPECT_EQ(kvant_append(&shape, &layer, &rows, nullptr), KVANT_OK);
-    // The first page is sealed alone, the other pages in one call. Each sequence has fewer pages than the
-    // maximum.
+    // One call seals the first page, and another call seals the other pages. Each sequence has fewer pages
+    // than the maximum.
     EXPECT_EQ(kvant_seal(&shape, &layer, first_page.get(), first_page.get(), nullptr), KVANT_OK);
     const DeviceArray<std::int32_t> second_page(std::vector<std::int32_t>(kSeqs, 1)),
         others(std::vector<std::int32_t>(kSeqs, kPages - 1));
@@ -253,7 +253,7 @@ class SealedCache {
   std::vector<std::uint16_t> rows_[2];
   std::vector<std::int32_t> order_;
   std::size_t stride_ = 0;
-  std::optional<PackedEntry> packed_;  // an entry with all heads' and sides' pages
+  std::optional<PackedEntry> packed_;  // entry with the pages of all heads and sides
   std::vector<std::uint16_t> tail_;
   std::vector<std::byte> sealed_;
 };
@@ -290,7 +290,7 @@ TEST_P(Encoding, SealsWhatTheFormatEncodes) {
   EXPECT_LE(static_cast<double>(differing), formats.differing_bits * static_cast<double>(bits));
 }
 
-// There are F32 rows of two sequences, one of which is left out, and the queries of both sequences.
+// The call has F32 rows of two sequences, one of which is left out, and the queries of both sequences.
 TEST(Appending, TakesF32RowsAndTransformsTheirQueries) {
   int n_devices = 0;
   if (cudaGetDeviceCount(&n_devices) != cudaSuccess || n_devices == 0) GTEST_SKIP() << "no GPU";
@@ -361,7 +361,7 @@ TEST(Appending, TakesF32RowsAndTransformsTheirQueries) {
       const std::vector<double> query = expected(q, head * d, query_factors, head / kGroup);
       for (int c = 0; c < d; ++c) EXPECT_NEAR(turned[head * d + c], query[c], 1e-4) << d;
     }
-    // The row of the second sequence is left out.
+    // The query of the second sequence is unchanged, because its row is left out.
     EXPECT_TRUE(std::equal(turned.begin() + query_row, turned.end(), q.begin() + query_row));
   }
 }
@@ -391,8 +391,7 @@ TEST_P(Encoding, RotatesRowsBeforeTheyAreStored) {
   });
 }
 
-// Kernels first compute distances in half precision, which must also work for small values next to large
-// ones.
+// Kernels first compute distances in half precision. This must also work for small values next to large ones.
 class VectorEncoding : public Encoding {};
 TEST_P(VectorEncoding, LosesNoMoreOfAnyTokenAmongOutliers) {
   const auto& [formats, d] = GetParam();

@@ -1,7 +1,7 @@
-// Keeps the sink of sequences whose first page is sealed: the kernel copies the sink's rows into protected
-// pages. The rows come from the tail, or from the new rows of which pages are made. A CTA handles one KV head
-// and side of a sequence and layer. With the tail's rows a thread has one channel, and with new rows a warp
-// has a whole row.
+// Copies the rows of the sink into protected pages when a sequence's first page is sealed. The rows come from
+// the tail, or from the new rows from which pages are made. A CTA copies one KV head and side of a sequence
+// and layer. For rows of the tail each thread copies one channel, and for new rows each warp copies a whole
+// row.
 #pragma once
 
 #include "device/cuda/seal/append_kernel.cuh"

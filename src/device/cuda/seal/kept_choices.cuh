@@ -1,9 +1,8 @@
-// Holds what a search for trellis codes must remember: the choices of parents for a window of values and for
-// the previous window. The codes of the previous window are written after the search of the newer one. There
-// are three variants: both windows in shared memory, both in local memory, or the older one mostly in
-// registers.
+// Holds the choices of parents that a search for trellis codes must remember, for a window of values and for
+// the previous window. The codes of the previous window are written after the search of the newer window.
+// Both windows are in shared memory, both are in local memory, or the older window is mostly in registers.
 //
-// Before a step, the place of its choices holds the step's value.
+// Until a step is searched, its value lies in the place of its choices.
 #pragma once
 
 #include <cstdint>
@@ -25,18 +24,18 @@ class SharedChoices {
   // `column` is the calling thread's column of the choices.
   __device__ SharedChoices(Shared& shared, int column) : shared_(shared), column_(column) {}
 
-  // Returns word `word` of the choices for value i of the newer window.
+  // Returns word `word` of the choices for value `i` of the newer window.
   __device__ __forceinline__ std::uint32_t& newer(int i, int word) const {
     return shared_.steps[i % Kept][word][column_];
   }
-  // Returns the octet of choices that begins at value i, as a function of (value within the octet, word).
-  // Octets of the older window must be requested from the last to the first, each once.
+  // Returns a function of (value within the octet, word) that reads the octet of choices from value `i` on.
+  // Callers must request each octet of the older window once, from the last to the first.
   __device__ __forceinline__ auto octet(int i, bool) const {
     return [from = &shared_.steps[i % Kept][0][column_]](int value, int word) {
       return from[(value * Words + word) * Threads];
     };
   }
-  // Makes the newer window the older one. With both windows in one ring, nothing moves.
+  // Makes the newer window the older one. Both windows are in one ring, so nothing moves.
   __device__ __forceinline__ void end_window() const {}
 
  private:
@@ -59,8 +58,9 @@ class LocalChoices {
   std::uint32_t steps_[Kept * Words];
 };
 
-// Nothing of the older window is read until its codes are written. So only one octet of its values is in
-// shared memory, and the others are in registers. More CTAs fit in an SM this way.
+// SplitChoices keeps only one octet of the older window in shared memory and the other octets in registers,
+// so more CTAs fit in an SM. This is possible because the older window is read only when its codes are
+// written.
 template <int Words, int Window, int Threads>
 class SplitChoices {
  public:
@@ -99,7 +99,7 @@ class SplitChoices {
   static constexpr int kHeld = Window - kOctetValues;
   static constexpr int kHeldOctets = kHeld / kOctetValues;
 
-  // Moves the last octet of held_ to shared memory, and the other octets up by one.
+  // Moves the last octet of held_ to shared memory, and each other octet to the next place.
   __device__ __forceinline__ void bring_octet() {
 #pragma unroll
     for (int i = 0; i < kOctetValues; ++i)

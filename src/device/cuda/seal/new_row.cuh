@@ -1,5 +1,5 @@
 // Loads a row of keys, values or queries from the model and transforms the row into the basis in which it is
-// stored. A warp has a row, and each lane has neighbouring channels.
+// stored. A warp loads a row, and each lane has neighbouring channels of it.
 #pragma once
 
 #include "device/cuda/seal/encode_args.h"
@@ -20,8 +20,8 @@ __device__ __forceinline__ void read_row(const AppendedRows& rows, NumberType ty
   }
 }
 
-// Multiplies the channels by the factors of KV head `of_factors`, and rotates the row if rows.hadamard says
-// so.
+// Multiplies the channels by the factors of KV head `of_factors`. If rows.hadamard is not 0, also rotates the
+// row.
 template <int D>
 __device__ __forceinline__ void transform_row(const AppendedRows& rows, int of_factors, int lane,
                                               float (&x)[D / kLanes]) {
@@ -29,7 +29,7 @@ __device__ __forceinline__ void transform_row(const AppendedRows& rows, int of_f
   if (rows.hadamard != 0) rotate_channels(lane, x);
 }
 
-// Reads the row and transforms it.
+// Reads a row with read_row() and transforms it with transform_row().
 template <int D>
 __device__ __forceinline__ void load_row(const AppendedRows& rows, NumberType type, std::int64_t row,
                                          int head, int of_factors, int lane, float (&x)[D / kLanes]) {

@@ -7,7 +7,7 @@
 
 namespace kvant::cuda {
 
-inline constexpr int kStepNumbers = 1 + 2 * kMetricRank;  // floats in a FeedbackStep
+inline constexpr int kStepNumbers = 1 + 2 * kMetricRank;  // numbers in a FeedbackStep
 static_assert(sizeof(FeedbackStep) == kStepNumbers * sizeof(float));
 
 template <int D>
@@ -17,7 +17,7 @@ struct PageMetricWork {
 };
 
 // Computes the feedback and the weights of the directions in `steps`, from the last value to the first
-// (src/format/error_metric.h). One warp runs this function; lane 4 a + b / 2 has K[a][b] and K[a][b + 1] for
+// (src/format/error_metric.h). One warp calls this function. Lane 4 a + b / 2 has K[a][b] and K[a][b + 1] for
 // even b.
 template <int D>
 __device__ void make_feedback(float* steps) {
@@ -30,7 +30,7 @@ __device__ void make_feedback(float* steps) {
     const float* v = step + 1 + kMetricRank;
     float kv = k0 * v[b] + k1 * v[b + 1];
     kv += __shfl_xor_sync(~0U, kv, 1);
-    kv += __shfl_xor_sync(~0U, kv, 2);  // The sum is (K v)[a].
+    kv += __shfl_xor_sync(~0U, kv, 2);  // the sum is (K v)[a]
     const float kv0 = __shfl_sync(~0U, kv, 4 * b), kv1 = __shfl_sync(~0U, kv, 4 * b + 4);
     float weight = kv * v[a];
 #pragma unroll
@@ -50,8 +50,8 @@ __device__ inline int page_of_sequence(const PageMetrics& metrics, const DueArgs
                                         : metrics.first_pages[due.seq] + due.page - args.sealed_page[due.seq];
 }
 
-// Computes the steps of page `page` of a sequence into work.steps. `layer` counts from the first sealed
-// layer. All threads of the CTA must call this function, because it contains barriers.
+// Computes the steps of page `page` of a sequence. `layer` counts from the first sealed layer. All threads of
+// the CTA must call this function, because it contains barriers.
 template <int D>
 __device__ void make_page_metric(const PageMetrics& metrics, int layer, int head, int page,
                                  PageMetricWork<D>& work) {

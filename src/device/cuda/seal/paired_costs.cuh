@@ -1,15 +1,15 @@
-// Searches for trellis codes of 4 bits per value (seal_trellis.cuh) for two tokens at once, whose costs are
-// the halves of a register. Hopper adds both halves and takes both minima in one instruction.
+// Searches for trellis codes of 4 bits per value (seal_trellis.cuh) for two tokens at once. Their costs are
+// the two halves of a register. On Hopper, one instruction adds both halves and takes both minima.
 //
 // The squared errors of both tokens take one product. Around a center c,
 //   (x - l)^2 = (x - c)^2 - 2 (l - c) (x - c) + (l - c)^2,
-// where levels l near the center share the first term, and two levels share the last. Distances to a center
-// are limited to keep costs from wrapping. Levels that are far from a value then cost too little, but still
-// more than any path takes.
+// where all levels l near the center share the first term, and two levels share the last term. Distances to a
+// center are limited, so costs do not wrap around. Levels far from a value then cost too little, but still
+// too much for any path to take them.
 //
 // A half has the cost in bits 3 to 15 and the number of the node's parent in bits 0 to 3, so bit 3 belongs to
-// both. The value and the parent give bit 3 of the error, because a level is even or odd like its parent. So
-// the number can be restored when a path is traced.
+// both. The value and the parent determine bit 3 of the error, because a level is even or odd like its
+// parent. The number of the parent can therefore be restored when a path is traced.
 #pragma once
 
 #include <array>
@@ -27,12 +27,12 @@ inline constexpr int kPairedBits = 4;  // bits per value
 struct PairedTrellis {
   static constexpr TrellisCode kCode = kTrellisCodes[kPairedBits - 1];
   static constexpr int kNodes = kTrellisStates >> kPairedBits;
-  static constexpr int kWords = kNodes / 4;  // words of a step's choices, for both tokens
+  static constexpr int kWords = kNodes / 4;  // words of the choices of a step, for both tokens
 
   // Values are integers with kUnits units per level. An error is a squared difference in units times kScale.
   static constexpr int kUnits = 2;
   static constexpr int kScale = 2;
-  // Distances in levels: larger distances from a center count as kReach, a center has the levels within
+  // Distances are in levels. Larger distances from a center count as kReach, a center has the levels within
   // kNear, and larger values count as kMax.
   static constexpr int kReach = 64;
   static constexpr int kNear = 8;
@@ -47,17 +47,18 @@ struct PairedTrellis {
   static constexpr std::uint32_t kMinusReach = 0xa1a8a1a8;  // -1448 * 128 * 2^-24
   static constexpr int kLargestError =
       kScale * kUnits * kUnits * (kReach + kNear) * (kReach + kNear) + 2 * kErrorStep;
-  // The limit of costs before an error is added.
+  // Limits costs before an error is added.
   static constexpr int kMostCost = 0xffff - kLargestError - kNodes;
   static_assert(kMostCost > 0);
-  static constexpr int kSteps = 4;  // steps between subtractions of the least cost
+  static constexpr int kSteps = 4;  // steps after which the least cost is subtracted
 };
 
-// A state, and what its level shares with the level of the previous state in the order of order_by_center().
+// Describes a state and the parts of its error that it shares with the previous state in the order of
+// order_by_center().
 struct PairedState {
-  int state, center, from_center;  // the center of its level, and the level's distance from the center
+  int state, center, from_center;  // center of its level, and distance of the level from the center
   bool new_center, new_distance, new_level;
-  bool first;  // No earlier state leads to its node.
+  bool first;  // no earlier state leads to its node
 };
 
 // Orders states by center, distance from the center, and level, so neighbours share parts of the error.
@@ -66,14 +67,14 @@ constexpr std::array<PairedState, kTrellisStates> order_by_center() {
   std::array<PairedState, kTrellisStates> order{};
   std::array<bool, kTrellisStates> seen{};
   int n = 0;
-  // Centers are even, because the parity of errors relies on that. The levels of a center start kNear below
-  // the center.
+  // Centers are even, because bit 3 of errors depends on this. The first level of a center is kNear below the
+  // center.
   for (int center = -128 + T::kNear; center <= 128 - T::kNear; center += 2 * T::kNear) {
     bool new_center = true;
     for (int distance = 0; distance <= T::kNear; ++distance) {
       bool new_distance = true;
       for (const int sign : {1, -1}) {
-        // The level belongs to the next center, or repeats the center.
+        // This level belongs to the next center, or it is the center again.
         if (distance == (sign > 0 ? T::kNear : 0)) continue;
         bool new_level = true;
         for (int state = 0; state < kTrellisStates; ++state) {
@@ -109,29 +110,29 @@ __device__ __forceinline__ std::uint32_t permute_bytes(std::uint32_t a, std::uin
   return y;
 }
 
-// Computes a * b + c as one operation. For one product and several c, the compiler would use one product and
-// sums, whose unit is the bottleneck.
+// Computes a * b + c as one operation. For one product with several c, the compiler would emit one product
+// and several sums, but the unit for sums is the bottleneck.
 __device__ __forceinline__ std::uint32_t multiply_add(std::uint32_t a, std::uint32_t b, std::uint32_t c) {
   std::uint32_t y;
   asm("mad.lo.u32 %0, %1, %2, %3;" : "=r"(y) : "r"(a), "r"(b), "r"(c));
   return y;
 }
 
-// Holds the parents that nodes have chosen in a step: four nodes per word. The lower half of a word belongs
-// to the first token, and the upper half to the second.
+// Holds the parents that nodes have chosen in a step, with four nodes in each word. The lower half of a word
+// belongs to the first token, and the upper half to the second.
 struct PairedChoices {
   std::uint32_t words[PairedTrellis::kWords];
 
-  // Returns the choice of a node, where word(i) is word i and `second` selects the token. (Nodes are unsigned
-  // because division of signed numbers takes several more operations.)
+  // Returns the choice of a node, where word(i) is word i and `second` selects the token. Nodes are unsigned,
+  // because division of signed numbers takes more operations.
   template <class Word>
   static __device__ __forceinline__ unsigned of(unsigned node, int second, const Word& word) {
     return word(node / 4) >> (16 * second + 4 * (node % 4)) & (PairedTrellis::kNodes - 1);
   }
 };
 
-// Records for each node whether a token's path to the node comes from one node of the past. Each node has a
-// byte, in which all bits but the highest say so.
+// Records for each node whether a token's path to the node comes from one particular node of the past. Each
+// node has a byte. If the path does, all bits of the byte except the highest are 1.
 class PathOrigins {
  public:
   __device__ __forceinline__ explicit PathOrigins(unsigned from) {
@@ -140,15 +141,15 @@ class PathOrigins {
       from_[four] = from / 4 == four ? 0xffU << (from % 4 * 8) : 0;
   }
 
-  // Advances by a step. word(i) has a token's choices of that step in its lower half.
+  // Advances by a step. The lower half of word(i) has a token's choices of the step.
   template <class Word>
   __device__ __forceinline__ void advance(const Word& word) {
     std::uint32_t next[kFours];
-    // The highest bit of a choice says in which half of the nodes the parent is.
+    // The highest bit of a choice says in which half of the nodes the parent lies.
 #pragma unroll
     for (int four = 0; four < kFours; ++four) {
       const std::uint32_t selector = word(four);
-      // The bytes are 0x7f for parents in the lower half, and 0 for others.
+      // The bytes are 0x7f for parents in the lower half, and 0 for other parents.
       const std::uint32_t is_lower = permute_bytes(0x7f7f7f7f, 0x7f7f7f7f, selector);
       next[four] = (permute_bytes(from_[0], from_[1], selector) & is_lower) |
                    (permute_bytes(from_[2], from_[3], selector ^ 0x8888) & ~is_lower);
@@ -180,7 +181,7 @@ class PairedCosts {
     for (int node = 0; node < T::kNodes; ++node) costs_[node] = both(node);
   }
 
-  // Converts a value of each token from levels to units.
+  // Converts a value of each token, `first` and `second`, from levels to units.
   static __device__ __forceinline__ std::uint32_t in_units(float first, float second) {
     const auto of_one = [](float x) {
       return static_cast<std::uint32_t>(__float2int_rn(fminf(fmaxf(x, -T::kMax), T::kMax) * T::kUnits));
@@ -188,7 +189,7 @@ class PairedCosts {
     return (of_one(first) & 0xffff) | of_one(second) << 16;
   }
 
-  // Advances by a value of each token, in units.
+  // Extends the paths by a value of each token, in units.
   __device__ __forceinline__ PairedChoices step(std::uint32_t x) {
     std::uint32_t next[T::kNodes];
     Errors errors;
@@ -208,39 +209,39 @@ class PairedCosts {
     }
   }
 
-  // Subtracts each token's least cost.
+  // Subtracts each token's least cost from the token's costs.
   __device__ __forceinline__ void lower() {
     const std::uint32_t least = this->least() & ~kNumber;
 #pragma unroll
     for (int node = 0; node < T::kNodes; ++node) costs_[node] -= least;
   }
 
-  // Returns the numbers of each token's cheapest node, packed like costs.
+  // Returns the number of each token's cheapest node, packed like costs.
   __device__ __forceinline__ std::uint32_t cheapest() const {
     return least() & kNumber;
   }
 
  private:
-  // kNumber is the mask of a cost's lowest bits, which hold the node's number.
+  // kNumber masks the lowest bits of a cost, which hold the node's number.
   static constexpr std::uint32_t kNumber = both(T::kNodes - 1);
 
   // Errors holds the errors of levels around the current center, packed like costs.
   struct Errors {
-    std::uint32_t from_center;  // sum of the first token's error and 2^16 times the second's
+    std::uint32_t from_center;  // error of the first token plus 2^16 times that of the second
     std::uint32_t of_center;    // squared distance to the center plus 1, in units of kErrorStep
     std::uint32_t of_distance, of_level;
 
     template <int Center>
     __device__ __forceinline__ void approach(std::uint32_t x, std::uint32_t farthest) {
       constexpr int kReach = T::kReach * T::kUnits;
-      // Subnormal half-precision numbers have the bits of integers. The first result is the distance, after
-      // adding kReach to avoid negative numbers, and the second the error. The error is one larger, so
-      // rounding does not make errors negative.
+      // Subnormal half-precision numbers have the bits of integers. `above` is the distance plus kReach,
+      // which is never negative. `distance` becomes the error plus one, so rounding does not make errors
+      // negative.
       const std::uint32_t above = __viaddmin_s16x2_relu(x, both(kReach - Center * T::kUnits), farthest);
       const std::uint32_t distance = fma_half2(above, T::kRoot, T::kMinusReach);
       of_center = fma_half2(distance, distance, both(1));
       from_center = above - both(kReach);
-      // Without this line the compiler multiplies `above`, with one more product for each level.
+      // Without this line the compiler would multiply `above` and emit one more product for each level.
       asm("" : "+r"(from_center));
     }
   };
@@ -269,12 +270,12 @@ class PairedCosts {
 
   static __device__ __forceinline__ PairedChoices choices_of(const std::uint32_t (&next)[T::kNodes],
                                                              std::uint32_t x) {
-    // If a value is even, the errors of odd levels have bit 3 set.
+    // For an even value, the errors of odd levels have bit 3 set.
     const std::uint32_t is_even = (~x & both(1)) * 0x8888U;
     PairedChoices choices;
 #pragma unroll
     for (int word = 0; word < T::kWords; ++word) {
-      // Each word has the lowest bytes of two nodes for both tokens.
+      // Each word has the lowest bytes of two nodes, for both tokens.
       const std::uint32_t even = permute_bytes(next[4 * word], next[4 * word + 2], 0x6240);
       const std::uint32_t odd = permute_bytes(next[4 * word + 1], next[4 * word + 3], 0x6240);
       const std::uint32_t sums = select_bits<0x0f0f0f0f>(even, odd << 4);
@@ -291,8 +292,8 @@ class PairedCosts {
     return least;
   }
 
-  // These numbers are kErrorStep, the largest value of `above` in approach(), and ~kNumber. As constants they
-  // would turn one operation with two constants into two operations.
+  // error_step_, farthest_ and not_number_ are kErrorStep, the largest value of `above` in approach(), and
+  // ~kNumber. If they were constants, one operation with two constants would become two operations.
   std::uint32_t error_step_, farthest_, not_number_;
   std::uint32_t costs_[T::kNodes];
 };

@@ -1,6 +1,6 @@
 // Encodes uniform grids and numbers with a scale per token. The encoders repeat the arithmetic of src/format
-// operation by operation, so GPU and CPU give the same codes. Intrinsics keep the compiler from contracting
-// what the formats round twice.
+// operation by operation, so GPU and CPU give the same codes. Intrinsics keep the compiler from fusing
+// operations that the formats round separately.
 #pragma once
 
 #include "device/cuda/seal/seal_page.cuh"
@@ -9,15 +9,15 @@
 
 namespace kvant::cuda {
 
-// Describes one word of a lane's stream: which codes lie in the word, for layouts of numbers
-// (CodeOrder::planes, and 8-bit codes of CodeOrder::pairs).
+// Describes which codes lie in one word of a lane's stream, for layouts of numbers (CodeOrder::planes, and
+// 8-bit codes of CodeOrder::pairs).
 struct CodeWord {
   int lane;
-  int fragment;   // the first fragment with codes in the word
-  int fragments;  // 1, 2 or 4 fragments
-  int half;       // half of a fragment's contraction indices for 8-bit codes, or -1
-  int width;      // bits of a code in the word
-  int first_bit;  // the lowest of these bits within the code
+  int fragment;   // first fragment with codes in the word
+  int fragments;  // 1, 2 or 4 fragments with codes in the word
+  int half;       // for 8-bit codes, the half of a fragment's contraction indices; else -1
+  int width;      // number of bits of a code in the word
+  int first_bit;  // lowest of these bits within the code
 
   __device__ CodeWord(int bits, int word) {
     lane = word / 4 % kLanes;
@@ -43,7 +43,7 @@ struct CodeWord {
   }
 };
 
-// Fills the words of codes in the layout of page_layout.h. code(token, channel) gives each code.
+// Fills the words of codes in the layout of page_layout.h. code(token, channel) returns each code.
 template <int D, class Code>
 __device__ void store_codes(SealPage<D>& page, const Code& code) {
   const int bits = page.format.layout.bits;
@@ -108,9 +108,9 @@ __device__ void encode_channels(SealPage<D>& page) {
   });
 }
 
-// Returns the scale of a symmetric grid (src/format/tok.cc). For signs the scale is the mean magnitude. With
-// 8 bits the scale makes codes symmetric around 0, so codes can be negated. Otherwise the value of largest
-// magnitude falls on the lowest code.
+// Returns the scale of a symmetric grid (src/format/tok.cc). For codes of 1 bit the scale is the mean
+// magnitude. With 8 bits the scale makes codes symmetric around 0, so codes can be negated. With other widths
+// the value of largest magnitude gets the lowest code.
 template <int D>
 __device__ __half symmetric_scale(const SealPage<D>& page, int token, int begin, int end, float low,
                                   float high) {
@@ -160,7 +160,7 @@ __device__ void encode_tokens(SealPage<D>& page) {
   });
 }
 
-// Rounds |x| <= 448 to the nearest e4m3 number, halves to even, as src/format/e4m3.h does.
+// Rounds |x| <= 448 to the nearest e4m3 number, and halves to even, as src/format/e4m3.h does.
 __device__ inline std::uint32_t e4m3_from_float(float x) {
   constexpr std::uint32_t kSmallestNormal = 0x3c800000;  // the smallest normal e4m3 number, 2^-6
   const std::uint32_t bits = __float_as_uint(x);
@@ -190,14 +190,14 @@ __device__ void encode_e4m3(SealPage<D>& page) {
 }
 
 // Holds the step and the zero of a channel whose integers lie in [low, high]. In a page of prog<B>-paper
-// (as_printed) the zero counts steps (src/format/prog.cc).
+// (as_printed) the zero is a number of steps (src/format/prog.cc).
 struct StepAndZero {
   float step, zero;
 
   __device__ StepAndZero(float low, float high, float last, bool as_printed, PageSide side) {
     step = 1;
     zero = 0;
-    if (low > high) return;  // All tokens are left out.
+    if (low > high) return;  // all tokens are left out
     const float exact = __fdiv_rn(__fsub_rn(high, low), last);
     const auto rounded = [&](float x) {
       return side == PageSide::key ? floorf(__fadd_rn(x, 0.5F)) : ceilf(x);
@@ -207,7 +207,7 @@ struct StepAndZero {
   }
 };
 
-// Finds the largest magnitude in each block of 64 tokens, over the tokens that are not left out.
+// Finds the largest magnitude in each block of 64 tokens, except in tokens that are left out.
 template <int D>
 __device__ void find_largest(SealPage<D>& page) {
   float largest[2] = {};
@@ -223,7 +223,8 @@ __device__ void find_largest(SealPage<D>& page) {
   }
 }
 
-// Encodes TurboAttention's pages (src/format/prog.cc): INT8 by blocks of 64 tokens, then few bits by channel.
+// Encodes TurboAttention's pages (src/format/prog.cc). Blocks of 64 tokens become INT8, and these integers
+// become codes of few bits by channel.
 template <int D>
 __device__ void encode_progressive(SealPage<D>& page) {
   constexpr int kBlock = 64;

@@ -1,13 +1,14 @@
 // Encodes full pages of the tail, or pages of new rows, with the arithmetic of the formats (src/format)
-// operation by operation. The codes therefore equal the CPU's codes, but lie in the device's order. A CTA
-// encodes one page. Intrinsics keep the compiler from contracting what the formats round twice.
+// operation by operation. The codes therefore equal the CPU's codes, but have the device's order. A CTA
+// encodes one page. Intrinsics keep the compiler from fusing operations that the formats round separately.
 #pragma once
 
 #include "device/cuda/seal/seal_grids.cuh"
 
 namespace kvant::cuda {
 
-// Encodes a page of src/format/lm.cc. Two threads encode a token, each half of its channels.
+// Encodes a page of src/format/lm.cc. Two threads encode each token, and each of them has half of its
+// channels.
 template <int D>
 __device__ void encode_lloyd_max(SealPage<D>& page) {
   static_assert(kSealThreads == 2 * kPageTokens);
@@ -37,8 +38,8 @@ __device__ void encode_lloyd_max(SealPage<D>& page) {
   page.store_half(token, along > 0 ? half_saturated(static_cast<float>(fmin(gain, 65504.0))) : __half(0));
 }
 
-// Encodes the due pages of all formats except trellis and vector codes. first_side is the side of blocks with
-// blockIdx.z = 0.
+// Encodes the due pages of all formats except trellis and vector codes. CTAs with blockIdx.z = 0 encode pages
+// of side first_side.
 template <int D>
 __global__ void __launch_bounds__(kSealThreads, 3)
     seal_kernel(const __grid_constant__ SealArgs args, int first_side) {
@@ -80,7 +81,7 @@ __global__ void __launch_bounds__(kSealThreads, 3)
       break;
     case Encoding::trellis:
     case Encoding::vectors:
-      break;  // Trellis and vector codes have kernels of their own.
+      break;  // trellis and vector codes have kernels of their own
   }
   __syncthreads();
   count_if_out_of_range(args, due, head, page.format, D, page.parameters());

@@ -1,4 +1,4 @@
-// Tests sealing more pages in a launch than the GPU processes at once.
+// Tests launches that seal more pages than the GPU processes at once.
 #include <gtest/gtest.h>
 
 #include <numeric>
@@ -15,8 +15,8 @@
 namespace kvant::cuda::seal_many_test {
 namespace {
 
-// Returns tail pages of a sequence and KV head, [page][side]. Some pages resemble the pages of recipes that
-// rotate, and some have outliers.
+// Returns tail pages of a sequence and KV head, [page][side]. Some pages resemble those of recipes with a
+// rotation, and some have outliers.
 std::vector<std::uint16_t> tail_pages(int n_pages, int d) {
   constexpr int kUnique = 8;
   const std::size_t size = static_cast<std::size_t>(kPageTokens) * d;
@@ -51,7 +51,7 @@ TEST_P(SealingOfManyPages, GivesTheBytesOfOneAfterAnother) {
   const DeviceArray<std::uint16_t> tail(tail_pages(n_pages, d));
   std::vector<std::int32_t> ids(n_pages);
   std::iota(ids.begin(), ids.end(), 0);
-  // The table holds page numbers as well, since each page keeps its place.
+  // The table also serves as the list of page numbers, because each page keeps its place.
   const DeviceArray<std::int32_t> table(ids);
   const DeviceArray<std::byte> together(std::vector<std::byte>(n_pages * 2 * bytes)),
       alone(std::vector<std::byte>(n_pages * 2 * bytes));

@@ -1,5 +1,5 @@
 // Loads, encodes and stores a page that is being sealed. SealPage is the page in shared memory in the form
-// that the encoders of scalar formats use. The other functions serve all encoders.
+// that the encoders of scalar formats use. The functions outside of SealPage serve all encoders.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -19,17 +19,18 @@ inline constexpr int kSealThreads = 256;
 template <int D>
 struct alignas(16) SealShared {
   static constexpr bool kHasPage = D <= 256;
-  static constexpr int kRow = D + 2;  // The padding spreads a channel's tokens over banks.
+  static constexpr int kRow = D + 2;  // the padding spreads a channel's tokens over banks
   static constexpr int kMaxGrids = kPageTokens * D / (kHasPage ? 8 : 32);
-  static constexpr int kMaxPageBytes = kPageTokens * D * 3 / 2;  // 8 bits per value, plus the grids
+  static constexpr int kMaxPageBytes = kPageTokens * D * 3 / 2;  // 8 bits for each value, and the grids
   __nv_bfloat16 values[kPageTokens * kRow];
   std::uint32_t page[kHasPage ? kMaxPageBytes / 4 : 4];
   float2 grids[kMaxGrids];  // zero and reciprocal of the step, or other numbers of the encoder
   std::uint32_t left_out[kPageTokens / 32];
-  float largest[2];  // for blocks of 64 tokens
+  float largest[2];  // of each block of 64 tokens
 };
 
-// DuePage is a page that is to be sealed: its number in its sequence, its source and its destination.
+// DuePage is a page that must be sealed. It has the page's index in its sequence, its source and its
+// destination.
 struct DuePage {
   int layer;  // counted from the first sealed layer
   int seq, page;
@@ -38,8 +39,8 @@ struct DuePage {
   std::int64_t row;  // first row of the page, or negative if the page is in the tail
 };
 
-// Finds page `nth` of the pages that may be due. Returns false if that page is not due. TakesRows says
-// whether the page may be made from rows.
+// Finds page `nth` of the pages that may be due. Returns false if this page is not due. If TakesRows is true,
+// the page may be made from rows.
 template <bool TakesRows = false>
 __device__ bool find_due_page(const SealArgs& args, int nth, int head, int side, DuePage* due) {
   const int of_all = nth / args.due.max_pages;  // index of the sequence over all layers
@@ -63,8 +64,8 @@ __device__ bool find_due_page(const SealArgs& args, int nth, int head, int side,
   return true;
 }
 
-// Returns a bit for each of the 32 tokens from token 32 * word on that are left out of the page. Left-out
-// tokens widen no range.
+// Returns a bit for each of the 32 tokens from token 32 * word on, which is 1 if the token is left out of the
+// page. The ranges of grids ignore tokens that are left out.
 __device__ inline std::uint32_t left_out_tokens(const SealArgs& args, const DuePage& due, int head,
                                                 int word) {
   std::uint32_t bits = 0;
@@ -75,7 +76,7 @@ __device__ inline std::uint32_t left_out_tokens(const SealArgs& args, const DueP
   return bits | (sink == 32 ? ~0U : (1U << sink) - 1);
 }
 
-// Puts the code of (token, channel) into the page's words, in which the code's bits must be 0. `channel` is
+// Writes the code of (token, channel) into the page's words, in which the code's bits must be 0. `channel` is
 // the first channel of the code.
 template <int D>
 __device__ void store_code(std::uint32_t* words, const CodeLayout& layout, PageSide side, int token,
@@ -89,7 +90,7 @@ __device__ void store_code(std::uint32_t* words, const CodeLayout& layout, PageS
   }
 }
 
-// Reads a code that store_code has put into the page's words.
+// Reads a code that store_code() has written into the page's words.
 template <int D>
 __device__ std::uint32_t load_code(const std::uint32_t* words, const CodeLayout& layout, PageSide side,
                                    int token, int channel) {
@@ -103,8 +104,8 @@ __device__ std::uint32_t load_code(const std::uint32_t* words, const CodeLayout&
   return code;
 }
 
-// Copies the numbers of a tail page to rows [kPageTokens][row]. piece_at(i) gives piece i of 16 bytes, in the
-// order of plain_index.
+// Copies the numbers of a tail page to rows [kPageTokens][row]. piece_at(i) returns piece i of 16 bytes, in
+// the order of plain_index().
 template <int D, class Piece>
 __device__ void store_rows(const Piece& piece_at, PageSide side, __nv_bfloat16* rows, int row) {
   const auto store = [&](int token, int channel, std::uint32_t pair) {
@@ -123,7 +124,7 @@ __device__ void store_rows(const Piece& piece_at, PageSide side, __nv_bfloat16* 
       store(token + 8, channel, piece.y);
       store(token, channel + 2, piece.z);
       store(token + 8, channel + 2, piece.w);
-    } else {  // A word has a pair of tokens.
+    } else {  // a word has a pair of tokens
       const int token = tile + lane % 4 * 2;
       const int channel = lane / 4 * (D / 8) + 2 * k;
       store(token, channel, __byte_perm(piece.x, piece.y, 0x5410));
@@ -138,7 +139,7 @@ __device__ void load_rows(const unsigned char* tail, PageSide side, __nv_bfloat1
   store_rows<D>([&](int i) { return __ldg(reinterpret_cast<const uint4*>(tail) + i); }, side, rows, row);
 }
 
-// Copies rows of bf16 numbers that are stored unchanged, 16 bytes per thread.
+// Copies rows of bf16 numbers that need no transformation. Each thread copies 16 bytes at a time.
 template <int D>
 __device__ void copy_new_rows(const AppendedRows& rows, std::int64_t first, int head, __nv_bfloat16* to,
                               int row) {
@@ -157,8 +158,8 @@ __device__ void copy_new_rows(const AppendedRows& rows, std::int64_t first, int 
   }
 }
 
-// Loads a page's rows, transformed like appended rows, into rows [kPageTokens][row] of shared memory. Warps
-// take several rows at a time. All threads of the CTA call this function.
+// Loads a page's rows, transforms them like appended rows, and writes them to rows [kPageTokens][row] of
+// shared memory. Each warp processes several rows at a time. All threads of the CTA must call this function.
 template <int D>
 __device__ void load_new_rows(const SealArgs& args, const DuePage& due, int head, int side, __nv_bfloat16* to,
                               int row) {
@@ -191,7 +192,7 @@ __device__ void load_new_rows(const SealArgs& args, const DuePage& due, int head
   }
 }
 
-// SealPage is the encoding of a page from the view of one thread.
+// SealPage holds the state of one thread that encodes a page.
 template <int D>
 struct SealPage {
   SealShared<D>& shared;
@@ -214,9 +215,9 @@ struct SealPage {
   }
 };
 
-// Returns the largest magnitude that f16 parameter i of `numbers` represents: the magnitude of the parameter,
-// or of the values of its grid. For grids, n_grids scales are followed by as many zeros, unless the grids are
-// symmetric.
+// Returns the largest magnitude that f16 parameter `i` of `numbers` represents, which is that of the
+// parameter or of the values of its grid. Unless grids are symmetric, the n_grids scales are followed by
+// n_grids zeros.
 __device__ inline float largest_magnitude(const PageFormat& stored, const __half* numbers, int i,
                                           int n_grids) {
   const float x = __half2float(numbers[i]);
@@ -227,9 +228,9 @@ __device__ inline float largest_magnitude(const PageFormat& stored, const __half
   return fabsf(__half2float(numbers[i + n_grids]) + x * static_cast<float>((1 << bits) - 1));
 }
 
-// Counts a page whose values exceed half precision, or whose parameters have the largest half-precision
-// magnitude, where half_saturated() puts larger ones. Left-out tokens do not matter. All threads of a CTA
-// call this function after the parameters have become visible to them.
+// Counts the page if its values exceed half precision, or if a parameter has the largest half-precision
+// magnitude, with which half_saturated() replaces larger ones. Tokens that are left out do not matter. All
+// threads of the CTA must call this function once all of them can read the parameters.
 __device__ inline void count_if_out_of_range(const SealArgs& args, const DuePage& due, int head,
                                              const PageEncoding& format, int d, const void* parameters) {
   if (args.pages_out_of_range == nullptr) return;

@@ -1,6 +1,6 @@
 // Seals trellis-coded pages with 4 bits per value on Hopper GPUs. A thread searches the paths of two tokens
-// at once (paired_costs.cuh): a token of the page's first half and the token 64 places later. Otherwise the
-// search works like that in seal_trellis.cuh.
+// at once (paired_costs.cuh), which are a token of the page's first half and the token 64 places later.
+// Otherwise the search works like that of seal_trellis.cuh.
 //
 // The costs of pairs cannot represent very large values, as in keys that are not rotated. The slower search
 // of seal_trellis.cuh encodes pages with many large values, and single tokens whose path has a large error.
@@ -14,8 +14,8 @@ namespace kvant::cuda {
 
 inline constexpr int kPairThreads = kPageTokens / 2;
 
-// PairsShared is the shared memory of a CTA. IsSplit says whether the choices are split (SplitChoices in
-// kept_choices.cuh).
+// PairsShared is the shared memory of a CTA. If IsSplit is true, the choices are SplitChoices
+// (kept_choices.cuh).
 template <int D, bool IsSplit>
 struct alignas(16) PairsShared {
   static constexpr int kWindow = 32;  // values in a window
@@ -31,7 +31,7 @@ struct alignas(16) PairsShared {
   TrellisPage<kPairedBits, D> page;
 };
 
-// Refers to memory of PairsShared in the form that TokenPath expects.
+// Refers to parts of PairsShared in the form that TokenPath expects.
 template <int D>
 struct OneByOne {
   using Choices = typename PairsShared<D, false>::ChoicesOfOne;
@@ -41,10 +41,11 @@ struct OneByOne {
 };
 
 // kMostExcess is the limit of PairsShared::excess per value of a page, in squared levels. The excess is the
-// sum over tokens of the square by which the token's largest value exceeds PairedTrellis::kMax. Normal values
-// have less than a third of the limit, and codes leave an error of 10 per value.
+// sum over tokens of the square by which the token's largest value exceeds PairedTrellis::kMax. The excess of
+// normal values is less than a third of the limit. The error of the codes themselves is 10 per value.
 inline constexpr float kMostExcess = 0.5F;
-// Larger errors, in levels, may have been underestimated. Paths of normal values have no errors of this size.
+// Costs of pairs may underestimate errors above this number of levels. Paths of normal values have no such
+// errors.
 inline constexpr float kMostDistance = 48;
 
 template <int D, bool IsSplit>
@@ -59,7 +60,7 @@ class PairPath {
         tokens_{{shared.page, tail, thread}, {shared.page, tail, thread + kPairThreads}},
         counts_{shared.page.keeps(thread), shared.page.keeps(thread + kPairThreads)} {}
 
-  // Adds the excess of both tokens to the page's excess.
+  // Adds the excess of both tokens to PairsShared::excess.
   __device__ void add_excess() const {
     int excess = 0;
     for (int i = 0; i < 2; ++i) {
@@ -81,7 +82,7 @@ class PairPath {
         for (int word = 0; word < T::kWords; ++word) choices_.newer(i, word) = choices.words[word];
       });
       if (end == D) {
-        // The stream is a circle, so the path ends where it began.
+        // The stream is a circle, so the path ends at the node from which it started.
         ask_for_first(D - kOctetValues);
         emit(max(first - kWindow, 0), D, seam);
         break;
@@ -105,8 +106,8 @@ class PairPath {
       choices_.end_window();
     }
   }
-  // Returns a bit for each token whose largest error is so large that the costs of pairs may have misled its
-  // search.
+  // Returns a bit for each token whose largest error is so large that the costs of pairs may have misled the
+  // search for its path.
   __device__ int doubtful() const {
     return (largest_error_[0] > kMostDistance ? 1 : 0) | (largest_error_[1] > kMostDistance ? 2 : 0);
   }
@@ -116,10 +117,10 @@ class PairPath {
 
  private:
   static constexpr int kWindow = Shared::kWindow;
-  static constexpr int kRunIn = 16;  // values before the seam that choose its node
+  static constexpr int kRunIn = 16;  // number of values before the seam that choose its node
 
-  // Processes the values [first, end) of a window and calls keep(i, choices) after each. Before the search,
-  // the place of a step's choices holds the values of both tokens.
+  // Processes the values [first, end) of a window, and calls keep(i, choices) after each. Until then, the
+  // place of a step's choices holds the values of both tokens.
   template <class Keep>
   __device__ __forceinline__ void run(PairedCosts& costs, int first, int end, const Keep& keep) {
     constexpr int kOctets = kWindow / kOctetValues;
@@ -151,8 +152,8 @@ class PairPath {
     }
   }
 
-  // Forbids all paths that did not pass through `nodes`, one node per token, at the start of the window
-  // [first, end).
+  // Forbids all paths that did not pass through `nodes` at the start of the window [first, end). `nodes` has
+  // one node for each token.
   __device__ __forceinline__ void forbid_others(PairedCosts& costs, int first, int end,
                                                 const unsigned (&nodes)[2]) const {
     PathOrigins origins[2] = {PathOrigins(nodes[0]), PathOrigins(nodes[1])};
@@ -164,7 +165,7 @@ class PairPath {
     costs.forbid_others(origins[0], origins[1]);
   }
 
-  // Returns the state from which a token's path came to `node`, where word(i) is word i of the choices.
+  // Returns the state before `node` on the path of token `of`. word(i) is word i of the choices.
   template <class Word>
   static __device__ __forceinline__ unsigned state_before(const Word& word, unsigned node, int of) {
     return node << kPairedBits | PairedChoices::of(node, of, word);
@@ -175,7 +176,7 @@ class PairPath {
     tokens_[1].ask_for_first(octet);
   }
 
-  // Writes the codes of values [first, end), after which the tokens' paths are at `nodes`.
+  // Writes the codes of the values [first, end). After these values, the tokens' paths are at `nodes`.
   __device__ void emit(int first, int end, const unsigned (&nodes)[2]) {
     unsigned node0 = nodes[0], node1 = nodes[1];
 #pragma unroll 1
@@ -210,7 +211,7 @@ class PairPath {
   Shared& shared_;
   typename Shared::Choices choices_;
   TrellisToken<kPairedBits, D> tokens_[2];
-  bool counts_[2];  // whether the token is not left out
+  bool counts_[2];  // false for a token that is left out
   float largest_error_[2] = {};
 };
 
@@ -235,7 +236,7 @@ __global__ void __launch_bounds__(kPairThreads, kPairCtas<D, IsSplit>)
           PairPath<D, IsSplit> path(shared, tail, thread);
           path.add_excess();
           __syncthreads();
-          int again = 3;  // one bit for each token that is searched separately
+          int again = 3;  // one bit for each token that must be searched separately
           if (static_cast<float>(shared.excess) <= kMostExcess * kPageTokens * D) {
             path.encode();
             gains[0] = path.gain(0);
@@ -243,7 +244,7 @@ __global__ void __launch_bounds__(kPairThreads, kPairCtas<D, IsSplit>)
             again = path.doubtful();
           }
           if (__syncthreads_or(again) == 0) return;
-          // The choices of pairs are no longer needed, so their memory is free.
+          // The search no longer needs the choices of pairs, so their memory is free.
           OneByOne<D> each{shared.choices_of_one, shared.page, {}};
 #pragma unroll 1
           for (int i = 0; i < 2; ++i) {

@@ -1,4 +1,5 @@
-// Tests that sealing reports values that exceed a format's half-precision parameters to the caller.
+// Tests that sealing reports to the caller how many pages have values that exceed a format's half-precision
+// parameters.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -13,10 +14,10 @@ namespace kvant::cuda::seal_range_test {
 namespace {
 
 constexpr int kSeqs = 3;
-constexpr int kProtected = 2;  // this token of each page is protected
+constexpr int kProtected = 2;  // index of the protected token of each page
 
-// Seals a page of keys and values of each sequence, and returns the count of pages out of range. Values lie
-// in [-1, 1], except one token and channel of sequence 1.
+// Seals a page of keys and values of each sequence, and returns the number of pages out of range. The values
+// lie in [-1, 1], except one token and channel of sequence 1.
 class RangeCase {
  public:
   RangeCase(const std::string& format, int d) : format_(format), d_(d) {}
@@ -77,7 +78,7 @@ TEST_P(SealRange, CountsPagesOutOfRange) {
     const RangeCase sealing(GetParam(), d);
     EXPECT_EQ(sealing.pages_out_of_range(1, 5), 0U);
     EXPECT_EQ(sealing.pages_out_of_range(-5e3F, 5), 0U);
-    // The zero, a symmetric scale or the gain exceeds 65504.
+    // A zero, a symmetric scale or a gain exceeds 65504.
     EXPECT_EQ(sealing.pages_out_of_range(-1e10F, 5), 2U) << d;
     EXPECT_EQ(sealing.pages_out_of_range(-1e10F, kProtected), 0U) << d;
   }

@@ -1,4 +1,4 @@
-// Finds the kernel that encodes a side's pages. Each function is defined in a file of kernels/.
+// Finds the kernel that encodes a side's pages. The functions are defined in the files of kernels/.
 #pragma once
 
 #include "device/cuda/common/gpu.h"
@@ -6,19 +6,20 @@
 
 namespace kvant::cuda {
 
-// Describes the kernel for the pages of a side. The kernel's arguments are SealArgs and the side of blocks
-// with blockIdx.z = 0. Blocks are the pages that may be due (x), the heads (y) and the sides (z).
+// Describes the kernel for the pages of a side. The kernel's arguments are SealArgs and the side of CTAs with
+// blockIdx.z = 0. The dimensions of the grid are the pages that may be due (x), the heads (y) and the sides
+// (z).
 struct SealKernel {
   const void* function;
   int threads, shared_bytes;
-  // persistent_ctas is the number of CTAs that share an SM and its threads. They process one page after
-  // another to reuse the setup for a head. 0 means one CTA of `threads` threads per page.
+  // persistent_ctas is the number of CTAs that share an SM and its threads. Each of them processes several
+  // pages and reuses the setup for a head. 0 means one CTA of `threads` threads for each page.
   int persistent_ctas;
 };
 
 SealKernel scalar_seal_kernel(const PageEncoding& encoding, int head_dim);
 SealKernel vector_seal_kernel(const PageEncoding& encoding, int head_dim, const Gpu& gpu);
-// fills_gpu says whether there are pages for all CTAs that can run at once.
+// fills_gpu says whether there are at least as many pages as CTAs that can run at once.
 SealKernel trellis_seal_kernel(const PageEncoding& encoding, int head_dim, const Gpu& gpu, bool fills_gpu);
 // Returns the kernel for keys whose errors are shaped by metrics.
 SealKernel shaped_seal_kernel(const PageEncoding& encoding, int head_dim);

@@ -1,5 +1,5 @@
-// Makes fragments of vector codes of any size and of 16-bit numbers, for the generic kernel. numbers.cuh
-// explains the runs that the functions read.
+// Makes fragments of vector codes of any size and of 16-bit numbers, for the generic kernel. The file
+// numbers.cuh explains the runs that these functions read.
 #pragma once
 
 #include "device/cuda/pairs/generic/numbers.cuh"
@@ -31,7 +31,8 @@ __device__ __forceinline__ std::uint32_t centroid_pair(const unsigned char* code
   return *reinterpret_cast<const std::uint32_t*>(codebook + (code * Channels + channel) * 2);
 }
 
-// Reads the run of keys of contraction tile k. `codebook` is the head's codebook, in shared or global memory.
+// Reads the run of keys of contraction tile `k`. `codebook` is the codebook of the head, in shared or global
+// memory.
 template <int D, int Channels>
 __device__ __forceinline__ void read_key_vectors(const AnyPage& page, const unsigned char* codes,
                                                  const unsigned char* codebook, int k, int lane,

@@ -1,7 +1,8 @@
 // Attends to any pair of formats, for pairs without a kernel of their own. The description of a page is an
-// argument, on which all lanes branch alike. Each value is decoded to half precision, which is 8 times finer
-// than BF16. So the scales and zeros of a format may belong to any group of values. Only factors of whole
-// tokens are applied to scores and weights instead. Pages of BF16 numbers are multiplied unchanged.
+// argument, so all lanes take the same branches. Each value is decoded to half precision, which is 8 times
+// finer than BF16, so the scales and zeros of a format may belong to any group of values. Only factors of
+// whole tokens are applied to scores and weights instead of to values. Pages of BF16 numbers are multiplied
+// unchanged.
 //
 // D is the head size. A warp has block_dim(D) channels. Heads of 512 channels are split into blocks
 // (page_layout.h). The codes of a block are laid out like a page of their own, while the parameters belong to
@@ -18,7 +19,7 @@ namespace kvant::cuda {
 struct AnySide {
   const AnyPage& page;
   const unsigned char* codebook;
-  std::uint32_t levels;  // the levels of this lane (own_levels)
+  std::uint32_t levels;  // levels that this lane keeps (own_levels)
 };
 
 __device__ __forceinline__ const unsigned char* codebook_of(const AnyPage& page, const unsigned char* shared,
@@ -31,12 +32,12 @@ __device__ __forceinline__ const unsigned char* codebook_of(const AnyPage& page,
 template <int N>
 using Constant = std::integral_constant<int, N>;
 
-// Number is the type of a fragment's numbers.
+// Number lists the types of the numbers in a fragment.
 enum class Number { half, bf16 };
 template <Number Kind>
 using NumberConstant = std::integral_constant<Number, Kind>;
 
-// Computes c += a b for factors of the type Kind.
+// Computes c += a b for factors of type `Kind`.
 template <Number Kind>
 __device__ __forceinline__ void multiply_add(float (&c)[4], const std::uint32_t (&a)[4],
                                              const std::uint32_t (&b)[2]) {
@@ -47,7 +48,7 @@ __device__ __forceinline__ void multiply_add(float (&c)[4], const std::uint32_t 
   }
 }
 
-// Calls body(Constant<bits>), so the number of bits per code is a compile-time constant in `body`.
+// Calls body(Constant<bits>) with the number of bits per code as a compile-time constant.
 template <class Body>
 __device__ __forceinline__ void with_number_bits(int bits, const Body& body) {
   switch (bits) {
@@ -68,7 +69,7 @@ __device__ __forceinline__ void with_number_bits(int bits, const Body& body) {
   }
 }
 
-// Calls body with a constant for the bits of codes that are levels.
+// Calls body(constant) with the number of bits of codes that are levels as a compile-time constant.
 template <class Body>
 __device__ __forceinline__ void with_level_bits(int bits, const Body& body) {
   switch (bits) {
@@ -101,7 +102,8 @@ __device__ __forceinline__ const unsigned char* own_codes(const AnyPage& page, c
   return bytes + own_block<D>() * (page.code_bytes / code_blocks(D));
 }
 
-// Calls body with the type of numbers and a function that reads a run and applies the grid.
+// Calls body with a NumberConstant and a function read(run, fragments), which reads a run and applies the
+// grid.
 template <int D, PageSide Side, GridAxis Grid, class Body>
 __device__ __forceinline__ void with_numbers(const AnyPage& page, const unsigned char* bytes, int lane,
                                              const Body& body) {
@@ -173,8 +175,8 @@ __device__ __forceinline__ void with_reader(const AnySide& side, const unsigned 
   }
 }
 
-// Returns the products of the queries, for heads 2t and 2t + 1, with one row of channels that all tokens
-// share. row(k) is the A operand of contraction tile k.
+// Returns the products of the queries of heads 2t and 2t + 1 with one row of channels that all tokens share.
+// row(k) is the A operand of contraction tile k.
 template <int D, class Row>
 __device__ __forceinline__ float2 score_row(const Query<D>& query, const Row& row) {
   float products[4] = {};
@@ -186,7 +188,7 @@ __device__ __forceinline__ float2 score_row(const Query<D>& query, const Row& ro
   return {products[0] * query.factor[0], products[1] * query.factor[1]};
 }
 
-// Returns the sums of the queries' channels, which multiply the zeros of tokens.
+// Returns the sums of the queries' channels. The zeros of tokens are multiplied by these sums.
 template <int D>
 __device__ __forceinline__ float2 sum_of_channels(const Query<D>& query) {
   constexpr std::uint32_t kOnes = 0x3c003c00;
@@ -262,7 +264,7 @@ __device__ __forceinline__ Weights pack_bf16_weights(const Scores& p) {
 }
 
 struct TokenFactors {
-  float of[kTokenTiles / 2][4];  // for the lane's tokens in each part of 32
+  float of[kTokenTiles / 2][4];  // for the lane's tokens in each part of 32 tokens
 };
 
 __device__ __forceinline__ Weights pack_weights(const Scores& p, const TokenFactors& factors, float unit) {
@@ -279,8 +281,8 @@ __device__ __forceinline__ Weights pack_weights(const Scores& p, const TokenFact
   return weights;
 }
 
-// Multiplies weights by the factors of their tokens and divides them by 2^shift. shift is 0 if the products
-// fit in half precision. Adds weights times the tokens' zeros to `zero`, for heads 2t and 2t + 1.
+// Multiplies weights by the factors of their tokens and divides them by 2^shift. `shift` is 0 if the products
+// fit in half precision. Adds the weights times the tokens' zeros to `zero` for heads 2t and 2t + 1.
 template <int D>
 __device__ __forceinline__ Weights weigh_tokens(const AnyPage& page, const unsigned char* bytes,
                                                 const Scores& p, int lane, float (&zero)[2], int& shift) {
@@ -309,7 +311,7 @@ __device__ __forceinline__ Weights weigh_tokens(const AnyPage& page, const unsig
   return pack_weights(p, factors, power_of_two(-shift));
 }
 
-// Computes out += weights times the means of channels, in units of page.unit.
+// Computes out += the weights times the means of channels, in units of page.unit.
 template <int D>
 __device__ __forceinline__ void add_means(const AnyPage& page, const unsigned char* bytes, const Scores& p,
                                           int lane, float (&out)[block_dim(D) / 16][4]) {
@@ -334,7 +336,7 @@ __device__ __forceinline__ void add_means(const AnyPage& page, const unsigned ch
   }
 }
 
-// Computes out += weights times the numbers of the page.
+// Computes out += the weights times the numbers of the page.
 template <int D>
 __device__ __forceinline__ void mix_runs(const AnySide& side, const unsigned char* bytes,
                                          const Weights& weights, int lane,
@@ -346,7 +348,7 @@ __device__ __forceinline__ void mix_runs(const AnySide& side, const unsigned cha
 #pragma unroll 1
     for (int first_run = 0; first_run < kMTiles; first_run += kRunsOfTile) {
 #pragma unroll
-      // The parts of a tile have m tiles that must be compile-time constants.
+      // The m tiles of a part must be compile-time constants.
       for (int part = 0; part < kRunsOfTile; ++part) {
         Fragments a;
         read(first_run + part, a);
@@ -363,8 +365,8 @@ __device__ __forceinline__ void mix_runs(const AnySide& side, const unsigned cha
   });
 }
 
-// Computes out += the sum over the page's tokens of p value / unit, without the zeros of tokens. The zeros go
-// to `zero`.
+// Computes out += the sum over the page's tokens of p value / unit without the zeros of tokens. The zeros are
+// added to `zero`.
 template <int D>
 __device__ __forceinline__ void mix_any(const AnySide& side, const unsigned char* bytes, const Scores& p,
                                         int lane, float (&zero)[2], float (&out)[block_dim(D) / 16][4]) {
@@ -387,7 +389,7 @@ struct GenericPair {
   static constexpr bool kTablesPerHead = true;
   static constexpr SasUse kSas = SasUse::on_request;
   static constexpr bool kCaps = true;
-  static constexpr int kTableBytes = 0;  // The size depends on the launch (AnyPage::table_at).
+  static constexpr int kTableBytes = 0;  // the size depends on the launch (AnyPage::table_at)
   static constexpr int kMaxWarps = channel_warps(D) > 1 ? max_consumer_warps(D) : 7;
 
   struct State {

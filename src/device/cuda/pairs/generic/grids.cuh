@@ -10,7 +10,7 @@
 
 namespace kvant::cuda {
 
-// Holds the scales and the zeros of two values, as half-precision numbers: number * scale + zero.
+// Holds the scales and the zeros of two values as half-precision numbers. A value is number * scale + zero.
 struct ScaleZero {
   std::uint32_t scale, zero;
 };
@@ -28,7 +28,7 @@ __device__ __forceinline__ float power_of_two(int exponent) {
 struct TokenGrids {
   const unsigned char *scales, *zeros;
   int groups;
-  std::uint32_t stretch, zero_factor;  // Zeros of symmetric grids are multiples of the scales.
+  std::uint32_t stretch, zero_factor;  // zeros of symmetric grids are multiples of the scales
 
   __device__ __forceinline__ TokenGrids(const AnyPage& page, const unsigned char* bytes, int d, int channel)
       : groups(page.format.groups(d)) {
@@ -70,7 +70,7 @@ struct ChannelGrids {
     }
   }
 
-  // Returns the grids of channels first to first + 3; first is a multiple of 4.
+  // Returns the grids of channels first to first + 3. `first` must be a multiple of 4.
   __device__ __forceinline__ void four(int first, ScaleZero (&grid)[2]) const {
     if constexpr (Grid == GridAxis::of_channels) {
       const uint2 scale = *reinterpret_cast<const uint2*>(scales + 2 * first);
@@ -102,8 +102,8 @@ __device__ __forceinline__ std::uint32_t clamped(std::uint32_t x) {
   return *reinterpret_cast<const std::uint32_t*>(&y);
 }
 
-// Applies grids to the runs of a page. A run of keys is a contraction tile of channels, and its rows are
-// tokens. A run of values is some tokens, and its rows are channels.
+// Applies grids to the runs of a page. For keys, a run is a contraction tile of channels and its rows are
+// tokens. For values, a run is a number of tokens and its rows are channels.
 template <int D, PageSide Side, GridAxis Grid>
 struct GridScaler;
 
@@ -152,7 +152,8 @@ requires(block_dim(D) <= 128) struct GridScaler<D, PageSide::key, GridAxis::of_t
   }
 };
 
-// With wide heads, a lane's channels may belong to several groups, so each run reads its own grids.
+// With wide heads, the channels of a lane may belong to several groups. Each run therefore reads its own
+// grids.
 template <int D>
 requires(block_dim(D) > 128) struct GridScaler<D, PageSide::key, GridAxis::of_tokens> : GridsReadAnew {
   using GridsReadAnew::GridsReadAnew;
@@ -197,7 +198,7 @@ struct GridScaler<D, PageSide::value, GridAxis::of_tokens> {
   }
 };
 
-// This case serves grids of channels or of integers.
+// This specialization serves grids of channels or of integers.
 template <int D, GridAxis Grid>
 struct GridScaler<D, PageSide::key, Grid> : GridsReadAnew {
   using GridsReadAnew::GridsReadAnew;
@@ -249,8 +250,8 @@ __device__ __forceinline__ void clamp_integers(Fragments& a) {
   }
 }
 
-// Holds the factors and the zeros of the lane's four tokens 4g .. 4g + 3 in a part of 32. The unit of the
-// factors makes them as large as the values are. Half-precision weights times such factors keep their
+// Holds the factors and the zeros of the lane's four tokens 4g .. 4g + 3 in a part of 32 tokens. In their
+// unit, the factors are as large as the values. Half-precision weights times such factors keep their
 // precision.
 struct TokenScales {
   float factor[4], zero[4];

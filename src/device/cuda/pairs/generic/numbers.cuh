@@ -1,6 +1,7 @@
 // Decodes codes of single values to half-precision fragments, for the generic kernel. A run is eight
 // consecutive fragments in the order of the page. For keys, a run is a contraction tile. For values, a run is
-// a tile of 16 tokens (two such tiles with heads of 64, half of one with heads of 256).
+// a tile of 16 tokens. With heads of 64 channels it is two such tiles, and with heads of 256 channels half a
+// tile.
 #pragma once
 
 #include "device/cuda/page/any_page.h"
@@ -10,11 +11,11 @@ namespace kvant::cuda {
 
 using Fragments = std::uint32_t[kRun][4];
 
-// The number of m tiles of values in a run.
+// The number of m tiles of values in each run.
 template <int D>
 inline constexpr int kRunMTiles = D / 16 < kRun ? D / 16 : kRun;
 
-// Holds the words of a lane's stream that hold a run.
+// Holds the words of a lane's stream that contain a run.
 template <int Words>
 struct RunWords {
   std::uint32_t words[Words + 1];
@@ -106,9 +107,9 @@ __device__ __forceinline__ void read_e4m3(const unsigned char* codes, int run, i
   }
 }
 
-// Returns the levels of a quantizer that a lane keeps in half precision: the level of code lane % 2^bits,
-// twice, or with 2 bits the levels of two codes. Lanes fetch a code's level from the lane of that number.
-// Bits of the index above the code do no harm.
+// Returns the levels of a quantizer that a lane keeps in half precision. A lane keeps the level of code lane
+// % 2^bits twice, or with 2 bits the levels of two codes. Lanes fetch the level of a code from the lane with
+// the code's number. Higher bits in the index of the lane do not matter.
 __device__ __forceinline__ std::uint32_t own_levels(const AnyPage& page, int lane) {
   const int bits = page.format.layout.bits;
   const int mask = (1 << bits) - 1;

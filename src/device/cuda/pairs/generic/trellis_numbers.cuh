@@ -11,7 +11,7 @@ namespace kvant::cuda {
 template <int Bits, int Groups>
 __device__ __forceinline__ std::uint32_t biased_levels(const TrellisColumns<Bits, Groups>& columns, int group,
                                                        int i) {
-  LevelFragment bytes;  // A level is the mean of two bytes with the same lowest bit.
+  LevelFragment bytes;  // a level is the mean of two bytes with the same lowest bit
   set_levels(columns, group, i, 0, bytes);
   const std::uint32_t one = bytes[0][0] ^ kSignBits;
   const std::uint32_t other = bytes[1][0] ^ kSignBits;
@@ -41,11 +41,11 @@ __device__ __forceinline__ void select(const std::uint32_t (&array)[N][M], int i
   }
 }
 
-// Sets the bytes before the columns of the lane's tokens. A lane's columns continue the columns of the
-// previous lane, and those of the first lane continue the columns of the last.
+// Sets the bytes before the columns of the lane's tokens. The columns of a lane continue the columns of the
+// previous lane, and the columns of the first lane continue those of the last lane.
 template <int D, int Bits>
 __device__ __forceinline__ void link_key_columns(TrellisColumns<Bits, 4>& columns, int lane) {
-  constexpr int kGroupsOfToken = D == 256 ? 2 : 1;  // With heads of 64 channels, a group has two tokens.
+  constexpr int kGroupsOfToken = D == 256 ? 2 : 1;  // with heads of 64 channels, a group has two tokens
   const int lane_before = lane / 4 * 4 + (lane + 3) % 4;
 #pragma unroll
   for (int group = 0; group < 4; ++group) {
@@ -118,8 +118,8 @@ __device__ __forceinline__ void score_trellis(int bits_of_page, int code_bytes, 
           std::uint32_t a[kOwn / 32][4];
 #pragma unroll
           for (int reg = 0; reg < 4; ++reg) {
-            // The columns of a row are half a group with heads of 64 channels, a group with 128, and two
-            // groups with 256.
+            // The columns of a row are half a group with heads of 64 channels, one group with 128 channels,
+            // and two groups with 256 channels.
             constexpr int kColumns = kOwn / 32;
             const int first_column = (2 * tile + reg % 2) * kColumns;
             const int i = 4 * odd_k + reg / 2 * 2;
