@@ -1,4 +1,5 @@
-# shellcheck shell=bash gpu-test and gpu-bench use this file to build programs of the GPU library. The file sets
+# shellcheck shell=bash
+# gpu-test and gpu-bench use this file to build programs of the GPU library. The file sets
 # `programs` to the folder of the programs. If KVANT_GPU_PROGRAMS names a folder, the programs in that folder are used,
 # which another machine may have built.
 build_gpu_programs() {
