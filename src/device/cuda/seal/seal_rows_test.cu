@@ -1,5 +1,5 @@
-// Tests that pages made from new rows have the same bytes as pages whose rows were first appended to the
-// tail.
+// Tests that sealing gives a page the same bytes whether it reads new rows or rows that were first appended
+// to the tail.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -18,9 +18,9 @@ namespace kvant::cuda::seal_rows_test {
 namespace {
 
 constexpr int kHeads = 2, kSeqs = 3, kRows = 540, kSink = 4;
-constexpr int kPagesOfSeq = 2;  // largest number of due pages, and entries per sequence in tables
-// The first sequence has two due pages and the others have one. Pages of the second sequence are always in
-// the tail.
+constexpr int kPagesOfSeq = 2;  // largest number of due pages; also entries of each sequence in tables
+// The first sequence has two due pages, and the other sequences have one. Pages of the second sequence are
+// always in the tail.
 constexpr int kFirstRow[kSeqs] = {5, 262, 400};
 constexpr int kDuePages[kSeqs] = {2, 1, 1};
 constexpr int kSealedPage[kSeqs] = {0, 1, 0};
@@ -28,7 +28,7 @@ constexpr int kInTail = 1;
 
 struct RowKind {
   kvant_type type;
-  int apart;  // unused numbers between rows and heads
+  int apart;  // unused numbers after each row and head
   bool rotated;
 };
 
@@ -36,7 +36,7 @@ std::size_t bytes_of(kvant_type type) {
   return type == KVANT_F32 ? 4 : 2;
 }
 
-// Holds rows [row][side][head] with d - 16 channels, and `apart` unused numbers after each.
+// Holds rows [row][side][head] of d - 16 channels. After each head and row there are `apart` unused numbers.
 class Rows {
  public:
   Rows(const RowKind& kind, int d)
@@ -118,7 +118,7 @@ class PagedCache {
     layer.key_codebook_stride = layer.value_codebook_stride = codebooks_.size[0];
     return layer;
   }
-  // Appends the rows of all sequences, or of sequence `only`.
+  // Appends the rows of all sequences, or only those of sequence `only` if it is not negative.
   void append(kvant_new_rows rows, int only = -1) const {
     std::vector<std::int32_t> seq(kRows, 0), token(kRows, -1);
     for (int i = 0; i < kSeqs; ++i) {
@@ -255,7 +255,7 @@ TEST(SealingOfRowsApi, RefusesWhatItCannotDo) {
   rows.key_channels = 12;
   expect_refused(KVANT_INVALID_ARGUMENT, "key_channels", "ch4g128");
   rows.key_channels = 0;
-  range.tail_page = some;  // The table refers to pages that do not exist.
+  range.tail_page = some;  // the table refers to pages that do not exist
   expect_refused(KVANT_INVALID_ARGUMENT, "layer.tail", "ch4g128");
 }
 

@@ -1,11 +1,11 @@
 // Seals trellis-coded pages of keys whose errors are shaped by a metric of their queries
 // (src/format/error_metric.h). The kernel runs the search of src/format/shaped_search.cc, in which every
-// survivor carries the errors of its own path. A token has 16 lanes of a warp, each with 16 of the 256
-// states, and a warp searches two tokens at a time.
+// survivor carries the errors of its own path. A token has 16 lanes of a warp, and each lane has 16 of the
+// 256 states. A warp searches two tokens at a time.
 //
-// Shared memory holds the survivor of each node: the sums of its errors along the metric's eight directions
-// in half precision, the resulting target of the next value, and its cost. Costs are F32 numbers whose bits
-// are compared as integers. The lowest bits of a cost identify the branch by which the path comes.
+// For the survivor of each node, shared memory holds the sums of its errors along the metric's eight
+// directions in half precision, the resulting target of the next value, and its cost. Costs are F32 numbers
+// whose bits are compared as integers. The lowest bits of a cost identify the branch by which the path comes.
 #pragma once
 
 #include "device/cuda/seal/page_metric.cuh"
@@ -15,13 +15,13 @@
 namespace kvant::cuda {
 
 inline constexpr int kTokenLanes = 16;
-inline constexpr int kSeamRunIn = 12;  // values on both sides of the seam that choose its node
+inline constexpr int kSeamRunIn = 12;  // number of values on each side of the seam that choose its node
 
-// ShapedLanes is the layout of a token's nodes and states in its lanes.
+// ShapedLanes describes how the nodes and states of a token are distributed over its lanes.
 template <int Bits>
 struct ShapedLanes {
   static constexpr int kNodes = kTrellisStates >> Bits;
-  static constexpr int kOwn = kNodes > kTokenLanes ? kNodes / kTokenLanes : 1;  // nodes per lane
+  static constexpr int kOwn = kNodes > kTokenLanes ? kNodes / kTokenLanes : 1;  // nodes of each lane
   static constexpr int kBranches = kTrellisStates / kTokenLanes / kOwn;  // branches to each node in this lane
   // A lane's nodes have kSets sets of parents, and kChildren of the nodes share each set.
   static constexpr int kSets = Bits == 1 ? 4 : 1;
@@ -29,9 +29,9 @@ struct ShapedLanes {
   static constexpr int kParents = kBranches < kNodes ? kBranches : kNodes;
   static constexpr int kChoice = (1 << Bits) - 1;
 
-  // kSpread says whether parents are spread over shared memory. With many nodes, the nodes of one set lie
-  // kStride places apart, where kStride is the number of sets, and lanes permute their nodes. Neither lanes
-  // that read their parents nor lanes that write their nodes then conflict in a bank.
+  // kSpread says whether parents are spread over shared memory. If there are many nodes, the nodes of one set
+  // are kStride places apart, where kStride is the number of sets, and lanes permute their nodes. Lanes then
+  // have no bank conflicts when they read their parents or write their nodes.
   static constexpr bool kSpread = Bits < 3;
   static constexpr int kStride = kSpread ? kNodes >> Bits : 1;
   static __device__ __forceinline__ int place_of_set(int set) {
@@ -40,13 +40,13 @@ struct ShapedLanes {
   static __device__ __forceinline__ int place(int node) {
     return kSpread ? place_of_set(node >> Bits) + (node & kChoice) * kStride : node;
   }
-  // Returns the set of parents of a node.
+  // Returns the number of the set of parents of a node.
   static __device__ __forceinline__ int parents_of(int node) {
     constexpr int kAll = kNodes >> Bits > 0 ? kNodes >> Bits : 1;
     return node % kAll;
   }
 
-  // node() and nth() convert between node n of a lane and the node's number.
+  // node() returns the number of node n of a lane, and nth() returns n for the number of a node.
   static __device__ __forceinline__ int node(int lane, int n) {
     if constexpr (kNodes < kTokenLanes) return lane % kNodes;
     return lane + kTokenLanes * (kSpread ? n ^ (lane & kChoice) : n);
@@ -54,7 +54,7 @@ struct ShapedLanes {
   static __device__ __forceinline__ int nth(int node) {
     return kSpread ? node / kTokenLanes ^ (node & kChoice) : node / kTokenLanes;
   }
-  // Extracts the choice for a node from the byte in which a lane stores its choices.
+  // Extracts the choice of a node from the byte in which a lane stores the choices of its nodes.
   static __device__ __forceinline__ int choice(int byte, int node) {
     return kNodes < kTokenLanes ? byte : byte >> (Bits * nth(node)) & kChoice;
   }
@@ -67,8 +67,8 @@ struct alignas(16) SharedMetric {
   float roots[D];                    // square roots of the weights
   bool exists;
 
-  // Loads the steps [D][kStepNumbers]. All threads of the CTA must call this function, because each thread
-  // loads a part. A first weight of 0 means that the head has no metric.
+  // Loads the steps [D][kStepNumbers]. All threads of the CTA must call this function. If the first weight is
+  // 0, the head has no metric.
   __device__ void load(const float* steps) {
     exists = steps[0] > 0;
     for (int i = static_cast<int>(threadIdx.x); i < D; i += static_cast<int>(blockDim.x)) {
@@ -83,14 +83,14 @@ struct alignas(16) SharedMetric {
   }
 };
 
-// ShapedToken is a token that is being encoded.
+// ShapedToken holds a token that is being encoded.
 template <int Bits, int D>
 struct alignas(16) ShapedToken {
   using L = ShapedLanes<Bits>;
   uint4 along[L::kNodes];
-  float2 paths[L::kNodes];  // root of the next value's weight times its target, and the cost
+  float2 paths[L::kNodes];  // root of the next value's weight times its target, and cost
   unsigned char trace[D][kTokenLanes];
-  float values[D];  // divided by their rounded root mean square
+  float values[D];  // values divided by their rounded root mean square
   unsigned char states[D];
 };
 
@@ -102,7 +102,7 @@ struct ShapedShared {
   float levels[kTrellisStates];
   float gains[kPageTokens];
 };
-// A CTA has four warps where the tokens of eight do not fit in the smallest shared memory.
+// A CTA has four warps if the tokens of eight warps do not fit in the smallest shared memory.
 template <int Bits, int D>
 inline constexpr int kShapedWarps = sizeof(ShapedShared<Bits, D, 8>) <= 99 * 1024 ? 8 : 4;
 
@@ -117,7 +117,7 @@ class ShapedPath {
   using L = ShapedLanes<Bits>;
   using Shared = ShapedShared<Bits, D, kShapedWarps<Bits, D>>;
 
-  // All lanes of a token construct a ShapedPath. Both tokens of a warp proceed in lockstep.
+  // All lanes of a token must construct a ShapedPath. Both tokens of a warp proceed in lockstep.
   __device__ ShapedPath(Shared& shared, ShapedToken<Bits, D>& own, int lane)
       : shared_(shared), own_(own), lane_(lane), not_choice_(-static_cast<int>(blockDim.y) << Bits) {
 #pragma unroll
@@ -141,9 +141,9 @@ class ShapedPath {
   }
 
  private:
-  static constexpr float kFar = 1e30F;  // cost of a path that does not begin in the seam
+  static constexpr float kFar = 1e30F;  // cost of a path that does not begin at the node of the seam
 
-  // Returns the number of this lane's first branch to a node.
+  // Returns the number of this lane's first branch to each node.
   __device__ __forceinline__ int first_branch() const {
     return L::kNodes < kTokenLanes ? lane_ / L::kNodes * L::kBranches : 0;
   }
@@ -159,8 +159,8 @@ class ShapedPath {
     return over_lanes(x, [](float a, float b) { return a + b; });
   }
 
-  // Loads the token's values without the means and divides them by their root mean square. Returns that
-  // number, rounded to a gain.
+  // Loads the token's values, subtracts the means, and divides the result by its root mean square, rounded to
+  // a gain. Returns the rounded root mean square.
   __device__ float take_values(const TailPage<D>& tail, int token) {
     float squares = 0;
 #pragma unroll
@@ -184,9 +184,9 @@ class ShapedPath {
     return loudness;
   }
 
-  // Searches n values of the circle from `first` on, with the metric or with equal weights. The search starts
-  // from the node `seam`, or from any node if `seam` is negative. Returns the node to which the cheapest path
-  // leads.
+  // Searches n values of the circle from `first` on. If `Shaped` is true the search uses the metric, and
+  // otherwise equal weights. The search starts from the node `seam`, or from any node if `seam` is negative.
+  // Returns the node to which the cheapest path leads.
   template <bool Shaped>
   __device__ int search(int first, int n, int seam) {
     float x = own_.values[first];
@@ -241,8 +241,9 @@ class ShapedPath {
     return over_lanes(cheapest, [](int a, int b) { return min(a, b); }) & 0xff;
   }
 
-  // Chooses the cheapest branch to each node: best[n] is its cost, with the branch's number in the lowest
-  // bits. Clearing the lowest bits of the parents' costs first would take more time than it is worth.
+  // Chooses the cheapest branch to each node. best[n] becomes its cost, with the branch's number in the
+  // lowest bits. The function does not first clear the lowest bits of the parents' costs, because this would
+  // take more time than it is worth.
   __device__ __forceinline__ void choose(float root, int (&best)[L::kOwn]) const {
 #pragma unroll
     for (int set = 0; set < L::kSets; ++set) {
@@ -274,7 +275,8 @@ class ShapedPath {
     return L::place_of_set(L::parents_of(node)) + choice % L::kNodes * L::kStride;
   }
 
-  // Adds the error of value i to `along`. Returns what all errors contribute to the target of value `next`.
+  // Adds the error of value `i` to `along`. Returns the contribution of all errors to the target of value
+  // `next`.
   __device__ __forceinline__ float extend(uint4& along, float error, int i, int next) const {
     const uint4 directions = shared_.metric.directions[i], feedback = shared_.metric.feedback[next];
     const __half2 of_both = __float2half2_rn(error);
@@ -291,7 +293,7 @@ class ShapedPath {
   }
 
   // Traces the path that is at `node` after step `end` back to step `begin`, and stores its states. Returns
-  // the node at which the path was before step `begin`.
+  // the node of the path before step `begin`.
   __device__ int trace_back(int node, int begin, int end) {
 #pragma unroll 1
     for (int step = end - 1; step >= begin; --step) {
@@ -313,7 +315,7 @@ class ShapedPath {
     }
   }
 
-  // Returns the gain at which the codes have the values' own length in the metric.
+  // Returns the gain at which the decoded values have the same length in the metric as the values.
   __device__ float fit() const {
     float energy = 0, product = 0, length = 0;
     float2 x_along[kMetricRank / 2] = {}, shape_along[kMetricRank / 2] = {};
@@ -349,8 +351,8 @@ class ShapedPath {
   Shared& shared_;
   ShapedToken<Bits, D>& own_;
   int lane_;
-  // ~kChoice, which the compiler must not know to be constant: an operation with two constants would become
-  // two operations.
+  // not_choice_ is ~kChoice. The compiler must not know that it is constant, because one operation with two
+  // constants would become two operations.
   int not_choice_;
   float levels_[L::kOwn][L::kBranches];
 };
@@ -371,7 +373,7 @@ __global__ void __launch_bounds__(32 * kShapedWarps<Bits, D>, 65536 / (32 * kSha
   const PageEncoding& encoding = args.sides[side];
   if (encoding.page_metrics.directions == nullptr) {
     shared.metric.load(encoding.metrics + head * (D * kStepNumbers));
-  } else {  // The work lies in the memory of the tokens, which are loaded later.
+  } else {  // the work is in the memory of the tokens, which are loaded later
     auto& work = *reinterpret_cast<PageMetricWork<D>*>(shared.tokens);
     static_assert(sizeof work <= sizeof shared.tokens);
     make_page_metric<D>(encoding.page_metrics, due.layer, head,

@@ -21,11 +21,11 @@
 namespace kvant::cuda::seal_shaped_test {
 namespace {
 
-constexpr int kHeads = 3;  // The last head has no metric.
+constexpr int kHeads = 3;  // the last head has no metric
 constexpr int kPages = 2;
 constexpr int kSink = 4;
 
-// Returns directions of which a few are strong, as for real queries.
+// Returns the directions of a metric. A few of them are strong, as for real queries.
 std::vector<float> directions(int d, std::uint32_t seed) {
   std::mt19937 random(seed);
   std::normal_distribution<float> normal;
@@ -35,8 +35,8 @@ std::vector<float> directions(int d, std::uint32_t seed) {
   return v;
 }
 
-// Returns the turns per token of channel i. Channels i and d / 2 + i rotate together, starting at one radian
-// per token.
+// Returns the number of turns that channel i makes per token. Channels i and d / 2 + i rotate together,
+// starting at one radian per token.
 float whole_turns(int i, int d) {
   const double whole = std::pow(1e5, -2.0 * (i % (d / 2)) / d) / (2 * std::numbers::pi);
   return static_cast<float>(i < d / 2 ? whole : -whole);
@@ -48,7 +48,8 @@ float basis_of(int i, int j, int d) {
   return static_cast<float>(sign / std::sqrt(static_cast<double>(d)));
 }
 
-// Returns directions given in the frame of a page's middle, rotated to page `page` and then transformed.
+// Returns directions that are given in the frame of a page's middle, rotated to page `page` and then
+// transformed.
 std::vector<float> directions_of_page(const std::vector<float>& v, int d, int page) {
   std::vector<double> turned(v.size());
   std::vector<float> behind(v.size());
@@ -69,13 +70,13 @@ std::vector<float> directions_of_page(const std::vector<float>& v, int d, int pa
   return behind;
 }
 
-// Given says which metrics the library gets: none, the metrics of kvant_decode_layer (fixed), or metrics that
-// rotate with the page. Rotating metrics belong to one layer (turning), or to the second of two layers that
-// are sealed together, whose tables begin with the pages (turning_of_second).
+// Given names the metrics that the library gets. `fixed` metrics are those of kvant_decode_layer, and the
+// other metrics rotate from page to page. `turning` metrics belong to one layer. turning_of_second metrics
+// belong to the second of two layers that are sealed together, and its tables begin with the pages.
 enum class Given { none, fixed, turning, turning_of_second };
 
-// ShapedKeys holds tail pages of keys and the sealed pages made from them: pages [first_, first_ + kPages) of
-// a sequence.
+// ShapedKeys holds tail pages of keys and the sealed pages made from them, which are pages [first_, first_ +
+// kPages) of a sequence.
 class ShapedKeys {
  public:
   ShapedKeys(const std::string& format, int d, Values kind, Given metrics)
@@ -94,7 +95,7 @@ class ShapedKeys {
     }
   }
 
-  // Returns the sum of a head's errors in its metric, over tokens outside the sink. page_of(page) gives the
+  // Returns the sum of a head's errors in its metric, over tokens outside the sink. page_of(page) returns the
   // page in the device's order.
   template <class PageOf>
   double cost(int head, const PageOf& page_of) const {
@@ -118,7 +119,7 @@ class ShapedKeys {
     return sum;
   }
 
-  // Returns the canonical encoder's page, in the device's order.
+  // Returns the page that the canonical encoder makes, in the device's order.
   std::vector<std::byte> expected(int head, int page) const {
     TokenMask left_out;
     for (int token = 0; token < kSink && first_ + page == 0; ++token) left_out.set(token);
@@ -133,7 +134,7 @@ class ShapedKeys {
     return bytes;
   }
 
-  // Returns pages [head][page] as the library seals them.
+  // Returns the pages [head][page] that the library seals.
   std::vector<std::byte> sealed(Given given) const {
     const std::size_t bytes = kvant_page_bytes(name_.c_str(), d_);
     const std::size_t size = static_cast<std::size_t>(kPageTokens) * d_;
@@ -155,7 +156,7 @@ class ShapedKeys {
     const DeviceArray<FeedbackStep> metrics(steps);
     const bool is_second = given == Given::turning_of_second, turns = given == Given::turning || is_second;
     std::vector<float> of_heads, frames, basis;
-    if (is_second) {  // Another layer precedes the layer of the metrics.
+    if (is_second) {  // another layer precedes the layer of the metrics
       for (int head = 0; head < kHeads; ++head) {
         const std::vector<float> other = directions(d_, 90 + head);
         of_heads.insert(of_heads.end(), other.begin(), other.end());
@@ -183,12 +184,12 @@ class ShapedKeys {
                                           .turn_layer_stride = 2 * d_,
                                           .first_pages = is_second ? first_pages.get() : nullptr};
     const int place = is_second ? 0 : first_;
-    std::vector<std::int32_t> sealed_ids;  // Page `place` of a head is its first page.
+    std::vector<std::int32_t> sealed_ids;  // page `place` of a head is its first page
     for (int head = 0; head < kHeads; ++head)
       for (int page = 0; page < place + kPages; ++page)
         sealed_ids.push_back(head * kPages + std::max(page - place, 0));
     const DeviceArray<std::int32_t> sealed_table(sealed_ids), sealed_first(std::vector<std::int32_t>{place});
-    const std::size_t layer_bytes = 2 * values_.size() * bytes;  // Values use the same pages.
+    const std::size_t layer_bytes = 2 * values_.size() * bytes;  // values use the same pages
     const DeviceArray<std::byte> pool((is_second ? 2 : 1) * layer_bytes);
     kvant_decode_shape shape{};
     shape.struct_size = sizeof shape;
@@ -209,7 +210,7 @@ class ShapedKeys {
     layer.sealed.pool = pool.get();
     layer.sealed.page_stride = static_cast<std::int64_t>(bytes);
     layer.sealed.side_offset = static_cast<std::int64_t>(values_.size() * bytes);
-    layer.sink = is_second ? 0 : kSink;  // Page 61 has no sink, but lies where page 0 would.
+    layer.sink = is_second ? 0 : kSink;  // page 61 has no sink, but its place in the table is that of page 0
     layer.key_metrics = given == Given::fixed ? reinterpret_cast<const float*>(metrics.get()) : nullptr;
     const kvant_seal_range range{sizeof range,
                                  first.get(),
@@ -277,11 +278,12 @@ TEST_P(ShapedSealing, LosesNoMoreInTheMetricThanTheFormat) {
       const double found = keys.cost(head, page_of(shaped));
       const double unshaped = keys.cost(head, page_of(plain));
       if (head + 1 < kHeads) {
-        // Half-precision sums let paths of few bits diverge, so a page's cost is higher or lower by chance.
-        // With 2 bits the deviation is 1 % for this many tokens, and averages out over 24 heads.
+        // With few bits, the rounding of half-precision sums leads to other paths, so a page's cost is higher
+        // or lower by chance. With 2 bits the deviation is 1 % for this number of tokens, and it vanishes in
+        // the mean over 24 heads.
         EXPECT_LT(found, (bits <= 2 ? 1.03 : 1.01) * expected) << head;
         EXPECT_LT(found, 0.6 * unshaped) << head;
-      } else {  // Without a metric only the seams differ, which fewer values have chosen.
+      } else {  // without a metric only the seams differ, because fewer values have chosen them
         EXPECT_LT(found, 1.04 * expected);
       }
       RecordProperty("head" + std::to_string(head) + (kind == Values::normal ? "" : "_outliers"),

@@ -1,15 +1,16 @@
-// Seals trellis-coded pages (tcq<B>, src/format/trellis.h). A CTA encodes a page, and a thread finds the best
-// path of a token by the Viterbi search. The thread has the costs of all nodes in registers. (A node is the
-// part of a state that successors share, the state's upper 8 - B bits; src/format/trellis_viterbi.h.)
+// Seals trellis-coded pages (tcq<B>, src/format/trellis.h). A CTA encodes a page, and each thread finds the
+// best path of a token by the Viterbi search. The thread has the costs of all nodes in registers. A node is
+// the part of a state that its successors share, which is the state's upper 8 - B bits
+// (src/format/trellis_viterbi.h).
 //
 // Costs are integers whose lowest bits hold the number of a node's parent, so one minimum finds both the cost
-// and the parent. The kernel squares multiples of 2^-70 in F32: the square is a multiple of 2^-140, a
-// subnormal number, whose bits are those of an integer.
+// and the parent. The kernel squares multiples of 2^-70 in F32. The square is a multiple of 2^-140, which is
+// a subnormal number, and its bits are those of an integer.
 //
 // Choices of parents are kept for two windows of values only. At the end of a window, the best path
 // determines the node at the window's start, through which the path went. All paths through other nodes are
-// then forbidden, and the codes of the previous window are written. Bits above the parent's say from which
-// node of the window's start a path comes.
+// then forbidden, and the codes of the previous window are written. The bits above the parent's number hold
+// the node at the window's start from which a path comes.
 #pragma once
 
 #include <array>
@@ -28,30 +29,29 @@ struct Trellis {
   static constexpr TrellisCode kCode = kTrellisCodes[Bits - 1];
   static constexpr int kNodes = kTrellisStates >> Bits;
   static constexpr int kParentBits = Bits < 4 ? Bits : kTrellisBits - Bits;
-  static constexpr int kParents = 1 << kParentBits;                      // parents per node
+  static constexpr int kParents = 1 << kParentBits;                      // parents of each node
   static constexpr int kBetween = kTrellisStates / (kNodes * kParents);  // states from one node to another
   static constexpr int kWords = (kNodes * kParentBits + 31) / 32;        // words for the choices of a step
-  static constexpr int kRunIn = Bits == 1 ? 32 : 16;  // values before the seam that choose its node
+  static constexpr int kRunIn = Bits == 1 ? 32 : 16;  // number of values before the seam that choose its node
 
-  // The lowest kPassengerBits bits of a cost hold the parent and, above the parent's bits, the node at the
-  // window's start.
+  // The lowest kPassengerBits bits of a cost hold the parent and, above it, the node at the window's start.
   static constexpr int kPassengerBits = kParentBits + kTrellisBits - Bits;
-  // Values and levels are multiples of kUnit, with kFine of them per level. A square is then a multiple of
-  // 2^9 (2^7 with 5 bits, 2^5 with 6) times the smallest subnormal number. The factor leaves room for
-  // kPassengerBits. Where subnormal numbers end, at differences of 90 levels (362 with one bit), costs grow
-  // more slowly.
+  // Values and levels are multiples of kUnit, and a level is kFine of them. A square is then a multiple of
+  // 2^9 times the smallest subnormal number, or of 2^7 with 5 bits and 2^5 with 6 bits. This factor leaves
+  // room for kPassengerBits. Beyond subnormal numbers, at differences of 90 levels (362 with one bit), costs
+  // grow more slowly.
   static constexpr float kUnit = Bits == 6 ? 0x1p-72F : Bits == 5 ? 0x1p-71F : 0x1p-70F;
-  // kFine is the number of multiples of kUnit per level.
+  // kFine is the number of multiples of kUnit in a level.
   static constexpr float kFine = Bits == 6 ? 8 : Bits == 5 ? 4 : Bits == 1 ? 0.5F : 2;
   // kMax is the largest magnitude of values, in levels, at which they saturate.
   static constexpr float kMax = Bits == 1 ? 304 : 190;
   static constexpr int kForbidden = 0x40000000;
 };
 
-// Orders the states to make equal levels adjacent, because equal levels share a square. The set of levels is
-// symmetric about -1/2, and each level is adjacent to its mirror image. With one bit all levels are
-// different. The order then makes states with common parents adjacent, so registers need to hold the costs of
-// the parents only briefly.
+// Holds an order of the states in which equal levels are adjacent, because equal levels share a square. The
+// set of levels is symmetric about -1/2, and each level is adjacent to its mirror image. With one bit all
+// levels are different. States with common parents are then adjacent, so registers hold the costs of the
+// parents only briefly.
 struct StateOrder {
   std::array<int, kTrellisStates> states;
   std::array<bool, kTrellisStates> first;  // whether no earlier state leads to the state's node
@@ -80,7 +80,7 @@ constexpr StateOrder order_states() {
 template <int Bits>
 inline constexpr StateOrder kStateOrder = order_states<Bits>();
 
-// OrderedState is state number I in the order of kStateOrder.
+// OrderedState describes state number I in the order of kStateOrder.
 template <int Bits, int I>
 struct OrderedState {
   static constexpr int kState = kStateOrder<Bits>.states[I];
@@ -92,12 +92,13 @@ template <int Bits, int State>
 inline constexpr int kStateLevel = static_cast<int>(state_level(Trellis<Bits>::kCode, State) *
                                                     Trellis<Bits>::kFine);
 
-// Holds the parents that the nodes have chosen in a step, identified by the lowest bits of their numbers.
+// Holds the parents that the nodes have chosen in a step. A parent is identified by the lowest bits of its
+// number.
 template <int Bits>
 struct Choices {
   using T = Trellis<Bits>;
-  // The bits of nodes are consecutive and end at the last word's highest bit. The bits of a node with three
-  // bits may span two words.
+  // The bits of nodes are consecutive and end at the highest bit of the last word. If a node has three bits,
+  // they may lie in two words.
   static constexpr bool kSplits = 32 % T::kParentBits != 0 && T::kWords > 1;
   static constexpr int kWordNodes = T::kNodes / T::kWords;
   std::uint32_t words[T::kWords];
@@ -108,16 +109,16 @@ struct Choices {
       words[word] = 0;
 #pragma unroll
       for (int node = 0; node < T::kNodes; ++node) {
-        // `first` is the first of the node's bits, relative to the word.
+        // `first` is the first of the node's bits, counted from the start of the word.
         const int first = node * T::kParentBits - 32 * word;
-        const int before = first < 0 ? -first : 0;  // bits that lie in the previous word
+        const int before = first < 0 ? -first : 0;  // bits that are in the previous word
         const int here = min(first + T::kParentBits, 32) - max(first, 0);
         if (here > 0) words[word] = __funnelshift_r(words[word], costs[node] >> before, here);
       }
     }
   }
 
-  // Returns the choice of one node, where word(i) is word i.
+  // Returns the choice of one node. word(i) is word i of the choices.
   template <class Word>
   static __device__ unsigned of(unsigned node, const Word& word) {
     if constexpr (kSplits) {
@@ -131,7 +132,7 @@ struct Choices {
   }
 };
 
-// BranchLevels holds the levels of the states between two nodes, if there are several states.
+// BranchLevels holds the levels of the states between two nodes if there are several such states.
 struct NoLevels {};
 template <int Bits>
 using BranchLevels = std::conditional_t<(Trellis<Bits>::kBetween > 1), NearestLevels<Bits>, NoLevels>;
@@ -148,7 +149,7 @@ class PathCosts {
     for (int node = 0; node < T::kNodes; ++node) costs_[node] = node & kChoice;
   }
 
-  // Extends all paths by a value x, in units of levels, and returns which parent each node has chosen.
+  // Extends all paths by a value x, in levels, and returns which parent each node has chosen.
   __device__ __forceinline__ Choices<Bits> step(float x, const BranchLevels<Bits>& levels) {
     const float in_units = rintf(x * T::kFine) * T::kUnit;
     int next[T::kNodes];
@@ -169,13 +170,13 @@ class PathCosts {
     return best & 0xff;
   }
 
-  // Starts a window: every path takes its node along as the node of the window's start.
+  // Starts a window. From now on, each path keeps the number of its node at the window's start.
   __device__ void mark() {
 #pragma unroll
     for (int node = 0; node < T::kNodes; ++node)
       costs_[node] = (costs_[node] & ~kPassengers) | node << T::kParentBits | (node & kChoice);
   }
-  // Forbids paths that do not come from `first_node` at the window's start.
+  // Forbids paths that do not come from node first_node at the window's start.
   __device__ void forbid_others(unsigned first_node) {
 #pragma unroll
     for (int node = 0; node < T::kNodes; ++node)
@@ -187,8 +188,8 @@ class PathCosts {
   static constexpr int kChoice = T::kParents - 1;
   static constexpr int kPassengers = (1 << T::kPassengerBits) - 1;
 
-  // Squarable holds x and its square, from which the distances to all levels follow. x is counted from -1/2,
-  // around which levels come in pairs of equal distance. x^2 + level^2 - 2 x level therefore takes three
+  // Squarable holds x and its square, from which the distances to all levels follow. x is relative to -1/2,
+  // around which levels form pairs of equal distance. x^2 + level^2 - 2 x level therefore takes three
   // operations for two levels.
   struct Squarable {
     float x, square;
@@ -229,7 +230,7 @@ class PathCosts {
   __device__ __forceinline__ void take_branches(float x, const BranchLevels<Bits>& levels, int bin,
                                                 int (&next)[T::kNodes]) const {
     constexpr int kOffset = NearestLevels<Bits>::kOffset;
-    // A level's byte becomes part of the mantissa of kBase, in units of levels.
+    // The byte of a level becomes part of the mantissa of kBase, in units of levels.
     constexpr float kBase = T::kUnit * T::kFine * 0x1p15F;
     const float above = x + (kBase + kOffset * (T::kUnit * T::kFine));
 #pragma unroll
@@ -248,11 +249,11 @@ class PathCosts {
     }
   }
 
-  int not_choice_;  // ~kChoice; as a constant, it would turn one operation into two
+  int not_choice_;  // ~kChoice; a constant would turn one operation into two
   int costs_[T::kNodes];
 };
 
-// kWindow is the number of values in a window, and kKept the number of values for which choices are kept.
+// kWindow is the number of values in a window. kKept is the number of values for which choices are kept.
 template <int Bits, int D>
 inline constexpr int kWindow = Bits < 3 || (Bits == 3 && D == 64) ? 48
                                : Bits < 5                         ? 32
@@ -261,7 +262,7 @@ template <int Bits, int D>
 inline constexpr int kKept = 2 * kWindow<Bits, D> < D ? 2 * kWindow<Bits, D> : D;
 
 // kChoiceWords is the number of words of a thread's choices. kHasFewChoices says whether the choices of all
-// threads fit in a small shared memory; otherwise they lie in local memory.
+// threads fit in a small shared memory. If they do not fit, they are in local memory.
 template <int Bits, int D>
 inline constexpr int kChoiceWords = kKept<Bits, D>* Trellis<Bits>::kWords;
 template <int Bits, int D>
@@ -277,7 +278,7 @@ struct alignas(16) TrellisShared {
   BranchLevels<Bits> levels;
 };
 
-// TokenPath is the search for one token's path and the writing of its codes.
+// TokenPath searches for the path of one token and writes its codes.
 template <int Bits, int D, class Shared>
 class TokenPath {
  public:
@@ -302,7 +303,7 @@ class TokenPath {
         for (int word = 0; word < T::kWords; ++word) choices_.newer(i, word) = choices.words[word];
       });
       if (end == D) {
-        // The stream is a circle, so the path ends where it began.
+        // The stream is a circle, so the path ends at the node from which it started.
         token_.ask_for_first(D - kOctetValues);
         emit(max(first - kWindow, 0), D, seam);
         break;
@@ -329,8 +330,8 @@ class TokenPath {
     return fminf(fmaxf(in_levels, -T::kMax), T::kMax);
   }
 
-  // Processes the values [first, end) and calls keep(i, choices) after each. Before the search, the place of
-  // a step's choices holds the step's value.
+  // Processes the values [first, end) and calls keep(i, choices) after each. Until then, the place of a
+  // step's choices holds the step's value.
   template <class Keep>
   __device__ __forceinline__ void run(PathCosts<Bits>& costs, int first, int end, const Keep& keep) {
     constexpr int kOctets = kWindow / kOctetValues;
@@ -357,13 +358,14 @@ class TokenPath {
     }
   }
 
-  // Returns the state from which a path came to `node`, given the node's choice.
+  // Returns the state from which a path came to `node`. `choice` is the node's choice, and in_levels is the
+  // value.
   __device__ unsigned state_before(unsigned choice, unsigned node, float in_levels) const {
     if constexpr (T::kBetween > 1) return shared_.levels.state_of(limited(in_levels), node, choice);
     return node << Bits | choice;
   }
 
-  // Writes the codes of values [first, end), after which the path is at `node`.
+  // Writes the codes of the values [first, end). After these values, the path is at `node`.
   __device__ void emit(int first, int end, unsigned node) {
 #pragma unroll 1
     for (int octet = end - kOctetValues; octet >= first; octet -= kOctetValues) {

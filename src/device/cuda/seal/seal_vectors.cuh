@@ -1,13 +1,13 @@
-// Seals vector-quantized pages (src/format/vq.cc): the kernel finds the nearest centroids of all sub-vectors.
-// Tensor cores compute the squared distances of 64 vectors to 256 centroids at a time, as sums of products:
-// |x - c|^2 / 2 = |c|^2 / 2 + |x|^2 / 2 - c.x. The distances are half-precision numbers, two per register.
-// The distances that matter are small, so 11 bits are enough. A lane keeps the least distance of a cell
-// (every eighth of 64 or 128 centroids) and the cell's number. For the nearest cell, and for cells that are
-// equally near within half precision, all centroids are scored again in F32 as in src/format.
+// Seals vector-quantized pages (src/format/vq.cc) by finding the nearest centroids of all sub-vectors. Tensor
+// cores compute the squared distances of 64 vectors to 256 centroids at a time, as the sums of products |x -
+// c|^2 / 2 = |c|^2 / 2 + |x|^2 / 2 - c.x. The distances are half-precision numbers, two per register. The
+// distances that matter are small, so 11 bits are enough. A lane keeps the least distance of a cell (every
+// eighth of 64 or 128 centroids) and the cell's number. All centroids of the nearest cell, and of cells that
+// are equally near in half precision, are then scored again in F32 as in src/format.
 //
-// A CTA keeps the codebook of a head in shared memory and processes pages of that head. With small codebooks
-// several CTAs share an SM: while one sets up a page, others search. If shared memory may be small, a large
-// codebook is loaded in parts, once for every few of the page's vectors.
+// A CTA keeps the codebook of a head in shared memory and processes pages of that head. If codebooks are
+// small, several CTAs share an SM, so some of them search while another sets up a page. If shared memory may
+// be small, a large codebook is loaded in parts, once for every few of the page's vectors.
 #pragma once
 
 #include <climits>
@@ -18,32 +18,33 @@
 
 namespace kvant::cuda {
 
-inline constexpr int kVectorThreads = 512;  // threads of all CTAs of an SM together
+inline constexpr int kVectorThreads = 512;  // threads of all CTAs of an SM
 inline constexpr int kGroupThreads = 128;   // threads that compute products together
-inline constexpr int kGroupVectors = 64;    // 16 per warp: a lane has vectors g and g + 8 of each 16
+inline constexpr int kGroupVectors = 64;    // 16 for each warp; a lane has vectors g and g + 8 of them
 inline constexpr int kBlockCentroids = 256;
 inline constexpr int kPartCells = 8;
-// kPartCentroids is the number of centroids whose distances a lane compares before recording the least
-// distance and its part.
+// kPartCentroids is the number of centroids whose distances a lane compares before it records the least
+// distance and the part.
 template <int Channels>
 inline constexpr int kPartCentroids = Channels == 2 ? 64 : 128;
 template <int Channels>
 inline constexpr int kCellCentroids = kPartCentroids<Channels> / kPartCells;
 
-// CentroidRow is a row of the B operand: a centroid's coordinates, |c|^2 / 2 as two halves (its value and the
-// remainder), 1 and 1. Eight centroids by eight of these numbers are contiguous and form a matrix. 16 bytes
-// of padding after eight centroids put the centroids of a cell into different banks.
+// CentroidRow is a row of the B operand. The row has a centroid's coordinates, |c|^2 / 2 as two halves (its
+// value and the remainder), 1 and 1. Eight centroids by eight of these numbers are contiguous and form a
+// matrix. After eight centroids, 16 bytes of padding put the centroids of a cell into different banks.
 template <int Channels>
 struct CentroidRow {
   static constexpr int kMatrices = Channels == 8 ? 2 : 1;
   static constexpr int kMatrixBytes = 128;
-  static constexpr int kStride = kMatrices * kMatrixBytes + 16;  // bytes per eight centroids
-  static constexpr int kLength = Channels;  // place of |c|^2 / 2; the A operand has a scale there
+  static constexpr int kStride = kMatrices * kMatrixBytes + 16;  // bytes of every eight centroids
+  static constexpr int kLength = Channels;  // place of |c|^2 / 2, where the A operand has a scale
   static __host__ __device__ constexpr int at(int centroid, int k) {
     return centroid / 8 * (kStride / 2) + k / 8 * 64 + centroid % 8 * 8 + k % 8;
   }
-  // For vectors of 2 and 4 channels the last eight contraction indices of products are 0, but the memory
-  // after a matrix is read. compute-sanitizer also assumes that 8 KB are read from the start of an operand.
+  // For vectors of 2 and 4 channels, the factors at the last eight contraction indices are 0, but products
+  // read the memory after a matrix there. compute-sanitizer also assumes that 8 KB are read from the start of
+  // an operand.
   static __host__ __device__ constexpr int bytes(int centroids) {
     constexpr int kOperand = kBlockCentroids * 32;
     constexpr int kBlock = kBlockCentroids / 8 * kStride;
@@ -55,34 +56,34 @@ struct CentroidRow {
 // VectorShared is the shared memory of a CTA. IsLarge says whether the GPU has large shared memory.
 template <int D, bool IsLarge>
 struct alignas(128) VectorShared {
-  static constexpr int kRow = D + 2;  // The padding spreads tokens over banks.
+  static constexpr int kRow = D + 2;  // the padding spreads tokens over banks
   // kFetchesAhead says whether shared memory has space for the next page.
   static constexpr bool kFetchesAhead = IsLarge && D <= 128;
   __nv_bfloat16 values[kPageTokens * kRow];
-  uint4 next_page[kFetchesAhead ? kPageTokens * D / 8 : 1];  // the next tail page in its own layout
-  // `page` holds the codes, at most 8 bits per 2 channels, and then the gains.
+  uint4 next_page[kFetchesAhead ? kPageTokens * D / 8 : 1];  // next page of the tail in its own layout
+  // `page` holds the codes, which are at most 8 bits per 2 channels, and then the gains.
   std::uint32_t page[kPageTokens * (D / 2 * 8 + 16) / 32];
   // factors[token] is the scale of the centroids, divided by the token's length if lengths are stored as
   // gains.
   float factors[kPageTokens];
   float largest;   // largest |x| of the page's values times `factors`
-  int next_group;  // next unclaimed group of kGroupVectors vectors in the page
+  int next_group;  // next group of kGroupVectors vectors in the page that no thread has claimed
   // `taken` holds the group that each set of kGroupThreads threads has claimed. Even and odd turns use
   // different entries.
   int taken[kVectorThreads / kGroupThreads][2];
   float largest_coordinate;  // largest coordinate of the centroids
 
-  // Returns two channels of a token in the scale in which tokens are compared with centroids.
+  // Returns two channels of a token in the scale of its comparison with centroids.
   __device__ __forceinline__ float2 values_at(int token, int channel) const {
     const float2 x =
         __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(values + token * kRow + channel));
     return {x.x * factors[token], x.y * factors[token]};
   }
 
-  // The centroids follow this struct. The centroids are scaled by a power of two that brings the largest
-  // coordinate into [1/2, 1].
+  // Returns the address of the centroids, which follow this struct. The centroids are scaled by a power of
+  // two that brings the largest coordinate into [1/2, 1].
   __device__ __half* centroids() { return reinterpret_cast<__half*>(this + 1); }
-  // Returns how many of n centroids are loaded at once.
+  // Returns how many of n centroids are loaded at a time.
   static __host__ __device__ constexpr int part_of(int n) {
     constexpr int kMost = D <= 128 ? 1024 : 256;
     return IsLarge || n < kMost ? n : kMost;
@@ -93,14 +94,14 @@ struct alignas(128) VectorShared {
   }
 };
 
-// Returns the exponent of the power of two that brings x into [1/2, 1).
+// Returns the exponent of the power of two that scales x to [1/2, 1).
 __device__ __forceinline__ int exponent_of(float x) {
   int exponent = 0;
   frexpf(x, &exponent);
   return exponent;
 }
 
-// Loads n centroids from `from` in global memory, scaled, as rows of CentroidRow.
+// Loads n centroids from `from` in global memory, scales them, and writes them as rows of CentroidRow.
 template <int Channels, int D, bool IsLarge>
 __device__ void load_centroids(VectorShared<D, IsLarge>& shared, const __half* from, int n) {
   using Row = CentroidRow<Channels>;
@@ -128,7 +129,7 @@ __device__ __forceinline__ const __half* codebook_of(const PageEncoding& format,
   return static_cast<const __half*>(format.codebooks) + head * format.codebook_stride;
 }
 
-// Finds the largest coordinate of a head's codebook, and loads the centroids if all fit at once.
+// Finds the largest coordinate of a head's codebook. Loads the centroids if there is space for all of them.
 template <int Channels, int D, bool IsLarge>
 __device__ void load_codebook(VectorShared<D, IsLarge>& shared, const PageEncoding& format, int head) {
   const int n = 1 << format.layout.bits;
@@ -144,16 +145,17 @@ __device__ void load_codebook(VectorShared<D, IsLarge>& shared, const PageEncodi
   if (shared.part_of(n) == n) load_centroids<Channels>(shared, from, n);
 }
 
-// Returns the factor of a page's distances: a power of two that keeps distances below 2^15, unless values are
-// thousands of times larger than the centroids.
+// Returns the factor of a page's distances. The factor is a power of two that keeps distances below 2^15,
+// unless values are thousands of times larger than the centroids.
 template <int Channels, int D, bool IsLarge>
 __device__ __forceinline__ float find_unit(const VectorShared<D, IsLarge>& shared) {
   constexpr int kMax = Channels == 8 ? 11 : Channels == 4 ? 12 : 13;  // log2 of 2^15 / (2 Channels)
   return ldexpf(1, kMax - 2 * min(max(exponent_of(shared.largest), 0), 12));
 }
 
-// Loads the A operand of a warp's 16 vectors, starting at vector `first`. The operand has minus the vectors,
-// then the factors of the other numbers of CentroidRow: unit, unit, and |x|^2 / 2 in units as two halves.
+// Loads the A operand of a warp's 16 vectors from vector `first` on. The operand has the negated vectors, and
+// then the factors of the other numbers of CentroidRow, which are unit, unit, and |x|^2 / 2 in units as two
+// halves.
 template <int Channels, int D, bool IsLarge>
 __device__ __forceinline__ void load_vectors(const VectorShared<D, IsLarge>& shared, float unit, int first,
                                              std::uint32_t (&a)[4]) {
@@ -187,8 +189,8 @@ __device__ __forceinline__ void load_vectors(const VectorShared<D, IsLarge>& sha
   }
 }
 
-// Holds the least distances of two vectors that a lane has seen, and the parts in which they were. The halves
-// of a word hold even and odd centroids.
+// Holds the least distances of two vectors among those that a lane has computed, and the parts in which these
+// distances occurred. The halves of a word belong to even and odd centroids.
 struct BestParts {
   std::uint32_t distances[2];
   int parts[2][2];
@@ -200,13 +202,13 @@ __device__ __forceinline__ std::uint32_t min_half2(std::uint32_t a, std::uint32_
   return c;
 }
 
-// Takes the distances of a part into `best`. Words alternate between vectors g and g + 8, and each has two
-// centroids.
+// Updates `best` with the distances of a part. Words belong alternately to vectors g and g + 8, and each word
+// has two centroids.
 template <int Numbers>
 __device__ __forceinline__ void take_part(const std::uint32_t* distances, int part, BestParts& best) {
 #pragma unroll
   for (int row = 0; row < 2; ++row) {
-    // Minima of floats and of integers use different units of the SM, which work in parallel.
+    // Minima of floats and minima of integers use different units of the SM, which work in parallel.
     constexpr int kFloats = 2 * (Numbers / 8 + 2);
     std::uint32_t first = distances[row];
 #pragma unroll
@@ -246,7 +248,7 @@ __device__ __forceinline__ BestParts search_parts(const __half* centroids, int n
   return best;
 }
 
-// Holds the centroid that is nearest in F32 among those that a lane has searched.
+// Holds the nearest centroid in F32 among those that a lane has searched.
 struct Nearest {
   float score;  // |c|^2 / 2 - c.x
   int code;
@@ -280,7 +282,7 @@ __device__ __forceinline__ float exact_score(const __half* centroid, const float
   return (length.x + length.y) - along;
 }
 
-// Searches a quarter of the centroids of a cell, which is a lane's share.
+// Searches this lane's quarter of the centroids of a cell.
 template <int Channels>
 __device__ __forceinline__ void search_cell(const __half* centroids, int cell, const float (&x)[Channels],
                                             Nearest& nearest) {
@@ -294,8 +296,8 @@ __device__ __forceinline__ void search_cell(const __half* centroids, int cell, c
   }
 }
 
-// CellKeys holds sort keys of the cells of a lane's two vectors: the distance in the upper half, the cell's
-// number in the lower.
+// CellKeys holds sort keys of the cells of a lane's two vectors. The upper half of a key is the distance, and
+// the lower half the number of the cell.
 struct CellKeys {
   int of[2][2];
 
@@ -310,7 +312,7 @@ struct CellKeys {
       }
     }
   }
-  // Removes the nearest of a vector's cells from the lane that has this cell, and returns the key to all four
+  // Removes a vector's nearest cell from the lane that has this cell. Returns the key of the cell to all four
   // lanes.
   __device__ __forceinline__ int take(int row) {
     int least = min(of[row][0], of[row][1]);
@@ -321,14 +323,14 @@ struct CellKeys {
       if (of[row][odd] == least) of[row][odd] = INT_MAX;
     return least;
   }
-  // Returns whether any lane of the warp has cells left within the limits.
+  // Returns whether any lane of the warp still has cells below the limits.
   __device__ __forceinline__ bool any_within(const int (&limits)[2]) const {
     return __any_sync(~0U, min(of[0][0], of[0][1]) < limits[0] || min(of[1][0], of[1][1]) < limits[1]);
   }
 };
 
-// Finds the nearest of the loaded centroids for vectors g and g + 8 from vector `first`. Four lanes share the
-// work.
+// Finds the nearest of the loaded centroids for vectors g and g + 8 from vector `first` on. Four lanes share
+// the work for each vector.
 template <int Channels, int D, bool IsLarge>
 __device__ __forceinline__ void settle_codes(VectorShared<D, IsLarge>& shared, const BestParts& best,
                                              int first, Nearest (&nearest)[2]) {
@@ -352,7 +354,7 @@ __device__ __forceinline__ void settle_codes(VectorShared<D, IsLarge>& shared, c
 #pragma unroll
   for (int row = 0; row < 2; ++row) {
     const int cell = keys.take(row);
-    limits[row] = min((cell >> 16) + 2, kInfinity) << 16;  // Larger distances are larger in F32 too.
+    limits[row] = min((cell >> 16) + 2, kInfinity) << 16;  // larger distances are larger in F32 too
     search_cell<Channels>(shared.centroids(), cell & 0xffff, x[row], nearest[row]);
   }
 #pragma unroll 1
@@ -376,8 +378,8 @@ __device__ __forceinline__ void settle_codes(VectorShared<D, IsLarge>& shared, c
 }
 
 // Returns the next group of vectors for the kGroupThreads threads that compute products together. If groups
-// take long, threads claim them one by one, because with equal shares some threads would be ahead by a
-// fourth.
+// take long, threads claim groups individually, because with equal shares some threads would finish a fourth
+// earlier.
 template <int D, bool IsLarge>
 __device__ __forceinline__ unsigned take_group(VectorShared<D, IsLarge>& shared, bool takes_long, int turn) {
   const unsigned threads = threadIdx.x / kGroupThreads;
@@ -388,7 +390,7 @@ __device__ __forceinline__ unsigned take_group(VectorShared<D, IsLarge>& shared,
   return *taken;
 }
 
-// Stores the codes of vectors g and g + 8 from vector `first`.
+// Stores the codes of vectors g and g + 8 from vector `first` on.
 template <int Channels, int D, bool IsLarge>
 __device__ __forceinline__ void store_codes(VectorShared<D, IsLarge>& shared, int bits, PageSide side,
                                             int first, const Nearest (&nearest)[2]) {
@@ -413,7 +415,8 @@ __device__ __forceinline__ void store_codes(VectorShared<D, IsLarge>& shared, in
 template <int D, int Channels>
 inline constexpr int kGroupsOfPage = kPageTokens*(D / Channels) / kGroupVectors;
 
-// Encodes a page with the codebook in parts. All threads load each part.
+// Encodes a page and loads the codebook in parts. All threads of the CTA must call this function, because it
+// contains barriers.
 template <int Channels, int D, bool IsLarge>
 __device__ void encode_by_parts(VectorShared<D, IsLarge>& shared, const __half* codebook, int bits,
                                 PageSide side) {
@@ -474,8 +477,8 @@ __device__ __forceinline__ double token_sum(double x) {
   return x + __shfl_xor_sync(~0U, x, 2);
 }
 
-// Computes the factors of tokens (gain-shape formats divide by lengths), and the largest value after applying
-// the factors.
+// Computes the factors of tokens and the largest value after applying them. Gain-shape formats divide tokens
+// by their lengths.
 template <int D, bool IsLarge>
 __device__ void measure_tokens(VectorShared<D, IsLarge>& shared, bool has_gains) {
   const auto scale = ldexp(1.0, -exponent_of(shared.largest_coordinate));
@@ -506,8 +509,8 @@ __device__ void measure_tokens(VectorShared<D, IsLarge>& shared, bool has_gains)
     atomicMax(reinterpret_cast<int*>(&shared.largest), __float_as_int(largest));
 }
 
-// Stores the least squares gain of each token for the centroids that have been found. coordinate(code, k) is
-// coordinate k of a centroid.
+// Stores the least-squares gain of each token for the centroids that have been found. coordinate(code, k)
+// returns coordinate k of a centroid.
 template <int Channels, int D, bool IsLarge, class Coordinate>
 __device__ void store_gains(VectorShared<D, IsLarge>& shared, const CodeLayout& layout, PageSide side,
                             const Coordinate& coordinate) {
@@ -537,7 +540,7 @@ __device__ void store_gains(VectorShared<D, IsLarge>& shared, const CodeLayout& 
   }
 }
 
-// Starts copying a tail page to shared memory. Each thread copies the pieces that it will read itself.
+// Starts copying a page of the tail to shared memory. Each thread copies the pieces that it will read itself.
 template <int D, bool IsLarge>
 __device__ void fetch_page(VectorShared<D, IsLarge>& shared, const unsigned char* tail) {
   for (int i = static_cast<int>(threadIdx.x); i < kPageTokens * D / 8; i += static_cast<int>(blockDim.x))
@@ -549,8 +552,8 @@ __device__ __forceinline__ void wait_for_fetched_page() {
   asm volatile("cp.async.wait_all;" ::: "memory");
 }
 
-// Returns whether a whole codebook may be loaded. Next to the values of heads of 512 channels no whole
-// codebook fits.
+// Returns whether a whole codebook may be loaded. Next to the values of heads of 512 channels, there is no
+// space for a whole codebook.
 template <int D>
 KVANT_HOST_DEVICE constexpr bool has_large_shared(bool is_large) {
   return is_large && D <= 256;
@@ -577,7 +580,7 @@ __global__ void __launch_bounds__(kVectorThreads, 1)
   if (Shared::kFetchesAhead && due.row < 0) fetch_page(shared, due.tail);
   load_codebook<Channels>(shared, format, head);
   while (i < n) {
-    const DuePage sealed = due;  // `due` moves on to the next page, which is fetched meanwhile.
+    const DuePage sealed = due;  // meanwhile `due` is the next page, which is being fetched
     if (threadIdx.x == 0) {
       shared.largest = 0;
       shared.next_group = 0;

@@ -1,6 +1,6 @@
 // Encodes uniform grids of 2 and 4 bits in which a channel or a token has one grid for its whole page.
 // Examples are `ch4g128`, and `tok4g128` with heads of 128 channels. The arithmetic is the same as in
-// seal_grids.cuh. The format's properties are compile-time constants here, which makes these common formats
+// seal_grids.cuh. The properties of these common formats are compile-time constants here, which makes them
 // faster.
 #pragma once
 
@@ -15,22 +15,23 @@ __device__ __forceinline__ __nv_bfloat162 pair_of(const SealPage<D>& page, int t
   return *reinterpret_cast<const __nv_bfloat162*>(page.shared.values + token * SealShared<D>::kRow + channel);
 }
 
-// code_number() returns the code of a UniformGrid in the low bits of an F32 number, which is 2^23 plus the
-// code. kOfCodes are the bits of 2^23.
+// code_number() returns an F32 number equal to 2^23 plus the code of a UniformGrid, so the code is in its low
+// bits. kOfCodes holds the bits of 2^23.
 inline constexpr std::uint32_t kOfCodes = 0x4B000000;
 __device__ __forceinline__ std::uint32_t code_number(float2 grid, float last, float x) {
   const float position = __fmul_rn(__fsub_rn(x, grid.x), grid.y);
   return __float_as_uint(__fadd_rz(__fadd_rn(fminf(fmaxf(position, 0), last), 0.5F), 0x1p23F));
 }
 
-// Returns the bit of a word at which a code starts. The code has contraction index j and row `row` of
-// fragment `nth` in the word.
+// Returns the bit of a word at which a code starts. The code is that of contraction index j and row `row` in
+// fragment `nth` of the word.
 template <int Bits>
 KVANT_HOST_DEVICE constexpr int bit_in_word(int nth, int j, int row) {
   return j % 2 * 16 + j / 2 * 8 + (2 * nth + row) * Bits;
 }
 
-// Returns what code_number adds to a word besides the codes: the bits of 2^23, once per code.
+// Returns what code_number() adds to a word in addition to the codes, which are the bits of 2^23 for each
+// code.
 template <int Bits>
 KVANT_HOST_DEVICE constexpr std::uint32_t excess_of_word() {
   std::uint32_t excess = 0;
@@ -40,7 +41,7 @@ KVANT_HOST_DEVICE constexpr std::uint32_t excess_of_word() {
   return excess;
 }
 
-// Stores the words of codes in the layout of CodeWord. grid_of(token, channel) gives the grid of a value.
+// Stores the words of codes in the layout of CodeWord. grid_of(token, channel) returns the grid of a value.
 template <int D, int Bits, PageSide Side, class Grids>
 __device__ __forceinline__ void store_grid_codes(SealPage<D>& page, const Grids& grid_of) {
   constexpr float kLast = (1 << Bits) - 1;
@@ -88,7 +89,7 @@ __device__ __forceinline__ void store_grid_codes(SealPage<D>& page, const Grids&
   }
 }
 
-// Holds the least and the largest of pairs of numbers, channel by channel.
+// Holds the least and the largest numbers of two neighbouring channels.
 struct PairRange {
   __nv_bfloat162 low, high;
   __device__ __forceinline__ void include(const PairRange& other) {
@@ -97,9 +98,9 @@ struct PairRange {
   }
 };
 
-// Merges ranges of N channels or tokens, of which each thread has a part: part thread / N of number thread %
-// N. The first N threads return their merged ranges. Parts are stored after the grids that are made from
-// them.
+// Merges ranges of N channels or tokens. Each thread has a part of one range, which is part thread / N of
+// number thread % N. The first N threads return the merged ranges. The parts are stored after the grids that
+// are made from them. All threads of the CTA must call this function.
 template <int N, int D>
 __device__ __forceinline__ PairRange with_other_parts(SealPage<D>& page, PairRange own) {
   static_assert(SealShared<D>::kMaxGrids >= kMaxHeadDim + kSealThreads);
@@ -115,7 +116,7 @@ __device__ __forceinline__ PairRange with_other_parts(SealPage<D>& page, PairRan
   return own;
 }
 
-// Stores the parameters and grid i of n, for numbers from low to high.
+// Stores grid i of n and its parameters, for numbers from `low` to `high`.
 template <int D>
 __device__ __forceinline__ void put_grid(SealPage<D>& page, int bits, int i, int n, float low, float high) {
   const ScaleAndZero fitted(low, high, bits);
@@ -124,7 +125,7 @@ __device__ __forceinline__ void put_grid(SealPage<D>& page, int bits, int i, int
   page.shared.grids[i] = fitted.grid(bits).stored();
 }
 
-// Encodes a page with one grid per channel. No token may be left out.
+// Encodes a page with one grid for each channel. No token may be left out.
 template <int D, int Bits, PageSide Side>
 __device__ __forceinline__ void encode_whole_channels(SealPage<D>& page) {
   constexpr int kPairs = D / 2;
@@ -140,7 +141,7 @@ __device__ __forceinline__ void encode_whole_channels(SealPage<D>& page) {
   if (thread < kPairs) {
     const float2 low = __bfloat1622float2(own.low), high = __bfloat1622float2(own.high);
     const auto put = [&](int channel, float least, float largest) {
-      if (least > largest) least = largest = 0;  // There are no numbers.
+      if (least > largest) least = largest = 0;  // there are no numbers
       put_grid(page, Bits, channel, D, least, largest);
     };
     put(2 * thread, low.x, high.x);
@@ -173,7 +174,7 @@ __device__ __forceinline__ void encode_whole_tokens(SealPage<D>& page) {
 }
 
 // Encodes the page if its format has one of the grids of this file. Returns false if the format has other
-// grids, or if some tokens are left out and grids are by channel.
+// grids, or if grids are by channel and some tokens are left out.
 template <int D>
 __device__ __forceinline__ bool encode_whole_grids(SealPage<D>& page) {
   const PageFormat& stored = page.format.stored;

@@ -1,4 +1,4 @@
-// Compares computations that kernels for sm_80 do differently from later GPUs with their definitions.
+// Compares computations that kernels for sm_80 perform differently from later GPUs with their definitions.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -15,7 +15,8 @@ bool have_no_gpu() {
   return cudaGetDeviceCount(&n) != cudaSuccess || n == 0;
 }
 
-// A warp multiplies 16 vectors a[16][kAlong] by centroids b[256][kAlong]: products[16][256].
+// Multiplies 16 vectors a[16][kAlong] by centroids b[256][kAlong] with a warp. The result is
+// products[16][256].
 template <int Channels>
 __global__ void multiply(const __half* a, const __half* b, __half* products) {
   using Row = CentroidRow<Channels>;
@@ -46,7 +47,7 @@ __global__ void multiply(const __half* a, const __half* b, __half* products) {
 template <int Channels>
 void expect_products() {
   constexpr int kAlong = 8 * CentroidRow<Channels>::kMatrices;
-  // Products of these numbers are exact.
+  // The products of these numbers are exact.
   const auto number = [](int i) { return (i * 37 + i / 11) % 17 - 8; };
   std::vector<__half> a, b;
   for (int i = 0; i < 16 * kAlong; ++i) a.push_back(__float2half(static_cast<float>(number(i))));
@@ -72,7 +73,7 @@ TEST(Sm80Arithmetic, MultipliesAWarpsVectorsByCentroids) {
   expect_products<8>();
 }
 
-// Converts every code, with another code in the lower byte of the word.
+// Converts every code. The lower byte of the word holds another code.
 __global__ void convert_e4m3(float2* values) {
   const std::uint32_t code = threadIdx.x;
   values[code] = unpack_half2(half2_from_e4m3(code << 8 | (code ^ 0x81)));
@@ -91,7 +92,7 @@ TEST(Sm80Arithmetic, ConvertsE4m3) {
   };
   const std::vector<float2> values = device_values.read();
   for (int code = 0; code < 256; ++code) {
-    if ((code & 127) != 127) EXPECT_EQ(values[code].y, definition(code)) << code;  // The test excludes NaN.
+    if ((code & 127) != 127) EXPECT_EQ(values[code].y, definition(code)) << code;  // the test excludes NaN
     if ((code & 127) != 126) EXPECT_EQ(values[code].x, definition(code ^ 0x81)) << code;
   }
 }

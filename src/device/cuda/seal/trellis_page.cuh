@@ -1,6 +1,6 @@
-// Holds trellis-coded pages (tcq<B>, src/format/tcq.cc) that are being sealed: the values of a tail page, and
-// the page in shared memory with its means and gains. All searches for paths use both (seal_trellis.cuh,
-// seal_pairs.cuh, seal_shaped.cuh).
+// Holds trellis-coded pages (tcq<B>, src/format/tcq.cc) that are being sealed. TailPage has the values of a
+// tail page, and TrellisPage is the page in shared memory with its means and gains. All searches for paths
+// use both (seal_trellis.cuh, seal_pairs.cuh, seal_shaped.cuh).
 #pragma once
 
 #include "device/cuda/seal/seal_page.cuh"
@@ -19,13 +19,13 @@ __device__ __forceinline__ int within(int i) {
 }
 
 // Returns the power of 2^(1 / kGainSteps) that is nearest to `gain`, or 0 for 0. src/format/trellis_gain.h
-// says why.
+// explains the steps.
 __device__ __forceinline__ float rounded_gain(float gain) {
   return gain > 0 ? exp2f(rintf(kGainSteps * log2f(gain)) / kGainSteps) : 0;
 }
 
-// Selects the number for a side. Both numbers are computed first. For a choice of divisors, the compiler
-// would otherwise emit a division.
+// Returns of_keys or of_values, depending on the side. Both numbers are computed before the choice. Otherwise
+// the compiler would emit a division if the result is a divisor.
 __device__ __forceinline__ int of_side(PageSide side, int of_keys, int of_values) {
   return side == PageSide::key ? of_keys : of_values;
 }
@@ -35,9 +35,9 @@ template <int D>
 struct TailPage {
   const __nv_bfloat16* numbers;
   PageSide side;
-  // ask_for_channels() and ask_for_tokens() load eight neighbours from a multiple of eight on, in their
-  // stored form: channels of a token, or tokens of a channel. Each side has its own branch, so the distances
-  // between the eight numbers are compile-time constants.
+  // ask_for_channels() loads eight neighbouring channels of a token, and ask_for_tokens() eight neighbouring
+  // tokens of a channel, from a multiple of eight on in their stored form. Each side has its own branch, so
+  // the distances between the eight numbers are compile-time constants.
   __device__ void ask_for_channels(int token, int channel, __nv_bfloat16 (&x)[kOctetValues]) const {
     const __nv_bfloat16* const from = at(token, channel);
     if (side == PageSide::key) {
@@ -69,7 +69,7 @@ struct TailPage {
   __device__ __forceinline__ const __nv_bfloat16* at(int token, int channel) const {
     token = within<kPageTokens>(token);
     channel = within<D>(channel);
-    // The first part of the sum is the same for all channels.
+    // The first term of the sum is the same for all channels.
     return numbers +
            of_side(side, plain_index(PageSide::key, D, token, 0), plain_index(PageSide::value, D, token, 0)) +
            of_side(side, plain_index(PageSide::key, D, 0, channel),
@@ -88,8 +88,8 @@ struct alignas(16) TrellisPage {
   float largest;       // largest gain
   float largest_mean;  // largest magnitude of a mean
 
-  // All threads of the CTA call begin(), and later finish(). begin() computes the channels' means, which are
-  // valid after the next __syncthreads().
+  // begin() computes the channels' means, which are valid after the next __syncthreads(). finish() writes the
+  // page. All threads of the CTA must call both.
   template <int Threads>
   __device__ void begin(const SealArgs& args, const DuePage& due, int head, const TailPage<D>& tail) {
     const auto thread = static_cast<int>(threadIdx.x);
@@ -100,7 +100,7 @@ struct alignas(16) TrellisPage {
     store_means<Threads>(tail);
   }
 
-  // Stores the codes of 8 values starting at channel `octet`, Bits bits each.
+  // Stores the codes of 8 values from channel `octet` on. Each code has Bits bits.
   __device__ void store_codes(PageSide side, int token, int octet, std::uint64_t codes) {
     constexpr CodeLayout kLayout{CodeOrder::trellis, Bits, 1};
 #pragma unroll
@@ -112,13 +112,13 @@ struct alignas(16) TrellisPage {
     }
   }
 
-  // Returns whether a token is not left out.
+  // Returns whether a token contributes to the page, because it is not left out.
   __device__ bool keeps(int token) const {
     return (left_out[token / 32] >> (token % 32) & 1) == 0;
   }
 
-  // The caller first notes the gains of all tokens. After __syncthreads() the caller stores the gains, as
-  // powers of 2^(-1/32) relative to the largest one.
+  // note_gain() records the gain of a token. Once all gains are recorded, and after __syncthreads(),
+  // store_gain() stores each gain as a power of 2^(-1/32) relative to the largest one.
   __device__ void note_gain(int token, float gain) {
     // Gains are not negative, so their bits compare like integers.
     if (keeps(token)) atomicMax(reinterpret_cast<int*>(&largest), __float_as_int(gain));
@@ -133,7 +133,8 @@ struct alignas(16) TrellisPage {
     if (token == 0) *reinterpret_cast<float*>(parameters() + trellis_loudest_at(D)) = loudest;
   }
 
-  // Writes the page to its destination.
+  // Writes the page to its destination. All threads of the CTA must call this function, because it contains a
+  // barrier.
   template <int Threads>
   __device__ void finish(const SealArgs& args, const DuePage& due, int head, const PageEncoding& format) {
     __syncthreads();
@@ -177,13 +178,13 @@ struct alignas(16) TrellisPage {
     }
   }
 
-  // Finds the means over the tokens that are not left out, for `channel` and N - 1 more channels at steps of
-  // Distance.
+  // Finds the means of `channel` and of N - 1 more channels at steps of Distance, over the tokens that are
+  // not left out.
   template <int Distance, int N>
   __device__ void find_means(const TailPage<D>& tail, int channel, float (&found)[N]) const {
     double sums[N] = {};
     int n = 0;
-    constexpr int kOctets = 8 / N;  // octets that are loaded together
+    constexpr int kOctets = 8 / N;  // octets that the thread loads together
 #pragma unroll 1
     for (int first = 0; first < kPageTokens; first += kOctets * kOctetValues) {
       __nv_bfloat16 x[kOctets][N][kOctetValues];
@@ -210,9 +211,9 @@ struct alignas(16) TrellisPage {
   }
 };
 
-// Seals the page of a CTA with Threads threads. Thread i has token i and the tokens at multiples of Threads
-// after token i. prepare() fills what encode() needs in addition to the means. encode(tail, gains) writes the
-// codes and the gains of the thread's tokens.
+// Seals the page of a CTA, whose Threads threads must all call this function. Thread i has token i and the
+// tokens at multiples of Threads after token i. prepare() computes what encode() needs in addition to the
+// means. encode(tail, gains) writes the codes and the gains of the thread's tokens.
 template <int Threads, int Bits, int D, class Prepare, class Encode>
 __device__ __forceinline__ void seal_due_page(const SealArgs& args, int first_side,
                                               TrellisPage<Bits, D>& page, const Prepare& prepare,

@@ -1,5 +1,5 @@
-// TrellisToken is a token of a trellis-coded page that is being sealed. The class gives a search the token's
-// values in levels, and turns the path that is found into codes and a gain.
+// TrellisToken is a token of a trellis-coded page that is being sealed. The class converts the token's values
+// to levels for a search, and converts the path that the search finds to codes and a gain.
 #pragma once
 
 #include "device/cuda/seal/trellis_levels.cuh"
@@ -16,7 +16,7 @@ class TrellisToken {
     return static_cast<float>(level_of_state<Bits>(state)) * kCode.scale;
   }
 
-  // Requires that page.begin() has run.
+  // page.begin() must have run before.
   __device__ TrellisToken(TrellisPage<Bits, D>& page, const TailPage<D>& tail, int token)
       : page_(page), tail_(tail), token_(token) {
     float squares = 0, largest = 0;
@@ -41,8 +41,8 @@ class TrellisToken {
     return largest_;
   }
 
-  // An Octet holds eight values starting at a multiple of eight, as a tail page stores them. in_levels()
-  // converts the values to levels.
+  // An Octet holds eight values from a multiple of eight on, as a tail page stores them. ask_for() loads an
+  // octet, and in_levels() converts its values to levels.
   using Octet = __nv_bfloat16[kOctetValues];
   __device__ __forceinline__ void ask_for(int first, Octet& x) const {
     tail_.ask_for_channels(token_, first, x);
@@ -57,8 +57,9 @@ class TrellisToken {
     return octet_[i] * to_levels_;
   }
 
-  // Codes are processed from the last value to the first, an octet at a time. Each octet is loaded while the
-  // previous one is processed: ask_for_first() names the first octet, and begin_octet() the next one.
+  // Codes are processed from the last value to the first, one octet at a time. An octet is loaded while the
+  // octet before it is processed. ask_for_first() names the first octet, and begin_octet() names the next
+  // octet to load.
   __device__ __forceinline__ void ask_for_first(int octet) {
     ask_for(octet, ahead_);
   }
@@ -68,7 +69,7 @@ class TrellisToken {
     ask_for(next, ahead_);
     codes_ = 0;
   }
-  // Takes the state of value i of the current octet. `shape` is the value of this state at a gain of 1.
+  // Records the state of value `i` of the current octet. `shape` is the value of this state at a gain of 1.
   __device__ __forceinline__ void take_state(int i, unsigned state, float shape) {
     codes_ |= static_cast<std::uint64_t>(state >> (kTrellisBits - Bits)) << (i * Bits);
     along_ += octet_[i] * shape;
@@ -78,7 +79,7 @@ class TrellisToken {
     page_.store_codes(tail_.side, token_, first, codes_);
   }
 
-  // Returns the gain for the states that have been taken.
+  // Returns the gain for the recorded states.
   __device__ float gain() const {
     const float share = tail_.side == PageSide::key ? kUnbiasedKeys : kUnbiasedValues;
     const float gain = fitted_gain(energy_, along_, length_, share,

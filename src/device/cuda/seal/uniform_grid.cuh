@@ -1,12 +1,12 @@
 // Defines uniform grids and their parameters, computed as in src/format/affine_row.h. Intrinsics keep the
-// compiler from contracting what the formats round twice.
+// compiler from fusing operations that the formats round separately.
 #pragma once
 
 #include "device/cuda/seal/seal_page.cuh"
 
 namespace kvant::cuda {
 
-// UniformGrid is a uniform grid of 2^bits values: zero + code * step.
+// UniformGrid is a grid of 2^bits values. The value of a code is zero + code * step.
 struct UniformGrid {
   float zero, reciprocal, last;
 

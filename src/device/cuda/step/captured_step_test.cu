@@ -1,6 +1,6 @@
-// Captures a step once in a CUDA graph, whose lengths only the device knows. The graph is replayed while
-// sequences grow across page ends, are replaced, are cut back, and rest. The step must leave the same bytes
-// as a cache whose lengths the host knows (host_driven_cache.h).
+// Captures a step in a CUDA graph whose lengths only the device knows. The test replays the graph while
+// sequences grow beyond pages, are replaced, are cut back, and pause. The step must leave the same bytes as a
+// cache whose lengths the host knows (host_driven_cache.h).
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -67,7 +67,7 @@ class CapturedStep {
     const kvant_decode_shape shape = model.shape(n_seqs_, rules_.max_queries);
     EXPECT_EQ(kvant_decode_workspace(&shape, &workspace_bytes_), KVANT_OK);
     workspace_.emplace(workspace_bytes_);
-    launch_step(shape);  // The step has only padding, which loads the kernels.
+    launch_step(shape);  // the step has only padding, and loads the kernels
     EXPECT_EQ(cudaStreamSynchronize(stream_), cudaSuccess) << cudaGetErrorString(cudaGetLastError());
     cudaGraph_t graph;
     check_cuda(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "capture");
@@ -83,9 +83,9 @@ class CapturedStep {
   CapturedStep(const CapturedStep&) = delete;
   CapturedStep& operator=(const CapturedStep&) = delete;
 
-  // Replays the step. `lens` are the requests' lengths including new tokens. Request i has new_tokens[i] new
-  // tokens. The first right[i] rows come from the model's sequence sequences[i], and the other rows from
-  // another sequence.
+  // Replays the step. `lens` holds the lengths of the requests, including new tokens. Request i has
+  // new_tokens[i] new tokens. The first right[i] rows come from the model's sequence sequences[i], and the
+  // other rows from another sequence.
   void run(const Ids& lens, const Ids& new_tokens, const Ids& sequences, const Ids& right) {
     Ids begins = {0};
     for (const int n : new_tokens) begins.push_back(begins.back() + n);
@@ -101,7 +101,7 @@ class CapturedStep {
         for (int i = 0; i < kRequests; ++i) {
           const int first = rules_.max_new == 1 ? i : begins[i];
           for (int t = 0; t < new_tokens[i]; ++t) {
-            // Wrong drafts come from another sequence.
+            // The rows of wrong drafts come from another sequence.
             const int sequence = t < right[i] ? sequences[i] : 100000 + sequences[i];
             for (int head = 0; head < n_heads; ++head) {
               const std::uint16_t* row = model_.row(sequence, layer, static_cast<Model::Kind>(kind), head,
@@ -122,15 +122,15 @@ class CapturedStep {
     EXPECT_EQ(cudaStreamSynchronize(stream_), cudaSuccess) << cudaGetErrorString(cudaGetLastError());
     for (int layer = 0; layer < Model::kLayers; ++layer) last_out_[layer] = out_[layer].read();
   }
-  // Returns the output of new token t of a request: [heads][d].
+  // Returns the output of new token `t` of request `i`, [heads][d].
   std::vector<float> out(int layer, int i, int t) const {
     const std::ptrdiff_t size = std::ptrdiff_t{Model::kHeads} * rules_.d;
     const int row = (rules_.max_new == 1 ? i : first_rows_[i]) + t;
     return {last_out_[layer].begin() + row * size, last_out_[layer].begin() + (row + 1) * size};
   }
 
-  // append_to_ring() and keep_sealed() write between steps, as a server does. append_to_ring() writes rows of
-  // a page, and keep_sealed() limits the pages that stay sealed.
+  // append_to_ring() and keep_sealed() write between steps, as a server does. append_to_ring() writes the
+  // rows of a page, and keep_sealed() limits the number of pages that remain sealed.
   void append_to_ring(int i, int page, int n, const LayerRows& rows) {
     const Ids blocks = tail_blocks_.read();
     Ids ids, tokens;
@@ -186,7 +186,8 @@ class CapturedStep {
            rules_.d;
   }
 
-  // A layer has sealed pages, tails and sinks one after another. Layers are unevenly spaced.
+  // A layer consists of its sealed pages, its tails and its sinks in this order. The distances between layers
+  // differ.
   static constexpr std::int64_t kUneven = 4096;
   std::int64_t tail_begin() const {
     return std::int64_t{kRequests} * Model::kMaxPages * model_.sealed_bytes();
@@ -372,7 +373,7 @@ class CapturedStep {
   std::array<std::vector<float>, Model::kLayers> last_out_;
 };
 
-// Makes sequences start, grow, be cut back and end, in the captured and in the host-driven cache.
+// Starts, extends, cuts back and ends sequences in both the captured and the host-driven cache.
 class Session {
  public:
   explicit Session(const StepCase& of)
@@ -383,7 +384,7 @@ class Session {
         random_(11) {}
 
   void run() {
-    // With a window, pages are sealed later, so more steps are needed.
+    // With a window, pages are sealed later, so the test needs more steps.
     const int n_steps = model_.rules.window > 0 ? 2 * kSteps : kSteps;
     for (int step = 0; step < n_steps && !::testing::Test::HasFailure(); ++step) {
       for (int i = 0; i < kRequests; ++i) change(i, step);
@@ -400,7 +401,7 @@ class Session {
 
  private:
   bool one_in(int n) { return random_() % n == 0; }
-  // A cut-back sequence would need pages that its sliding window has already left, and those pages are lost.
+  // A layer with a sliding window frees pages that a cut-back sequence would need again.
   bool can_cut() const { return model_.rules.sliding_window == 0; }
 
   void change(int i, int step) {
@@ -412,7 +413,7 @@ class Session {
       captured_.keep_sealed(i, 0);
       sequence_[i] = n_sequences_;
       is_there_[i] = true;
-      // A prompt fills no page.
+      // The prompt fills no page.
       const int n_prompt = 64 + static_cast<int>(random_() % 64);
       captured_.append_to_ring(i, 0, n_prompt, host_.append_prompt(i, n_prompt));
     } else if (is_there_[i] && length > 20 && can_cut() && one_in(40)) {
@@ -438,7 +439,7 @@ class Session {
       const bool rests = !is_there_[i] || one_in(15);
       new_tokens[i] = rests ? 0 : 1 + static_cast<int>(random_() % model_.rules.max_new);
       right[i] = rests ? 0 : 1 + static_cast<int>(random_() % new_tokens[i]);
-      // Padding is recognized by its slots, so its length may be any number.
+      // Padding is recognized by its slots, so any length is allowed.
       lens[i] = rests ? 77 : host_.length(i) + new_tokens[i];
     }
     captured_.run(lens, new_tokens, sequence_, right);
@@ -472,7 +473,7 @@ class Session {
     ASSERT_LE(worst_sealing_, .6);
   }
 
-  // Compares every sealed page before it is freed.
+  // Compares every sealed page of a sequence before the page is freed.
   void compare_pages(int i) {
     for (int page = host_.first_page(i); page < host_.n_sealed(i); ++page, ++n_compared_)
       for (int layer = 0; layer < Model::kLayers; ++layer)
@@ -501,8 +502,8 @@ class Session {
 };
 
 constexpr StepCase kCases[] = {
-    // Cases list the members of StepCase in order: formats, d, new tokens, queries, windows, sink,
-    // says_lengths.
+    // A case lists the members of StepCase in their order, which is formats, d, new tokens, queries, windows,
+    // sink and says_lengths.
     {"ch4g128", "tok4g128", 128, 1, 1, 0, 0, 4}, {"tcq4", "tcq4", 128, 1, 1, 0, 0, 1},
     {"prog4", "prog4", 64, 1, 1, 0, 200, 0},     {"fp8", "lm3", 64, 1, 1, 100, 0, 0},
     {"vq-d4b8", "vq-d4b8", 128, 1, 1, 0, 0, 0},  {"ch4g128", "tok4g128", 128, 4, 4, 0, 0, 4},

@@ -1,4 +1,4 @@
-// Makes the inputs of a step's calls from lengths that lie on the device (kvant_plan_step). A CTA handles a
+// Makes the inputs of a step's calls from lengths that lie on the device (kvant_plan_step). A CTA plans a
 // request. All threads of the CTA compute the same numbers, one thread writes the numbers, and all threads
 // write rows and tables.
 #pragma once
@@ -15,10 +15,10 @@ inline constexpr int kPlanThreads = 128;
 struct StepTable {
   const std::int32_t* blocks;
   std::int64_t block_stride;
-  const std::int32_t* places;  // null if not given
+  const std::int32_t* places;  // may be null
   int ring, n_entries, units, n_pages;
   int pages_of_block, page_units;
-  std::int32_t* table;  // null if not wanted
+  std::int32_t* table;  // null if the caller does not need it
 };
 
 // Holds a kvant_step in the form that the kernel takes.
@@ -35,8 +35,8 @@ struct StepArgs {
   StepTable sealed, tail, protected_pages;
 };
 
-// Writes the page table of a sequence that is part of a request. The table has n pages, from the request's
-// page first_page on.
+// Writes the page table of a sequence that is part of a request. The table has n pages from page first_page
+// of the request on.
 __device__ inline void write_table(const StepTable& to, int request, int seq, int first_page, int n) {
   if (to.table == nullptr) return;
   n = min(n, to.n_pages);
@@ -58,10 +58,10 @@ __device__ inline void write_table(const StepTable& to, int request, int seq, in
 struct PlannedRequest {
   int number;
   int first_row;
-  // Padding has tokens.n_tokens 0.
+  // For padding, tokens.n_tokens is 0.
   StepTokens tokens;
 };
-// Reads a request's lengths, and finds out whether the request is padding.
+// Reads the lengths of a request and finds whether the request is padding.
 
 __device__ inline PlannedRequest planned_request(const StepArgs& args, int number) {
   PlannedRequest request{number, number * args.max_new_tokens, {args.seq_lens[number], args.max_new_tokens}};
@@ -79,7 +79,8 @@ __device__ inline PlannedRequest planned_request(const StepArgs& args, int numbe
   return request;
 }
 
-// Writes the numbers, rows and tables of part `nth` of a request.
+// Writes the numbers, rows and tables of part `nth` of a request. All threads of the CTA must call this
+// function.
 __device__ inline void write_part(const StepArgs& args, const PlannedRequest& request, int nth) {
   const StepTokens& tokens = request.tokens;
   const StepPart part = step_part(args.rules, tokens, nth);
@@ -98,13 +99,13 @@ __device__ inline void write_part(const StepArgs& args, const PlannedRequest& re
   }
   if (tokens.n_tokens == 0 || part.n == 0) return;
   write_table(args.sealed, request.number, seq, part.first_page, part.sealed_pages);
-  // The table also covers tokens after this part, because pages that are due may lie among those tokens.
+  // The table also covers tokens after this part, because due pages may contain these tokens.
   const int n_tail_pages = pages_for(tokens.n_tokens) - part.first_tail_page();
   write_table(args.tail, request.number, seq, part.first_tail_page(), n_tail_pages);
   write_table(args.protected_pages, request.number, seq, 0, 1);
 }
 
-// Writes which pages of a request are due.
+// Writes the due pages of a request.
 __device__ inline void write_due(const StepArgs& args, const PlannedRequest& request) {
   const int i = request.number;
   if (threadIdx.x > 0) return;
@@ -120,11 +121,11 @@ __device__ inline void write_due(const StepArgs& args, const PlannedRequest& req
   args.sealed_after[i] = is_padding ? before : due.sealed_after;
 }
 
-// Plans requests, one request a CTA. The last CTA also writes the numbers that follow all requests.
+// Plans one request in each CTA. The last CTA also writes the numbers that follow those of all requests.
 __global__ void __launch_bounds__(kPlanThreads) plan_kernel(const __grid_constant__ StepArgs args) {
   const PlannedRequest request = planned_request(args, static_cast<int>(blockIdx.x));
   for (int nth = 0; nth < args.n_parts; ++nth) write_part(args, request, nth);
-  // All threads must have read sealed_before, which may be the memory of sealed_after.
+  // All threads must have read sealed_before, because sealed_after may be the same memory.
   __syncthreads();
   write_due(args, request);
   if (request.number + 1 < args.n_requests) return;

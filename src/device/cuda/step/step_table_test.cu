@@ -1,4 +1,4 @@
-// Tests page tables that a step makes from blocks with several pages each. Expected ids are computed from the
+// Tests the page tables that a step makes from blocks of several pages. The expected ids follow from the
 // numbering of the blocks.
 #include <gtest/gtest.h>
 
@@ -16,7 +16,7 @@ using Ids = std::vector<std::int32_t>;
 
 constexpr int kPagesOfBlock = 4, kPageUnits = 3, kUnits = 16, kEntries = 2, kPages = 9;
 
-// Returns the id of entry `entry` of page `page` of a request. Blocks are numbered as in the test below.
+// Returns the id of entry `entry` of page `page` of a request, for blocks numbered as in this test.
 int expected_id(int request, int page, int entry) {
   const int block = 100 * request + page / kPagesOfBlock * kEntries + entry;
   return block * kUnits + page % kPagesOfBlock * kPageUnits;
@@ -25,7 +25,7 @@ int expected_id(int request, int page, int entry) {
 TEST(StepTables, NamePagesOfBlocksThatHaveSeveral) {
   int n = 0;
   if (cudaGetDeviceCount(&n) != cudaSuccess || n == 0) GTEST_SKIP() << "no GPU";
-  constexpr int kRequests = 3, kBlocks = 6;  // blocks of a request
+  constexpr int kRequests = 3, kBlocks = 6;  // blocks of each request
   const Ids lengths = {1153, 700, 129};
   Ids blocks;
   for (int request = 0; request < kRequests; ++request)
@@ -55,7 +55,8 @@ TEST(StepTables, NamePagesOfBlocksThatHaveSeveral) {
     ASSERT_EQ(kvant_plan_step(&step, nullptr), KVANT_OK) << kvant_last_error();
     const Ids ids = table.read(), counts = sealed.read();
     for (int request = 0; request < kRequests; ++request) {
-      // The newest token sees the full pages before it as sealed, as far as the window reaches.
+      // The newest token attends to the sealed form of the full pages before it, as far as the window
+      // reaches.
       const int all = (lengths[request] - 1) / kPageTokens;
       const int hidden = sliding_window == 0 ? 0 : std::max(lengths[request] - sliding_window, 0);
       const int first = hidden / kPageTokens;

@@ -1,4 +1,4 @@
-// Computes the attention of a query in double precision, as the expected result for tests of the decode
+// Computes the attention of a query in double precision, which is the expected result in tests of the decode
 // kernels. AttentionOracle supports capped scores, sink logits, and TurboAttention's exponential (SAS).
 #pragma once
 
@@ -11,12 +11,12 @@ namespace kvant::cuda {
 
 enum class Softmax { exact, sas };
 
-// Tests multiply scores by at most this factor. With a larger factor, rounding queries would cause larger
-// errors than the tests tolerate.
+// Tests multiply scores by at most this factor. With a larger factor, the rounding of queries would cause
+// larger errors than the tests tolerate.
 inline constexpr float kSharpest = 24;
 
-// Computes TurboAttention's exponential for x <= 0, as in Algorithm 3 of the paper, but only x < -6 gives
-// zero (docs/reference/methods-turboattention.md).
+// Computes TurboAttention's exponential for x <= 0, as in Algorithm 3 of the paper, except that only x < -6
+// gives zero (docs/reference/methods-turboattention.md).
 inline double sas_exponential(double x) {
   if (x < -6) return 0;
   const double whole = std::floor(-x);
@@ -32,15 +32,16 @@ struct AttentionOracle {
 
   int d;
   double softmax_scale;
-  float softcap;  // 0 without a cap
+  float softcap;  // 0 means no cap
   bool has_sink_logits;
   Softmax softmax;
-  // SAS subtracts a reference from each score. If true, the reference is the largest score up to the end of
-  // the token's tile of 16. If false, the reference is the largest of all scores.
+  // SAS subtracts a reference from each score. If rises_by_tiles is true, the reference of a score is the
+  // largest score up to the end of the token's tile of 16 tokens. Otherwise the reference is the largest of
+  // all scores.
   bool rises_by_tiles;
 
-  // Returns the logit that joins the softmax denominator of a query head. Some logits are far above all
-  // scores.
+  // Returns the logit that is added to the softmax denominator of a query head. Some logits are far larger
+  // than all scores.
   static float sink_logit(int head) {
     constexpr float kLogits[] = {0, 2, -INFINITY, 30, -40};
     return kLogits[head % 5];
@@ -75,8 +76,8 @@ struct AttentionOracle {
 
  private:
   // Returns the reference score of each token, from which SAS subtracts. The kernels' reference rises from
-  // tile to tile in a cache without sealed pages. With sealed pages, the tests keep scores so close together
-  // that the largest of all may serve.
+  // tile to tile in a cache without sealed pages. With sealed pages, the scores of the tests are so close
+  // together that the largest of all may replace this reference.
   std::vector<double> largest_so_far(const std::vector<double>& scores, double max) const {
     constexpr std::size_t kTile = 16;
     std::vector<double> largest(scores.size(), max);

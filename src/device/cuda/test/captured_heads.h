@@ -1,6 +1,6 @@
 // Gives tests the keys, values and queries that two KV heads of a real model produced. The bytes come from
-// data/captured, in the order in which scripts/capture-heads.cc writes them. In each row, the channels of the
-// two heads lie side by side.
+// data/captured, in the order in which scripts/capture-heads.cc writes them. Each row has the channels of the
+// first head and then those of the second head.
 #pragma once
 
 #include <algorithm>
@@ -26,7 +26,8 @@ inline const std::uint16_t* captured_row(int row) {
          static_cast<std::ptrdiff_t>(row) * kCapturedChannels;
 }
 
-// Returns the first d channels of a captured page, [kPageTokens][d]. Seeds choose pages cyclically.
+// Returns the first d channels of a captured page, [kPageTokens][d]. `seed` selects one of the pages, modulo
+// their number.
 inline std::vector<float> captured_page(Side side, int d, std::uint32_t seed) {
   const int first =
       (static_cast<int>(side) * kCapturedPages + static_cast<int>(seed % kCapturedPages)) * kPageTokens;
@@ -37,7 +38,7 @@ inline std::vector<float> captured_page(Side side, int d, std::uint32_t seed) {
   return values;
 }
 
-// Returns the channels of query i, of which there are kCapturedChannels. Queries repeat cyclically.
+// Returns the kCapturedChannels channels of query i, modulo the number of captured queries.
 inline const std::uint16_t* captured_query(int i) {
   return captured_row(2 * kCapturedPages * kPageTokens + i % kCapturedQueries);
 }

@@ -1,5 +1,5 @@
-// Computes KVLinC's feature maps in double precision, as the expected result for tests of the correction
-// kernels. A feature map is the softmaxes of two matrix products side by side.
+// Computes KVLinC's feature maps in double precision, which are the expected result in tests of the
+// correction kernels. A feature map consists of the softmaxes of two matrix products.
 #pragma once
 
 #include <algorithm>
@@ -20,8 +20,7 @@ inline std::vector<float> normal_numbers(std::size_t n, float deviation, std::ui
   return numbers;
 }
 
-// Returns the features of x, [softmax(x W1), softmax(x W2)]. The maps W1 and W2 are in `maps`,
-// [2][d][kMapColumns].
+// Returns the features of x, [softmax(x W1), softmax(x W2)]. `maps` holds W1 and W2 as [2][d][kMapColumns].
 inline std::vector<double> features_of(const float* maps, const std::vector<double>& x) {
   std::vector<double> features;
   for (int half = 0; half < 2; ++half) {

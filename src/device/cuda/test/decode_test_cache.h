@@ -28,7 +28,7 @@ inline constexpr int kKvHeads = 3;
 inline constexpr int kUniquePages = 6;
 
 struct SequenceLengths {
-  int sealed, tail, n_protected;  // pages, tokens, tokens
+  int sealed, tail, n_protected;  // pages, tokens and tokens
 };
 
 inline bool have_gpu() {
@@ -36,9 +36,9 @@ inline bool have_gpu() {
   return cudaGetDeviceCount(&n) == cudaSuccess && n > 0;
 }
 
-// Says how page tables refer to pages. `own`: Every head and side has table entries of its own. `shared`: One
-// entry serves all heads and sides, whose pages are equally far apart. `packed`: One entry serves all, and
-// sealed pages are packed by size (packed_entry.h).
+// Selects how page tables refer to pages. With `own`, every head and side has table entries of its own. With
+// `shared`, one entry serves all heads and sides, whose pages are at equal distances. With `packed`, one
+// entry serves all heads and sides, and sealed pages are packed by size (packed_entry.h).
 enum class Tables { own, shared, packed };
 
 // Names the formats of keys and of values.
@@ -46,13 +46,14 @@ struct FormatPair {
   const char* key;
   const char* value;
 };
-// Says whether neither side is quantized. All tokens are then in the tail.
+// Returns whether neither side is quantized. All tokens are then in the tail.
 inline bool is_unquantized(const FormatPair& pair) {
   return pair.key == std::string("bf16") && pair.value == std::string("bf16");
 }
 
-// Holds a cache of several sequences: pages in random places of the pools, and the pages' decoded values. KV
-// heads take the pairs of formats in turn. Values are `loudness` times as large as page_values() makes them.
+// Holds a cache of several sequences, with pages in random places of the pools and the values that the pages
+// represent. KV heads take the pairs of formats in turn. Values are `loudness` times as large as
+// page_values() makes them.
 class TestCache {
  public:
   TestCache(const std::vector<FormatPair>& pairs, int d, const std::vector<SequenceLengths>& lengths,
@@ -88,25 +89,25 @@ class TestCache {
   // skipped.
   std::vector<std::uint64_t> skip_counts() const { return skip_counts_; }
 
-  // Makes scores cap * tanh(score / cap).
+  // Makes calls replace each score by cap * tanh(score / cap).
   void cap_scores(float cap) { softcap_ = cap; }
   // Adds a logit for each query head to the softmax denominators. Some logits are far above all scores.
   void add_sink_logits() { has_sink_logits_ = true; }
-  // Masks out the first tokens[i] tokens of sequence i, as first_tokens of kvant_decode_lengths does. The
-  // sequences must have no masked tokens.
+  // Masks out the first tokens[i] tokens of sequence i by first_tokens of kvant_decode_lengths. The sequences
+  // must have no other masked tokens.
   void hide(std::vector<std::int32_t> tokens) { hidden_ = std::move(tokens); }
 
-  // Gives queries as numbers of `type` that BF16 cannot represent.
+  // Passes queries as numbers of `type` that BF16 cannot represent.
   void use_queries(kvant_type type) { q_type_ = type; }
   // Limits rows of queries and outputs to the first n channels. Other channels of queries are zeros.
   void keep_channels(int n) { channels_ = n; }
   // Makes calls rotate outputs, and multiply output channels by factors that depend on the KV head.
   void rotate_outputs() { rotates_ = true; }
 
-  // Makes calls give the numbers of tail tokens and sealed pages, so that kernels for short sequences may
-  // serve the call. Sequences without sealed pages then have no protected tokens.
+  // Makes calls pass the numbers of tail tokens and sealed pages, so kernels for short sequences may serve
+  // them. Sequences without sealed pages then have no protected tokens.
   void say_lengths() { says_lengths_ = true; }
-  // Says whether a kernel for short sequences served the last call.
+  // Returns whether a kernel for short sequences has served the last call.
   bool was_short() const { return was_short_; }
   // Makes the last tokens of each tail come with the call, as F32 or BF16 rows. If `rotated` is true, the
   // call multiplies rows and queries by factors and a Hadamard matrix.
@@ -116,8 +117,8 @@ class TestCache {
     rotates_rows_ = rotated;
   }
 
-  // Gives sequences up to max_queries queries, the last of which sees all tokens. `counts` has the number of
-  // queries of each sequence, or is empty if all have max_queries.
+  // Gives each sequence up to max_queries queries, and the last query attends to all tokens. `counts` has the
+  // number of queries of each sequence, or is empty if all sequences have max_queries.
   void ask(int max_queries, std::vector<int> counts = {}) {
     max_queries_ = max_queries;
     query_counts_ = std::move(counts);
@@ -126,8 +127,8 @@ class TestCache {
   // Multiplies all scores by `factor`.
   void sharpen(float factor) { sharpness_ = factor; }
 
-  // Returns the largest relative RMS error of a query's outputs. The kernels use `softmax`, and the outputs
-  // are compared with attention that uses `expected`.
+  // Returns the largest relative RMS error of a query's outputs. The kernels use `softmax`, and the expected
+  // outputs use `expected`.
   double worst_error(int group, kvant_type out_type, Softmax softmax = Softmax::exact,
                      Softmax expected = Softmax::exact) {
     softmax_ = softmax;
@@ -234,7 +235,7 @@ class TestCache {
     std::size_t bytes = 0;
     EXPECT_EQ(kvant_decode_workspace(&shape, &bytes), KVANT_OK);
     const DeviceArray<std::uint8_t> workspace(std::vector<std::uint8_t>(bytes, 0xa5));
-    // Shapes that differ in their formats may share a schedule.
+    // Shapes with different formats may share a schedule.
     kvant_decode_shape of_schedule = shape;
     if (is_mixed_) {
       of_schedule.head_key_formats = of_schedule.head_value_formats = nullptr;
@@ -253,7 +254,7 @@ class TestCache {
       if (appends_) expect_rows(tail_pages.pool->read(), tail_.bytes);
       return out.read();
     };
-    // Each run finds the workspace as the previous run has left it.
+    // Each run gets the workspace as the previous run has left it.
     for (int run = 0; run < 3; ++run) {
       layer.settled = run == 2 ? 1 : 0;
       start();
@@ -269,11 +270,11 @@ class TestCache {
  private:
   struct Pool {
     std::vector<std::byte> bytes;
-    // The table has shape [seq][head][side][page], or [seq][page] if an entry serves all heads and sides.
+    // The table is [seq][head][side][page], or [seq][page] if an entry serves all heads and sides.
     std::vector<std::int32_t> table;
     int pages = 0;  // length of the table's last dimension
     std::size_t entry_bytes = 0;
-    // Pages of an entry that serves all heads and sides have these offsets, [head][side].
+    // Holds the offsets of the pages of an entry that serves all heads and sides, [head][side].
     std::vector<std::int64_t> offsets;
     bool is_packed = false;
   };
@@ -284,8 +285,8 @@ class TestCache {
   };
   using Token = AttentionOracle::Token;
 
-  // Expects the tail's pages to be `expected` after rows were appended. Numbers that are small differences of
-  // large numbers may be rounded to a neighbour.
+  // Expects that the tail's pages are `expected` after rows were appended. If a number is a small difference
+  // of large numbers, its rounding may differ by one step.
   static void expect_rows(const std::vector<std::byte>& found, const std::vector<std::byte>& expected) {
     ASSERT_EQ(found.size(), expected.size());
     const auto number = [](const std::vector<std::byte>& bytes, std::size_t at) {
@@ -298,8 +299,8 @@ class TestCache {
       EXPECT_NEAR(number(found, at), number(expected, at), 1e-5) << "byte " << at;
     }
   }
-  // Holds rows and queries that come with a call. The rows and queries have gone through the inverse
-  // transformation, so the call turns the rows into rows of the cache.
+  // Holds rows and queries that come with a call. They are the results of the inverse transformation, so the
+  // call turns the rows into rows of the cache.
   struct LastRows {
     kvant_new_rows rows{};
     std::vector<std::uint8_t> source[3];  // [keys, values, queries]
@@ -334,7 +335,7 @@ class TestCache {
     void restore() const { const_cast<DeviceArray<std::uint8_t>&>(queries).write(source[2]); }
   };
 
-  // Returns factors of rows, or the inverses of the factors, [kKvHeads][d].
+  // Returns the factors of rows, or the inverses of these factors, [kKvHeads][d].
   std::vector<float> row_factors(bool inverse) const {
     std::vector<float> factors(static_cast<std::size_t>(kKvHeads) * d_);
     for (std::size_t i = 0; i < factors.size(); ++i) {
@@ -343,13 +344,13 @@ class TestCache {
     }
     return factors;
   }
-  // Returns the rows, as bytes, that the call transforms into `rows`. Rows before and after the
-  // transformation have shape [..][heads of kKvHeads groups][d].
+  // Returns the rows, as bytes, that the call transforms into `rows`. Before and after the transformation,
+  // rows are [..][heads of kKvHeads groups][d].
   std::vector<std::uint8_t> before_rotation(const std::vector<float>& rows, int group,
                                             bool of_queries) const {
     if (!rotates_rows_) return as_bytes(rows, row_type_);
     const std::vector<float> factors = row_factors(of_queries);
-    const std::vector<double> turned = cuda::rotated(rows, d_);  // The matrix is its own inverse.
+    const std::vector<double> turned = cuda::rotated(rows, d_);  // the matrix is its own inverse
     std::vector<float> before(rows.size());
     for (std::size_t i = 0; i < rows.size(); ++i) {
       const std::size_t kv_head = i / d_ / group % kKvHeads;
@@ -366,8 +367,8 @@ class TestCache {
     return begins;
   }
 
-  // Returns the rows of each sequence's last tokens, which are as many as the sequence has queries. Rows of
-  // tokens before the tail are zeros.
+  // Returns the rows of each sequence's last tokens. There are as many of them as the sequence has queries.
+  // Rows of tokens before the tail are zeros.
   std::vector<std::uint8_t> last_rows(int side) const {
     std::vector<float> rows;
     for (std::size_t seq = 0; seq < lengths_.size(); ++seq) {
@@ -386,7 +387,7 @@ class TestCache {
     }
     return before_rotation(rows, /*group=*/1, /*of_queries=*/false);
   }
-  // Returns the tails with NaN in place of the last tokens, which the call must append.
+  // Returns the tails with NaN in place of the last tokens, so the call must append these tokens.
   Pool without_last() const {
     Pool before = tail_;
     for (std::size_t seq = 0; seq < lengths_.size(); ++seq) {
@@ -410,7 +411,7 @@ class TestCache {
     constexpr float kKeysAreLouder = 10;
     return loudness_ == 1 || side == Side::value ? loudness_ : loudness_ / kKeysAreLouder;
   }
-  // Returns a scale that makes scores independent of how loud keys are.
+  // Returns a softmax scale that compensates the loudness of keys.
   float softmax_scale() const {
     return sharpness_ / std::sqrt(static_cast<float>(d_)) * 0.7F / loudness_of(Side::key);
   }
@@ -437,10 +438,10 @@ class TestCache {
       if (static_cast<int>(i % d_) >= channels()) q[i] = 0;
     return q;
   }
-  // Returns how many channels rows of queries and outputs have.
+  // Returns the number of channels in rows of queries and outputs.
   int channels() const { return channels_ == 0 ? d_ : channels_; }
 
-  // Returns the factor of output channel i, counted over all KV heads.
+  // Returns the factor of output channel i. Channels are counted over all KV heads.
   static float out_factor(std::size_t i) { return 0.5F + static_cast<float>(i % 7); }
   std::vector<double> rotated(const std::vector<double>& x, int kv_head) const {
     std::vector<double> y = cuda::rotated(x, d_);
@@ -564,8 +565,8 @@ class TestCache {
     }
   }
 
-  // Returns the tokens of a sequence and KV head that a query sees. The sequence has `behind` queries after
-  // this query.
+  // Returns the tokens of a sequence and KV head to which a query attends. The sequence has `behind` more
+  // queries after this query.
   std::vector<Token> visible(std::size_t seq, int kv_head, int behind) const {
     const std::size_t of_head = seq * kKvHeads + kv_head;
     std::vector<Token> tokens = tokens_[of_head];
@@ -601,7 +602,8 @@ class TestCache {
     return worst;
   }
 
-  // Returns the relative RMS error of a query's outputs. The sequence has `behind` queries after this query.
+  // Returns the relative RMS error of a query's outputs. The sequence has `behind` more queries after this
+  // query.
   double error_of(std::size_t seq, int row, int behind, const std::vector<float>& q,
                   const std::vector<std::uint8_t>& out, const std::vector<float>& lse, int group,
                   kvant_type out_type) const {
@@ -612,7 +614,7 @@ class TestCache {
       const std::size_t first = of_row * d_;
       const std::vector<Token> tokens = visible(seq, head / group, behind);
       double log_sum_exp = -INFINITY;
-      std::vector<double> expected(d_);  // A query that sees nothing has zeros.
+      std::vector<double> expected(d_);  // the output of a query that attends to nothing is zero
       if (tokens.empty()) {
         if (tokens_[seq * kKvHeads + head / group].empty()) continue;
         EXPECT_FLOAT_EQ(lse[of_row], has_sink_logits_ ? AttentionOracle::sink_logit(head) : -INFINITY);
@@ -638,7 +640,7 @@ class TestCache {
   float sharpness_ = 1;
   float skip_threshold_ = 0;
   kvant_type q_type_ = KVANT_BF16;
-  int channels_ = 0;  // channels, or 0 for all
+  int channels_ = 0;  // number of channels; 0 means all
   bool rotates_ = false;
   bool was_short_ = false;
   bool says_lengths_ = false, appends_ = false, rotates_rows_ = false;
@@ -663,10 +665,10 @@ class TestCache {
   std::vector<std::uint32_t> mask_;
   std::vector<EncodedPage> unique_[2];  // [side][head][kUniquePages]
   std::vector<std::unique_ptr<std::vector<float>>> plain_values_;
-  // Lists the tokens of each sequence and head, [seq][head]: sealed tokens, tokens of the tail, protected
-  // tokens.
+  // Lists the tokens of each sequence and head, [seq][head], in the order of sealed tokens, tokens of the
+  // tail and protected tokens.
   std::vector<std::vector<Token>> tokens_;
-  // Gives the index of the tail's first token in tokens_, [seq][head].
+  // Holds the index in tokens_ of the tail's first token, [seq][head].
   std::vector<std::size_t> tail_begins_;
   Pool sealed_, tail_, protected_;
 };

@@ -1,5 +1,5 @@
-// Manages GPU memory for tests and benchmarks. DeviceArray copies vectors to the GPU and back, and any CUDA
-// error ends the program.
+// Manages GPU memory for tests and benchmarks. DeviceArray copies vectors to the GPU and back. Any CUDA error
+// ends the program.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -1,5 +1,5 @@
 // Encodes pages for tests and benchmarks of the kernels, with the encoders of src/format. An EncodedPage has
-// the bytes in the order that the kernels read, and the values that the bytes represent.
+// the bytes in the order that the kernels read, and also the values that the bytes represent.
 #pragma once
 
 #include <cmath>
@@ -24,7 +24,7 @@ struct EncodedPage {
 struct Codebooks {
   Constants constants;
   std::vector<std::uint16_t> packed[2];  // [side][n_heads][size]
-  std::int64_t size[2] = {0, 0};         // numbers of a codebook, [side]
+  std::int64_t size[2] = {0, 0};         // sizes of a codebook, [side]
 
   Codebooks(const std::string& key_format, const std::string& value_format, int d, int n_heads,
             std::uint32_t seed) {
@@ -48,10 +48,11 @@ struct Codebooks {
   }
 };
 
-// Selects the values that tests attend to. `captured` values come from a model (captured_heads.h).
+// Selects the kind of values for keys and values in tests. `captured` values come from a model
+// (captured_heads.h).
 enum class Values { normal, outliers, captured };
 // Returns the values of a page, [kPageTokens][d]. Keys have offsets and scales that differ by channel. Values
-// have a common part, which keeps outputs from vanishing.
+// have a common offset, so outputs do not vanish.
 inline std::vector<float> page_values(Side side, int d, std::uint32_t seed, Values kind = Values::normal) {
   std::mt19937 random(seed);
   std::normal_distribution<float> normal;
@@ -65,8 +66,8 @@ inline std::vector<float> page_values(Side side, int d, std::uint32_t seed, Valu
   std::vector<float> values(static_cast<std::size_t>(kPageTokens) * d);
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = offset[i % d] + scale[i % d] * normal(random);
   if (kind == Values::outliers) {
-    // The outliers resemble those of models. One channel of keys lies far from the others, and some tokens
-    // have large or nearly vanishing values.
+    // The outliers resemble those of models. One channel of keys is far larger than the other channels, and
+    // some tokens have large or nearly vanishing values.
     for (int token = 0; token < kPageTokens; ++token) {
       float* row = values.data() + static_cast<std::ptrdiff_t>(token) * d;
       if (side == Side::key) row[5] = 40 + 3 * row[5];

@@ -1,5 +1,5 @@
-// Lists pairs of formats that together exercise every decode kernel, for tests that run once for each pair.
-// Common pairs have kernels of their own, and other pairs run the generic kernel.
+// Lists pairs of formats that together cover every decode kernel, for tests that run once for each pair.
+// Common pairs have kernels of their own, and the generic kernel serves the other pairs.
 #pragma once
 
 #include <string>
@@ -37,8 +37,7 @@ inline constexpr FormatPair kPairs[] = {{"bf16", "bf16"},
                                         {"prog3", "prog3"},
                                         {"prog5", "prog5"},
                                         {"nvq-d4b8", "nvq-d4b8"},
-                                        // The generic kernel serves the pairs from here to the end of the
-                                        // list.
+                                        // The generic kernel serves the pairs from here on.
                                         {"fp8", "fp8"},
                                         {"tok8g32s", "lm3"},
                                         {"tcq4", "ch4g64"},
@@ -50,16 +49,16 @@ inline constexpr FormatPair kPairs[] = {{"bf16", "bf16"},
                                         {"nvq-d8b12", "pq-d4b8"},
                                         {"prog2-paper", "f16"}};
 
-// Tests that exclude heads of 512 run with these head sizes.
+// Tests that exclude heads of 512 channels use these head sizes.
 inline constexpr int kHeadDimsUpTo256[] = {64, 128, 256};
 
-// Says whether a sealed page of this format has 16 bits a value. With heads of 512, a page then has 128 KB,
-// and two pages do not fit in shared memory.
+// Returns whether a sealed page of this format has 16 bits per value. For heads of 512 channels such a page
+// has 128 KB, so two pages do not fit in shared memory.
 inline bool has_16_bits(const std::string& format) {
   return format == "bf16" || format == "f16";
 }
 
-// Returns every pair at every head size at which the pair's pages fit in shared memory.
+// Returns all combinations of a pair and a head size for which the pair's pages fit in shared memory.
 inline std::vector<std::tuple<FormatPair, int>> pairs_by_head_dim() {
   std::vector<std::tuple<FormatPair, int>> cases;
   for (const int d : kHeadDims) {

@@ -1,6 +1,6 @@
 // Drives a cache whose lengths the host knows, as a reference for steps whose lengths only the device knows.
-// A PageLedger for each sequence says which pages exist and which are due. From the ledgers, the cache makes
-// tables and counts for every token and passes them to the library's calls.
+// For each sequence, a PageLedger says which pages exist and which are due. For each token, the cache makes
+// tables and counts from the ledgers and passes them to the library's calls.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -21,7 +21,8 @@ namespace kvant::cuda {
 
 using Ids = std::vector<std::int32_t>;
 
-// Represents the entries of pools by numbers. Entries of sealed pages and of tails are numbered separately.
+// Represents the entries of pools by their numbers. The entries of sealed pages and of tails are numbered
+// separately.
 class NumberedEntries final : public EntryStore {
  public:
   NumberedEntries(int n_sealed, int n_tails) {
@@ -47,7 +48,7 @@ class NumberedEntries final : public EntryStore {
   std::vector<std::int32_t> free_[2];
 };
 
-// Holds BF16 rows [tokens][heads][d], for every layer and side.
+// Holds BF16 rows [tokens][heads][d] for every layer and side.
 using LayerRows = std::vector<std::vector<std::uint16_t>>;
 
 class HostDrivenCache {
@@ -93,7 +94,8 @@ class HostDrivenCache {
   int length(int i) const { return seqs_[i].ledger->length(); }
   int n_sealed(int i) const { return seqs_[i].ledger->n_sealed(); }
 
-  // Appends the first tokens of a sequence, which fill no page. No query attends.
+  // Appends the first tokens of a sequence. They must not fill a page, and no query attends to them in this
+  // call.
   LayerRows append_prompt(int i, int n_tokens) {
     PageLedger& ledger = *seqs_[i].ledger;
     ledger.begin();
@@ -105,8 +107,7 @@ class HostDrivenCache {
     return rows;
   }
 
-  // Appends one more token to each sequence that takes part. The token attends, and out() returns the
-  // outputs.
+  // Appends one token to each sequence that takes part. The token attends, and out() returns its output.
   void step(const std::vector<bool>& takes_part) {
     std::fill(host_tables_.begin(), host_tables_.end(), 0);
     for (int i = 0; i < n_seqs_; ++i) {
@@ -123,14 +124,14 @@ class HostDrivenCache {
     for (int i = 0; i < n_seqs_; ++i)
       if (takes_part[i]) seqs_[i].ledger->commit();
   }
-  // Returns the output of sequence i after the last step, [heads][d].
+  // Returns the output of sequence i in the last step, [heads][d].
   std::vector<float> out(int layer, int i) const {
     const auto size = static_cast<std::ptrdiff_t>(Model::kHeads) * model_.rules.d;
     return {last_out_[layer].begin() + i * size, last_out_[layer].begin() + (i + 1) * size};
   }
 
-  // Keeps the first n_tokens tokens. If a sealed page must be reopened as the last page of the tail, returns
-  // the rows of the page, and otherwise nothing.
+  // Keeps the first n_tokens tokens. If this reopens a sealed page as the last page of the tail, returns the
+  // rows of the page. Otherwise returns nothing.
   LayerRows truncate(int i, int n_tokens) {
     LayerRows rows;
     const int page = n_tokens / kPageTokens;
@@ -148,8 +149,8 @@ class HostDrivenCache {
   }
   int first_page(int i) const { return seqs_[i].ledger->first_page(); }
 
-  // Returns the attention of the last step's token in double precision, [heads][d]. Which tokens are visible
-  // follows from the rules. Rows come from the bytes of sealed pages and from appended rows.
+  // Returns the attention output of the last step's token in double precision, [heads][d]. The function
+  // derives the visible tokens from the rules. The rows are those of sealed pages and the appended rows.
   std::vector<double> expected(int layer, int i) const {
     const int d = model_.rules.d;
     const AttentionOracle oracle{.d = d,
@@ -177,7 +178,7 @@ class HostDrivenCache {
     return out;
   }
 
-  // Returns the relative RMS error of sealed pages, compared with the rows from which the pages were made.
+  // Returns the relative RMS error of sealed pages with respect to the rows from which they were made.
   double sealing_error(int layer, int i) const {
     double error = 0, energy = 1e-30;
     for (int page = first_page(i); page < n_sealed(i); ++page) {
@@ -196,21 +197,21 @@ class HostDrivenCache {
   }
 
  private:
-  // Describes what the last step's token sees.
+  // Describes the tokens and pages to which the last step's token attends.
   struct Seen {
     int token = 0, first_token = 0, sealed = 0;
-    // Entries of sealed pages start at the first visible page.
+    // Holds the entries of sealed pages from the first visible page on.
     std::vector<PageEntry> entries;
   };
   struct Seq {
     int sequence = 0;
     std::unique_ptr<PageLedger> ledger;
-    // Rows are kept as they were appended, [layer][side][head][tokens][d].
+    // Holds the rows as they were appended, [layer][side][head][tokens][d].
     std::vector<std::vector<float>> truth;
     Seen last;
   };
-  // Names the arrays that the calls of a step read. Parts before n_numbers have one number for each sequence.
-  // Later parts are page tables with kMaxPages entries for each sequence.
+  // Names the arrays that the calls of a step read. The arrays before n_numbers have one number for each
+  // sequence. The arrays after n_numbers are page tables with kMaxPages entries for each sequence.
   enum Part {
     sealed_pages,
     tail_tokens,
@@ -219,7 +220,7 @@ class HostDrivenCache {
     due_tail_page,  // index into tables that start at page 0
     due_sealed_page,
     n_due,
-    appended,  // token, or -1 for none
+    appended,  // index of the token, or -1 for none
     n_numbers,
     sealed = n_numbers,  // table that starts at page 0
     sealed_seen,         // table that starts at the first visible page
@@ -243,10 +244,10 @@ class HostDrivenCache {
     const int token = ledger.length(), before = ledger.n_sealed();
     ledger.begin();
     EXPECT_TRUE(ledger.reserve(1, /*is_prompt=*/false));
-    // Page j is sealed for token t if 128 (j + 1) + window <= t.
+    // Token t reads page j in sealed form if 128 (j + 1) + window <= t.
     int seen = before;
     while (kPageTokens * (seen + 1) + rules.window <= token) ++seen;
-    // A page that this token fills is sealed after the token's attention.
+    // A page that this token fills is sealed only after the token has attended.
     EXPECT_GE(ledger.end_sealed(), seen);
     const int first_token = rules.sliding_window == 0 ? 0 : std::max(0, token + 1 - rules.sliding_window);
     const int first_page = first_token / kPageTokens, first_tail = std::max(seen, first_page);
@@ -329,7 +330,7 @@ class HostDrivenCache {
     EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
   }
 
-  // Returns the row of the last step's token for each sequence, [n_seqs][heads][d].
+  // Returns each sequence's row of the last step's token, [n_seqs][heads][d].
   std::vector<std::uint16_t> last_rows(int layer, Model::Kind kind) const {
     std::vector<std::uint16_t> rows;
     for (const Seq& seq : seqs_) {
@@ -413,7 +414,7 @@ class HostDrivenCache {
     return rows;
   }
 
-  // Appends the first n rows to a page of the tail, from token first_token of the page on.
+  // Appends the first n rows to a page of the tail, starting at token first_token of the page.
   void append(PageEntry entry, int first_token, int n, const LayerRows& rows) {
     Ids tokens;
     for (int t = 0; t < n; ++t) tokens.push_back(first_token + t);
@@ -502,7 +503,7 @@ class HostDrivenCache {
     return rows;
   }
 
-  // Returns the rows that the last step's token sees, [tokens][d].
+  // Returns the rows to which the last step's token attends, [tokens][d].
   std::vector<float> visible_rows(int i, int layer, int side, int head) const {
     const Seen& seen = seqs_[i].last;
     const int d = model_.rules.d, first_page = seen.first_token / kPageTokens;
@@ -529,7 +530,7 @@ class HostDrivenCache {
   DeviceArray<std::uint16_t> key_codebooks_, value_codebooks_;
   Ids host_tables_;
   DeviceArray<std::int32_t> tables_, numbers_;
-  // Holds keys, values and queries of each sequence, for one layer at a time.
+  // Holds keys, values and queries of each sequence. The arrays are reused for each layer.
   std::deque<DeviceArray<std::uint16_t>> rows_;
   DeviceArray<float> out_;  // outputs of one layer
   std::vector<float> last_out_[Model::kLayers];

@@ -5,7 +5,7 @@
 namespace kvant::cuda {
 namespace {
 
-// Stores the __CUDA_ARCH__ for which the code that the device runs was compiled.
+// Stores the __CUDA_ARCH__ for which the running code was compiled.
 __global__ void tell_architecture(int* architecture) {
 #ifdef __CUDA_ARCH__
   *architecture = __CUDA_ARCH__;

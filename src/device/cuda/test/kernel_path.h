@@ -1,5 +1,5 @@
-// Tells tests which of the two compilations of the kernels a GPU runs, as the prefix of the kernels' names. A
-// tiny kernel reports the architecture that the running code was compiled for.
+// Tells tests which of the two compilations of the kernels a GPU runs, as the prefix of kernels' names. A
+// small kernel reports the architecture for which its code was compiled.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
 // Makes caches in GPU memory for tests of kernels that turn pages into rows. A PageTestCache also has the
-// rows that the bytes of its pages represent, which the tests expect.
+// rows that its pages represent, which are the expected results.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -33,7 +33,7 @@ class TestPagePool {
   std::byte* page(std::size_t seq, int head, int side, int page) {
     return bytes_.data() + table_[((seq * n_heads_ + head) * 2 + side) * n_pages_ + page] * page_bytes_;
   }
-  // Uploads the pages. The result is valid as long as the pool exists.
+  // Uploads the pages. The result is valid for the lifetime of the pool.
   kvant_pages upload() {
     device_table_ = std::make_unique<DeviceArray<std::int32_t>>(table_);
     device_bytes_ = std::make_unique<DeviceArray<std::byte>>(bytes_);
@@ -56,7 +56,7 @@ class TestPagePool {
   std::unique_ptr<DeviceArray<std::byte>> device_bytes_;
 };
 
-// Holds entries [seq][page] in random places of a pool. Each entry has the pages of all heads and sides.
+// Holds entries [seq][page] in random places of a pool. Each entry contains the pages of all heads and sides.
 class PackedPagePool {
  public:
   PackedPagePool(std::size_t n_seqs, int n_pages, PackedEntry entry, std::mt19937& random)
@@ -70,7 +70,7 @@ class PackedPagePool {
   std::byte* page(std::size_t seq, int head, int side, int page) {
     return bytes_.data() + table_[seq * n_pages_ + page] * entry_.bytes + entry_.offsets[2 * head + side];
   }
-  // Uploads the pages, and sets `layer` to read them as long as the pool exists.
+  // Uploads the pages, and makes `layer` refer to them. The reference is valid for the lifetime of the pool.
   void upload(kvant_decode_layer& layer) {
     device_table_ = std::make_unique<DeviceArray<std::int32_t>>(table_);
     device_bytes_ = std::make_unique<DeviceArray<std::byte>>(bytes_);
@@ -92,7 +92,7 @@ class PackedPagePool {
 };
 
 // Holds sequences of sealed pages and a tail, with a sink and masked tokens in protected pages. KV heads take
-// the pairs of formats in turn. With more than one pair, sealed pages are packed by size.
+// the pairs of formats in turn. If there is more than one pair, sealed pages are packed by size.
 class PageTestCache {
  public:
   static constexpr int kKvHeads = 3;
@@ -101,7 +101,7 @@ class PageTestCache {
     const char* value;
   };
   struct Lengths {
-    int sealed, tail;  // pages, tokens
+    int sealed, tail;  // pages and tokens
   };
 
   PageTestCache(const std::vector<Formats>& pairs, int d, const std::vector<Lengths>& lengths, int sink,
@@ -274,7 +274,7 @@ class PageTestCache {
   std::vector<std::uint32_t> mask_words_;
   std::vector<std::vector<float>> rows_;  // [seq][head][side][tokens][d]
   std::unique_ptr<TestPagePool> sealed_, tail_, protected_;
-  // With several pairs of formats, packed_ takes the place of sealed_.
+  // With several pairs of formats, packed_ replaces sealed_.
   std::unique_ptr<PackedPagePool> packed_;
   std::unique_ptr<DeviceArray<std::int32_t>> device_sealed_, device_tail_;
   std::unique_ptr<DeviceArray<std::uint32_t>> device_masks_;

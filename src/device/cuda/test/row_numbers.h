@@ -1,5 +1,5 @@
 // Converts rows between floats and the bytes that the library's calls read and write in any number type.
-// Tests keep floats and convert them at calls.
+// Tests keep floats and convert them for calls.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ inline std::vector<std::uint8_t> as_bytes(const std::vector<float>& numbers, kva
   return bytes;
 }
 
-// Returns number i of bytes that as_bytes() has made.
+// Returns number `i` of bytes that as_bytes() has made.
 inline float number_at(const std::vector<std::uint8_t>& bytes, kvant_type type, std::size_t i) {
   if (type == KVANT_F32) {
     float x;

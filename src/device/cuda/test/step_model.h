@@ -1,4 +1,4 @@
-// Makes rows, shapes and calls for a small model with three layers, for tests of whole steps. A hash chooses
+// Makes rows, shapes and calls for a small model with three layers, for tests of whole steps. A hash selects
 // each row, so a test can compute any row of any sequence again.
 #pragma once
 
@@ -12,20 +12,20 @@
 
 namespace kvant::cuda {
 
-// Holds the parameters of one test of steps: formats and the rules of the step.
+// Holds the parameters of a test of steps, which are formats and the rules of the step.
 struct StepCase {
   const char *key, *value;
   int d;
   int max_new, max_queries;
   int window, sliding_window, sink;
-  // If true, the calls give the lengths of the longest possible sequences.
+  // If true, the calls pass the lengths of the longest possible sequences.
   bool says_lengths = false;
 };
 
 struct StepModel {
   static constexpr int kLayers = 3, kKvHeads = 2, kGroup = 2, kHeads = kKvHeads * kGroup;
   static constexpr int kMaxPages = 5, kMaxTokens = kMaxPages * kPageTokens;
-  // Keys and values come in the order of kvant_side.
+  // The order of keys and values is that of kvant_side.
   enum Kind { keys, values, queries };
 
   explicit StepModel(const StepCase& of) : rules(of) {
@@ -44,7 +44,7 @@ struct StepModel {
   // Returns the bytes of a sealed page of all heads and sides.
   std::int64_t sealed_bytes() const { return kKvHeads * (key_bytes() + value_bytes()); }
 
-  // Returns a row of d BF16 numbers, which a hash of the arguments chooses.
+  // Returns a row of d BF16 numbers. A hash of the arguments selects the row.
   const std::uint16_t* row(int sequence, int layer, Kind kind, int head, int token) const {
     std::uint64_t hash = 0;
     for (const int x : {sequence, layer, static_cast<int>(kind), head, token})
@@ -65,8 +65,7 @@ struct StepModel {
     shape.max_queries = max_queries;
     return shape;
   }
-  // Returns the call's description of n rows of one layer. The meaning of `seq` and `token` is that in
-  // kvant_new_rows.
+  // Returns arguments for n rows of one layer. `seq` and `token` have the meanings of kvant_new_rows.
   kvant_new_rows new_rows(int n, const std::int32_t* seq, const std::int32_t* token, const void* keys,
                           const void* values) const {
     kvant_new_rows rows{};

@@ -1,5 +1,5 @@
-// Multiplies rows by the Walsh-Hadamard matrix in double precision, as the expected result for tests of
-// rotation. Each product is computed from its definition, without a fast transform.
+// Multiplies rows by the Walsh-Hadamard matrix in double precision, which is the expected result in tests of
+// rotations. Each product follows the definition, without a fast transform.
 #pragma once
 
 #include <bit>
@@ -8,7 +8,7 @@
 
 namespace kvant::cuda {
 
-// Returns rows [n][d] multiplied by the orthonormal Walsh-Hadamard matrix.
+// Returns the rows [n][d] times the orthonormal Walsh-Hadamard matrix.
 template <class T>
 std::vector<double> rotated(const std::vector<T>& rows, int d) {
   std::vector<double> result(rows.size());
