@@ -2,6 +2,7 @@
 // for head sizes and groups, and for all that a layer may ask for.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -11,6 +12,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <new>
 #include <random>
 #include <string>
 #include <thread>
@@ -40,23 +42,31 @@ std::vector<std::uint16_t> halves(const std::vector<float>& values) {
   return to;
 }
 
-// AlignedBytes is memory from a 64-byte aligned address. It ends where the pages end, so sanitizers see reads
-// behind the last page.
-struct AlignedDelete {
-  void operator()(std::byte* memory) const { ::operator delete[](memory, std::align_val_t{64}); }
+// GuardedBytes is memory that ends where the process may not read on, so a read behind the last page fails.
+class GuardedBytes {
+ public:
+  explicit GuardedBytes(std::size_t n) {
+    const std::size_t unit = sysconf(_SC_PAGESIZE), used = (n + unit - 1) / unit * unit;
+    size_ = used + unit;
+    memory_ = static_cast<std::byte*>(
+        mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    if (memory_ == MAP_FAILED || mprotect(memory_ + used, unit, PROT_NONE) != 0) throw std::bad_alloc();
+    begin_ = memory_ + used - n;
+  }
+  ~GuardedBytes() { munmap(memory_, size_); }
+  GuardedBytes(const GuardedBytes&) = delete;
+  GuardedBytes& operator=(const GuardedBytes&) = delete;
+  std::byte* get() const { return begin_; }
+
+ private:
+  std::size_t size_;
+  std::byte *memory_, *begin_;
 };
-using AlignedBytes = std::unique_ptr<std::byte[], AlignedDelete>;
-AlignedBytes aligned_bytes(std::size_t n) {
-  AlignedBytes bytes(static_cast<std::byte*>(::operator new[](n, std::align_val_t{64})));
-  std::memset(bytes.get(), 0, n);
-  return bytes;
-}
 
 // Pages has a pool and a table of its own, [seq][head][side][page].
 struct Pages {
   Pages(int n_seqs, int n_heads, int n_pages, std::size_t bytes)
-      : stride((bytes + 15) / 16 * 16),
-        pool(aligned_bytes(std::size_t{2} * n_seqs * n_heads * n_pages * stride)) {
+      : stride((bytes + 15) / 16 * 16), pool(std::size_t{2} * n_seqs * n_heads * n_pages * stride) {
     view.seq_stride = std::int64_t{2} * n_heads * n_pages;
     view.head_stride = std::int64_t{2} * n_pages;
     view.side_stride = n_pages;
@@ -67,7 +77,7 @@ struct Pages {
     view.page_stride = static_cast<std::int64_t>(stride);
   }
   std::size_t stride;
-  AlignedBytes pool;
+  GuardedBytes pool;
   std::vector<std::int32_t> table;
   kvant_pages view{};
 };
