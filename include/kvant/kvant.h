@@ -657,6 +657,7 @@ typedef struct kvant_prompt_shape {
    * beside the INT8 tiles of their pages, in the same softmax (VQuant, section 5.2): on Hopper GPUs, with
    * heads of 64 and 128, without window and SAS. Otherwise they become INT8 with the tokens beside. */
   int32_t n_kept_tokens;
+  const char* kernels; /* as kvant_decode_shape has them */
 } kvant_prompt_shape;
 
 /* Sealed pages before the rows of a prompt's tokens, or beside them. They become INT8 (or half

@@ -147,7 +147,7 @@ class PromptShape(Struct):
     c_name = "kvant_prompt_shape"
     _fields_ = _fields((ctypes.c_size_t, "struct_size"), (_int, "n_seqs n_heads n_kv_heads head_dim n_queries n_tokens"),
                        (_float, "softmax_scale"), (_int, "causal window sas half n_sealed_pages half_products"),
-                       (_float, "score_softcap"), (_int, "corrected n_kept_tokens"))
+                       (_float, "score_softcap"), (_int, "corrected n_kept_tokens"), (_text, "kernels"))
 
 
 class PromptPages(Struct):

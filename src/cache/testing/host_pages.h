@@ -14,12 +14,27 @@
 
 namespace kvant::testing {
 
-// The CPU library's functions.
+// Attends in double precision, because tests compare two ways to one result more closely than kernels round.
+inline kvant_status decode_in_double(const kvant_decode_shape* shape, const kvant_decode_lengths* lengths,
+                                     const kvant_decode_layer* layer, void* workspace,
+                                     std::size_t workspace_bytes, kvant_stream stream) {
+  kvant_decode_shape exact = *shape;
+  exact.kernels = "reference";
+  return kvant_decode_attention(&exact, lengths, layer, workspace, workspace_bytes, stream);
+}
+inline kvant_status prompt_in_double(const kvant_prompt_shape* shape, const kvant_prompt* prompt,
+                                     void* workspace, std::size_t workspace_bytes, kvant_stream stream) {
+  kvant_prompt_shape exact = *shape;
+  exact.kernels = "reference";
+  return kvant_prompt_attention(&exact, prompt, workspace, workspace_bytes, stream);
+}
+
+// Returns the CPU library's functions.
 inline PageLibrary cpu_library() {
-  return {kvant_last_error,       kvant_page_bytes,      kvant_can_seal,         kvant_decode_kernel,
-          kvant_decode_workspace, kvant_decode_schedule, kvant_decode_attention, kvant_append,
-          kvant_seal_pages,       kvant_dequantize,      kvant_transform,        kvant_prompt_workspace,
-          kvant_prompt_attention, kvant_weigh_tokens,    kvant_protect};
+  return {kvant_last_error,       kvant_page_bytes,      kvant_can_seal,   kvant_decode_kernel,
+          kvant_decode_workspace, kvant_decode_schedule, decode_in_double, kvant_append,
+          kvant_seal_pages,       kvant_dequantize,      kvant_transform,  kvant_prompt_workspace,
+          prompt_in_double,       kvant_weigh_tokens,    kvant_protect};
 }
 
 class HostPages : public PageDevice {
@@ -61,7 +76,7 @@ class HostPages : public PageDevice {
   void clear_rows(void* rows, std::size_t stride, std::size_t row_bytes, std::size_t n_rows) override {
     for (std::size_t i = 0; i < n_rows; ++i) std::memset(static_cast<char*>(rows) + i * stride, 0, row_bytes);
   }
-  // As the CPU library orders codes.
+  // The CPU library keeps codes in this order.
   void page_to_host(const std::string& format, Side side, int d, const std::byte* page,
                     std::byte* canonical) const override {
     const Format& known = *find_format(format);

@@ -17,11 +17,11 @@ void append_row(const kvant_decode_shape& shape, const kvant_decode_layer& layer
 // Writes a row of new keys or values as the tail keeps it, [head_dim] in F32.
 void stored_row(const kvant_new_rows& rows, int head_dim, int row, int head, int side, float* to);
 
-// Returns the kernels that serve a shape: those that it names, or the best that the processor runs. Null
-// stands for attention in double precision: the shape names the reference, or its heads have no kernels.
-const kvant::cpu::ByteKernels* kernels_of(const kvant_decode_shape& shape);
-// Whether shape.kernels is null, "reference", or a set of instructions that the processor and the build have.
-bool knows_kernels(const kvant_decode_shape& shape);
+// Returns the kernels that attend: those of a name, or the best that the processor runs if the name is null.
+// Null stands for attention in double precision: that is the name "reference", and what narrow heads get.
+const kvant::cpu::ByteKernels* kernels_of(const char* name, int head_dim);
+// Whether a name is null, "reference", or a set of instructions that the processor and the build have.
+bool knows_kernels(const char* name);
 // Returns a name such as "cpu/avx512/ch4g128+tok4g128", which is never freed.
 const char* kernel_name(const kvant_decode_shape& shape);
 void decode_attention(const kvant_decode_shape& shape, const kvant_decode_lengths& lengths,
@@ -30,6 +30,7 @@ void decode_attention(const kvant_decode_shape& shape, const kvant_decode_length
 void reference_decode_attention(const kvant_decode_shape& shape, const kvant_decode_lengths& lengths,
                                 const kvant_decode_layer& layer);
 void prompt_attention(const kvant_prompt_shape& shape, const kvant_prompt& prompt);
+void reference_prompt_attention(const kvant_prompt_shape& shape, const kvant_prompt& prompt);
 
 void seal_pages(const kvant_decode_shape& shape, const kvant_decode_layer& layer,
                 const kvant_seal_range& range);

@@ -18,6 +18,9 @@ constexpr int kLeastHeadDim = 16;
 constexpr int kMostTokens = 1 << 30;          // of a sequence, so that a token's number is an int32
 constexpr std::size_t kWorkspaceBytes = 256;  // nothing lies there, and callers may still allocate it
 constexpr Reason kNoHeadDim = "head_dim must be a multiple of 16 from 16 to 512";
+constexpr Reason kNoKernels =
+    "shape.kernels must be null, \"reference\" or a set of instructions that this processor and this build "
+    "have";
 constexpr Reason kNoFormat = "no format of this name has pages of keys or values at this head size";
 
 thread_local Reason last_reason = "";
@@ -77,10 +80,7 @@ Reason fault_of_heads(const kvant_decode_shape* shape) {
        {shape->score_softcap >= 0, "shape.score_softcap must not be negative"},
        {shape->max_queries >= 0 && shape->max_queries <= kMostQueries, "shape.max_queries must be 0 to 8"},
        {is_head_dim(shape->head_dim), kNoHeadDim},
-       {knows_kernels(*shape),
-        "shape.kernels must be null, \"reference\" or a set of instructions that this processor and this "
-        "build "
-        "have"}});
+       {knows_kernels(shape->kernels), kNoKernels}});
 }
 
 Reason fault_of_formats(const kvant_decode_shape& shape, bool seals) {
@@ -294,6 +294,7 @@ Reason fault_of_prompts(const kvant_prompt_shape* shape) {
        {shape->n_queries > 0 && shape->n_tokens >= 0 && shape->n_sealed_pages >= 0,
         "shape: n_queries must be at least 1, and n_tokens and n_sealed_pages not negative"},
        {shape->softmax_scale > 0, "shape.softmax_scale must be greater than 0"},
+       {knows_kernels(shape->kernels), kNoKernels},
        {shape->window >= 0 && (shape->window == 0 || shape->causal != 0),
         "shape.window must not be negative, and needs causal"},
        {shape->score_softcap >= 0, "shape.score_softcap must not be negative"}});

@@ -19,6 +19,7 @@
 #include "device/caller_structs.h"
 #include "device/cpu/calls.h"
 #include "device/cpu/kernels/run_attention.h"
+#include "device/cpu/partial_rows.h"
 #include "device/cpu/rows.h"
 #include "device/cpu/workers.h"
 
@@ -33,10 +34,10 @@ constexpr char kReference[] = "reference";
 // The tests cover kernels from this head size on.
 constexpr int kLeastKernelHead = 64;
 
-// HeadWork holds what one KV head of one sequence needs during a call.
-struct HeadWork {
-  int seq = 0, head = 0, first_row = 0;
-  std::optional<SideContext> sealed[2];
+// QueryWork holds what one KV head needs for one query. Each query lists its pages alone, because its output
+// must not depend on the queries that come with it.
+struct QueryWork {
+  std::int64_t row = 0;  // among the call's queries
   AttentionRules rules;
   QueryTile tile;
   std::vector<PageView> pages;
@@ -44,8 +45,16 @@ struct HeadWork {
   std::vector<PartialAttention> runs;
 };
 
+// HeadWork holds what one KV head of one sequence needs during a call.
+struct HeadWork {
+  int seq = 0, head = 0;
+  std::optional<SideContext> sealed[2];
+  int n_queries = 0;
+  std::vector<std::unique_ptr<QueryWork>> queries;  // at least n_queries
+};
+
 struct Run {
-  HeadWork* head;
+  QueryWork* query;
   int number;
 };
 
@@ -86,10 +95,16 @@ class Decode {
   void finish(HeadWork& work) const;
 
  private:
-  void list_sealed(HeadWork& work, int n_sealed) const;
-  void list_plain(HeadWork& work, const kvant_pages& from, int n_tokens, PageView page) const;
-  void add_sinks(const HeadWork& work, PartialAttention& total) const;
-  void correct(const HeadWork& work, PartialAttention& total) const;
+  // What a query sees.
+  struct Visible {
+    int sealed, protected_tokens, tail, hidden;
+  };
+
+  void load_query(const HeadWork& head, const Visible& visible, QueryWork& work) const;
+  void list_sealed(const HeadWork& head, int n_sealed, QueryWork& work) const;
+  void list_plain(const HeadWork& head, const kvant_pages& from, int n_tokens, PageView page,
+                  QueryWork& work) const;
+  void finish_query(const HeadWork& head, QueryWork& work) const;
 
   const kvant_decode_shape& shape_;
   const kvant_decode_lengths& lengths_;
@@ -97,76 +112,82 @@ class Decode {
   const StoredFormat& plain_;
 };
 
-void Decode::list_sealed(HeadWork& work, int n_sealed) const {
-  for (int side = 0; side < 2 && n_sealed > 0; ++side)
-    work.sealed[side].emplace(shape_, layer_, work.head, side);
+void Decode::list_sealed(const HeadWork& head, int n_sealed, QueryWork& work) const {
   for (int page = 0; page < n_sealed; ++page) {
     PageView view{.first_token = page * kPageTokens, .n_tokens = kPageTokens};
-    view.masked = masked_tokens(layer_, work.seq, work.head, page);
+    view.masked = masked_tokens(layer_, head.seq, head.head, page);
     for (int side = 0; side < 2; ++side) {
-      const SideContext& context = *work.sealed[side];
+      const SideContext& context = *head.sealed[side];
       (side == KVANT_KEY ? view.k : view.v) = {
-          &context.format(), sealed_address(layer_, work.seq, work.head, side, page), &context.context()};
+          &context.format(), sealed_address(layer_, head.seq, head.head, side, page), &context.context()};
     }
     work.pages.push_back(view);
   }
 }
 
 // `page` has what the pages have in common, and the first token.
-void Decode::list_plain(HeadWork& work, const kvant_pages& from, int n_tokens, PageView page) const {
+void Decode::list_plain(const HeadWork& head, const kvant_pages& from, int n_tokens, PageView page,
+                        QueryWork& work) const {
   for (int i = 0; i < pages_for(n_tokens); ++i) {
     page.n_tokens = std::min(kPageTokens, n_tokens - i * kPageTokens);
     for (int side = 0; side < 2; ++side) {
       (side == KVANT_KEY ? page.k : page.v) = {
-          plain_.format, page_address(from, work.seq, layer_.layer, work.head, side, i), &plain_.context};
+          plain_.format, page_address(from, head.seq, layer_.layer, head.head, side, i), &plain_.context};
     }
     work.pages.push_back(page);
     page.first_token += kPageTokens;
   }
 }
 
-// Leaves the tile without queries if the sequence has no queries or no tokens.
-void Decode::load(HeadWork& work) const {
-  append_new_rows(shape_, lengths_, layer_, work.seq, work.head);
-  const auto [first_row, end_row] = query_rows(shape_, lengths_, work.seq);
-  const int n_sealed = count_of(lengths_.sealed_pages, work.seq),
-            n_tail = count_of(lengths_.tail_tokens, work.seq);
-  int n_protected = 0;
-  if (lengths_.protected_tokens != nullptr)
-    n_protected = lengths_.protected_tokens[work.seq * lengths_.protected_seq_stride +
-                                            work.head * lengths_.protected_head_stride];
-  work.first_row = first_row;
-  work.pages.clear();
+void Decode::load_query(const HeadWork& head, const Visible& visible, QueryWork& work) const {
+  const int first_of_tail = visible.sealed * kPageTokens, n_tokens = first_of_tail + visible.tail;
   QueryTile& tile = work.tile;
   tile.group = shape_.group;
-  tile.n_queries = n_sealed + n_protected + n_tail == 0 ? 0 : end_row - first_row;
-  if (tile.n_queries == 0) return;
-  // Every query sees all sealed pages, even if the tail has fewer tokens than the sequence has queries.
-  const int first_of_tail = n_sealed * kPageTokens + (n_tail < tile.n_queries ? kMostQueries : 0);
-  const int n_tokens = first_of_tail + n_tail;
-  const int hidden = count_of(lengths_.first_tokens, work.seq);
-  tile.first_token = n_tokens - tile.n_queries;
+  tile.n_queries = 1;
+  tile.first_token = n_tokens - 1;
   work.rules = {.head_dim = shape_.head_dim,
-                .sliding_window = hidden == 0 ? 0 : std::max(n_tokens - hidden, 1),
+                .sliding_window = visible.hidden == 0 ? 0 : std::max(n_tokens - visible.hidden, 1),
                 .softcap = shape_.score_softcap,
                 .softmax = shape_.sas != 0 ? Softmax::sas : Softmax::exact};
   tile.q.resize(static_cast<std::size_t>(tile.rows()) * shape_.head_dim);
   for (int r = 0; r < tile.rows(); ++r) {
     float* const q = tile.q.data() + static_cast<std::ptrdiff_t>(r) * shape_.head_dim;
-    read_query(shape_, layer_, first_row + r % tile.n_queries, work.head * tile.group + r / tile.n_queries,
-               q);
+    read_query(shape_, layer_, work.row, head.head * tile.group + r, q);
     kvant::scale_row(q, shape_.head_dim, shape_.softmax_scale);
   }
-  list_sealed(work, n_sealed);
-  list_plain(work, layer_.protected_pages, n_protected, {.is_protected = true});
-  list_plain(work, layer_.tail, n_tail, {.first_token = first_of_tail});
+  work.pages.clear();
+  list_sealed(head, visible.sealed, work);
+  list_plain(head, layer_.protected_pages, visible.protected_tokens, {.is_protected = true}, work);
+  list_plain(head, layer_.tail, visible.tail, {.first_token = first_of_tail}, work);
   work.pages_per_run = kvant::cpu::run_pages(work.pages.size(), work.rules.softmax);
   work.runs.resize((work.pages.size() + work.pages_per_run - 1) / work.pages_per_run);
   for (PartialAttention& run : work.runs) run.reset(tile.rows(), shape_.head_dim);
 }
 
+// Leaves the head without queries if the sequence has no queries or no tokens.
+void Decode::load(HeadWork& head) const {
+  append_new_rows(shape_, lengths_, layer_, head.seq, head.head);
+  const auto [first_row, end_row] = query_rows(shape_, lengths_, head.seq);
+  Visible visible{count_of(lengths_.sealed_pages, head.seq), 0, count_of(lengths_.tail_tokens, head.seq), 0};
+  if (lengths_.protected_tokens != nullptr)
+    visible.protected_tokens = lengths_.protected_tokens[head.seq * lengths_.protected_seq_stride +
+                                                         head.head * lengths_.protected_head_stride];
+  const int n_tail = visible.tail, hidden = count_of(lengths_.first_tokens, head.seq);
+  head.n_queries = visible.sealed + visible.protected_tokens + n_tail == 0 ? 0 : end_row - first_row;
+  for (int side = 0; side < 2 && head.n_queries > 0 && visible.sealed > 0; ++side)
+    head.sealed[side].emplace(shape_, layer_, head.head, side);
+  while (std::ssize(head.queries) < head.n_queries) head.queries.push_back(std::make_unique<QueryWork>());
+  for (int i = 0; i < head.n_queries; ++i) {
+    const int behind = head.n_queries - 1 - i;
+    visible.tail = std::max(n_tail - behind, 0);
+    visible.hidden = std::max(hidden - behind, 0);
+    head.queries[i]->row = first_row + i;
+    load_query(head, visible, *head.queries[i]);
+  }
+}
+
 void Decode::attend(const ByteKernels& kernels, const Run& run) const {
-  HeadWork& work = *run.head;
+  QueryWork& work = *run.query;
   const std::size_t first = std::size_t{1} * run.number * work.pages_per_run;
   const auto pages = std::span(work.pages)
                          .subspan(first)
@@ -187,76 +208,45 @@ void Decode::attend(const ByteKernels& kernels, const Run& run) const {
   add(layer_.skip_counts[1], unread.unread);
 }
 
-// A sink logit acts as the score of a token without a value.
-void Decode::add_sinks(const HeadWork& work, PartialAttention& total) const {
-  if (layer_.sink_logits == nullptr) return;
-  for (int r = 0; r < work.tile.rows(); ++r) {
-    const float sink = layer_.sink_logits[work.head * work.tile.group + r / work.tile.n_queries];
-    if (total.max[r] == kUnseen || sink == kUnseen) continue;
-    if (sink > total.max[r]) total.raise_max(r, sink, std::exp(total.max[r] - sink), shape_.head_dim);
-    total.sum[r] += std::exp(sink - total.max[r]);
-  }
-}
-
-void Decode::correct(const HeadWork& work, PartialAttention& total) const {
-  if (layer_.correction == nullptr) return;
-  const kvant_correction& c = *layer_.correction;
-  const int d = shape_.head_dim, n_features = 2 * kHalfFeatures;
-  const float* sums = correction_state(c, work.seq, work.head);
+void Decode::finish_query(const HeadWork& head, QueryWork& work) const {
+  const int d = shape_.head_dim;
+  if (work.runs.empty()) work.runs.resize(1);  // The query sees no token, and gets zeros.
+  PartialAttention& total = work.runs.front();
+  if (work.pages.empty()) total.reset(work.tile.rows(), d);
+  for (std::size_t run = 1; run < work.runs.size(); ++run) total.merge(work.runs[run], d);
   std::vector<float> q(d);
   for (int r = 0; r < work.tile.rows(); ++r) {
-    if (total.max[r] == kUnseen) continue;
-    const int query_head = work.head * work.tile.group + r / work.tile.n_queries;
-    read_query(shape_, layer_, work.first_row + r % work.tile.n_queries, query_head, q.data());
-    const std::vector<double> phi =
-        features(c.query_maps + std::ptrdiff_t{1} * query_head * d * n_features, q.data(), d);
-    float factor = 1;
-    if (c.absolute != 0) {
-      if (total.max[r] < 0) total.raise_max(r, 0, std::exp(total.max[r]), d);
-      factor = std::exp(-total.max[r]);
+    const int query_head = head.head * work.tile.group + r;
+    if (layer_.correction != nullptr) {
+      read_query(shape_, layer_, work.row, query_head, q.data());
+      correct_row(*layer_.correction, correction_state(*layer_.correction, head.seq, head.head), query_head,
+                  q.data(), r, d, total);
     }
-    float* const accumulator = total.accumulator.data() + static_cast<std::ptrdiff_t>(r) * d;
-    for (int f = 0; f < n_features; ++f) {
-      const float weight = factor * static_cast<float>(phi[f]);
-      add_scaled_row(accumulator, sums + static_cast<std::ptrdiff_t>(f) * d, d, weight);
-      total.sum[r] += weight * sums[n_features * d + f];
-    }
+    if (layer_.sink_logits != nullptr) add_sink(layer_.sink_logits[query_head], r, d, total);
+    const float lse = finish_row(r, d, total);
+    write_output(shape_, layer_, work.row, query_head,
+                 total.accumulator.data() + static_cast<std::ptrdiff_t>(r) * d, lse);
   }
 }
 
-void Decode::finish(HeadWork& work) const {
-  const int d = shape_.head_dim;
-  const QueryTile& tile = work.tile;
-  if (tile.n_queries == 0) return;
-  PartialAttention& total = work.runs.front();
-  for (std::size_t run = 1; run < work.runs.size(); ++run) total.merge(work.runs[run], d);
-  correct(work, total);
-  add_sinks(work, total);
-  for (int r = 0; r < tile.rows(); ++r) {
-    float* const out = total.accumulator.data() + static_cast<std::ptrdiff_t>(r) * d;
-    const bool sees_any = total.max[r] != kUnseen;
-    if (sees_any) kvant::scale_row(out, d, 1 / total.sum[r]);
-    write_output(shape_, layer_, work.first_row + r % tile.n_queries,
-                 work.head * tile.group + r / tile.n_queries, out,
-                 sees_any ? total.max[r] + std::log(total.sum[r]) : kUnseen);
-  }
+void Decode::finish(HeadWork& head) const {
+  for (int i = 0; i < head.n_queries; ++i) finish_query(head, *head.queries[i]);
 }
 
 }  // namespace
 
-bool knows_kernels(const kvant_decode_shape& shape) {
-  return shape.kernels == nullptr || std::strcmp(shape.kernels, kReference) == 0 ||
-         kvant::cpu::find_kernels(shape.kernels) != nullptr;
+bool knows_kernels(const char* name) {
+  return name == nullptr || std::strcmp(name, kReference) == 0 || kvant::cpu::find_kernels(name) != nullptr;
 }
 
-const ByteKernels* kernels_of(const kvant_decode_shape& shape) {
-  if (shape.head_dim < kLeastKernelHead) return nullptr;
-  if (shape.kernels == nullptr) return kvant::cpu::best_kernels();
-  return std::strcmp(shape.kernels, kReference) == 0 ? nullptr : kvant::cpu::find_kernels(shape.kernels);
+const ByteKernels* kernels_of(const char* name, int head_dim) {
+  if (head_dim < kLeastKernelHead) return nullptr;
+  if (name == nullptr) return kvant::cpu::best_kernels();
+  return std::strcmp(name, kReference) == 0 ? nullptr : kvant::cpu::find_kernels(name);
 }
 
 const char* kernel_name(const kvant_decode_shape& shape) {
-  const ByteKernels* const kernels = kernels_of(shape);
+  const ByteKernels* const kernels = kernels_of(shape.kernels, shape.head_dim);
   if (kernels == nullptr) return "cpu/reference";
   std::string pair;
   bool decodes = false;
@@ -277,7 +267,7 @@ const char* kernel_name(const kvant_decode_shape& shape) {
 
 void decode_attention(const kvant_decode_shape& shape, const kvant_decode_lengths& lengths,
                       const kvant_decode_layer& layer) {
-  const ByteKernels* const kernels = kernels_of(shape);
+  const ByteKernels* const kernels = kernels_of(shape.kernels, shape.head_dim);
   if (kernels == nullptr) return reference_decode_attention(shape, lengths, layer);
   const Decode decode(shape, lengths, layer);
   const int n_heads = shape.n_seqs * shape.n_kv_heads;
@@ -291,8 +281,10 @@ void decode_attention(const kvant_decode_shape& shape, const kvant_decode_length
   const auto list_runs = [&] {
     runs.clear();
     for (int i = 0; i < n_heads; ++i) {
-      const int n = heads[i]->tile.n_queries == 0 ? 0 : static_cast<int>(heads[i]->runs.size());
-      for (int run = 0; run < n; ++run) runs.push_back({heads[i].get(), run});
+      for (int query = 0; query < heads[i]->n_queries; ++query) {
+        QueryWork* const work = heads[i]->queries[query].get();
+        for (int run = 0; run < static_cast<int>(work->runs.size()); ++run) runs.push_back({work, run});
+      }
     }
   };
   TeamWork work;

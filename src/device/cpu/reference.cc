@@ -320,7 +320,7 @@ void reference_decode_attention(const kvant_decode_shape& shape, const kvant_dec
   });
 }
 
-void prompt_attention(const kvant_prompt_shape& shape, const kvant_prompt& prompt) {
+void reference_prompt_attention(const kvant_prompt_shape& shape, const kvant_prompt& prompt) {
   struct Task {
     int seq, first, end;
   };

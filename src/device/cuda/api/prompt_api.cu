@@ -75,6 +75,7 @@ Reason fault_of(const kvant_prompt_shape& shape) {
       {shape.n_tokens > 0 || shape.n_sealed_pages > 0,
        "shape.n_tokens must be at least 1 without sealed pages"},
       {shape.softmax_scale > 0, "shape.softmax_scale must be greater than 0"},
+      {shape.kernels == nullptr, "shape.kernels must be null: the kernels that it names are a CPU's"},
       {shape.window >= 0, "shape.window is negative"},
       {shape.window == 0 || shape.causal != 0, "shape.window: only causal attention has one"},
       {shape.n_kept_tokens >= 0, "shape.n_kept_tokens is negative"},

@@ -1,0 +1,307 @@
+// Attends to prompts with the processor's kernels. A task is some queries of a sequence and one KV head,
+// which see equally many pages sealed. It goes through the pages and rows once.
+#include <algorithm>
+#include <cstring>
+#include <optional>
+#include <vector>
+
+#include "base/softmax.h"
+#include "cache/page_counts.h"
+#include "device/cpu/calls.h"
+#include "device/cpu/kernels/tile_attention.h"
+#include "device/cpu/kernels/tile_products.h"
+#include "device/cpu/partial_rows.h"
+#include "device/cpu/rows.h"
+#include "device/cpu/workers.h"
+
+namespace kvant::device::cpu {
+namespace {
+
+using kvant::cpu::ByteKernels;
+using kvant::cpu::TileProducts;
+
+constexpr int kQueriesOfTask = 64;
+
+struct PromptTask {
+  int seq, first, end;  // rows of q
+  int n_seen;           // sealed pages that the queries see
+};
+
+// A thread keeps these buffers from task to task.
+struct PromptBuffers {
+  explicit PromptBuffers(const ByteKernels& kernels) : products(kernels) {}
+  TileProducts products;
+  TileScratch scratch;
+  QueryTile tile;
+  PartialAttention partial;
+  std::vector<float> q;
+  std::vector<std::byte> rows[2];  // a page of each side
+};
+PromptBuffers& prompt_buffers_of_thread(const ByteKernels& kernels) {
+  thread_local const ByteKernels* made_for = nullptr;
+  thread_local std::optional<PromptBuffers> buffers;
+  if (made_for != &kernels) {
+    buffers.emplace(kernels);
+    made_for = &kernels;
+  }
+  return *buffers;
+}
+
+// What a sequence of a prompt has.
+struct PromptSequence {
+  int first_row, n_rows, n_sealed, first_row_token, n_tokens;
+};
+
+PromptSequence sequence_of(const kvant_prompt& prompt, int seq) {
+  const kvant_prompt_pages* pages = prompt.pages;
+  PromptSequence s{};
+  s.first_row = prompt.token_begins[seq];
+  s.n_rows = prompt.token_begins[seq + 1] - s.first_row;
+  if (pages != nullptr && pages->sealed_begins != nullptr)
+    s.n_sealed = pages->sealed_begins[seq + 1] - pages->sealed_begins[seq];
+  s.first_row_token = s.n_sealed * kPageTokens;
+  if (pages != nullptr && pages->first_row_tokens != nullptr)
+    s.first_row_token = pages->first_row_tokens[seq];
+  s.n_tokens = s.n_rows > 0 ? s.first_row_token + s.n_rows : s.n_sealed * kPageTokens;
+  return s;
+}
+
+class Prompt {
+ public:
+  Prompt(const kvant_prompt_shape& shape, const kvant_prompt& prompt, const ByteKernels& kernels)
+      : shape_(shape),
+        prompt_(prompt),
+        kernels_(kernels),
+        group_(shape.n_heads / shape.n_kv_heads),
+        bf16_(stored_format("bf16", KVANT_KEY, shape.head_dim)),
+        rows_(stored_format(shape.half != 0 ? "f16" : "bf16", KVANT_KEY, shape.head_dim)) {}
+
+  std::vector<PromptTask> tasks() const;
+  void attend(const PromptTask& task, int head) const;
+
+ private:
+  // Work is one task and head.
+  struct Work {
+    const PromptTask& task;
+    int head;
+    PromptSequence sequence;
+    AttentionRules rules;
+    PromptBuffers& buffers;
+  };
+
+  void load_queries(Work& work) const;
+  void add(Work& work, const PageView& page) const;
+  bool reaches(const Work& work, const PageView& page) const;
+  void add_sealed(Work& work) const;
+  void add_protected(Work& work) const;
+  void add_rows(Work& work) const;
+  void finish(Work& work) const;
+
+  const kvant_prompt_shape& shape_;
+  const kvant_prompt& prompt_;
+  const ByteKernels& kernels_;
+  int group_;
+  const StoredFormat &bf16_, &rows_;
+};
+
+std::vector<PromptTask> Prompt::tasks() const {
+  std::vector<PromptTask> tasks;
+  for (int seq = 0; seq < shape_.n_seqs; ++seq) {
+    const int n_sealed = sequence_of(prompt_, seq).n_sealed;
+    const auto seen_by = [&](int row) {
+      return prompt_.pages == nullptr || prompt_.pages->query_sealed_pages == nullptr
+                 ? n_sealed
+                 : std::min(prompt_.pages->query_sealed_pages[row], n_sealed);
+    };
+    for (int row = prompt_.query_begins[seq]; row < prompt_.query_begins[seq + 1]; ++row) {
+      const int n_seen = seen_by(row);
+      if (tasks.empty() || tasks.back().seq != seq || tasks.back().n_seen != n_seen ||
+          tasks.back().end - tasks.back().first == kQueriesOfTask)
+        tasks.push_back({seq, row, row, n_seen});
+      ++tasks.back().end;
+    }
+  }
+  return tasks;
+}
+
+void Prompt::load_queries(Work& work) const {
+  const int d = shape_.head_dim;
+  QueryTile& tile = work.buffers.tile;
+  tile.group = group_;
+  tile.n_queries = work.task.end - work.task.first;
+  // The last query is the last token. If queries see all tokens, each of them counts as a later one.
+  tile.first_token = shape_.causal != 0 ? work.sequence.n_tokens -
+                                              (prompt_.query_begins[work.task.seq + 1] - work.task.first)
+                                        : work.sequence.n_tokens - 1;
+  tile.q.resize(static_cast<std::size_t>(tile.rows()) * d);
+  work.buffers.q.resize(tile.q.size());
+  for (int r = 0; r < tile.rows(); ++r) {
+    const std::ptrdiff_t at = static_cast<std::ptrdiff_t>(r) * d;
+    float* const q = work.buffers.q.data() + at;
+    read_numbers(prompt_.q, prompt_.q_type,
+                 std::int64_t{work.task.first + r % tile.n_queries} * prompt_.q_token_stride +
+                     (work.head * group_ + r / tile.n_queries) * prompt_.q_head_stride,
+                 d, q);
+    if (prompt_.q_hadamard != 0) rotate_row(q, d);
+    std::copy_n(q, d, tile.q.data() + at);
+    kvant::scale_row(tile.q.data() + at, d, shape_.softmax_scale);
+  }
+  work.buffers.partial.reset(tile.rows(), d);
+}
+
+// Whether any query sees a token of a page whose tokens follow one another.
+bool Prompt::reaches(const Work& work, const PageView& page) const {
+  const QueryTile& tile = work.buffers.tile;
+  const int first_visible = shape_.window > 0 ? tile.first_token + 1 - shape_.window : 0;
+  return page.first_token < tile.first_token + tile.n_queries &&
+         page.first_token + page.n_tokens > first_visible;
+}
+
+void Prompt::add(Work& work, const PageView& page) const {
+  PromptBuffers& buffers = work.buffers;
+  if (work.rules.softmax == Softmax::exact && buffers.products.takes(page)) {
+    buffers.products.attend(page, buffers.partial);
+  } else {
+    kvant::attend_pages(buffers.tile, {&page, 1}, work.rules, nullptr, buffers.scratch, buffers.partial);
+  }
+}
+
+void Prompt::add_sealed(Work& work) const {
+  const kvant_prompt_pages& pages = *prompt_.pages;
+  const SideContext sides[2] = {{*pages.shape, *pages.layer, work.head, KVANT_KEY},
+                                {*pages.shape, *pages.layer, work.head, KVANT_VALUE}};
+  for (int p = 0; p < work.task.n_seen; ++p) {
+    PageView page{.first_token = p * kPageTokens, .n_tokens = kPageTokens};
+    if (!reaches(work, page)) continue;
+    page.masked = masked_tokens(*pages.layer, work.task.seq, work.head, p);
+    for (int side = 0; side < 2; ++side) {
+      (side == KVANT_KEY ? page.k : page.v) = {
+          &sides[side].format(), sealed_address(*pages.layer, work.task.seq, work.head, side, p),
+          &sides[side].context()};
+    }
+    add(work, page);
+  }
+}
+
+// Protected tokens are added as pages of their own, in which they stand at their place.
+void Prompt::add_protected(Work& work) const {
+  const kvant_decode_layer& layer = *prompt_.pages->layer;
+  const std::size_t row_bytes = std::size_t{2} * shape_.head_dim;
+  int at = 0;
+  for (int p = 0; p < work.task.n_seen; ++p) {
+    const TokenMask mask = masked_tokens(layer, work.task.seq, work.head, p);
+    PageView page{.first_token = p * kPageTokens, .n_tokens = kPageTokens};
+    if (mask.empty() || !reaches(work, page)) {
+      at += mask.count();
+      continue;
+    }
+    for (int side = 0; side < 2; ++side) {
+      std::vector<std::byte>& rows = work.buffers.rows[side];
+      rows.assign(kPageTokens * row_bytes, std::byte{0});
+      int from = at;
+      for (int t = 0; t < kPageTokens; ++t) {
+        if (!mask.test(t)) continue;
+        std::memcpy(&rows[t * row_bytes],
+                    page_address(layer.protected_pages, work.task.seq, layer.layer, work.head, side,
+                                 from / kPageTokens) +
+                        from % kPageTokens * row_bytes,
+                    row_bytes);
+        ++from;
+      }
+      (side == KVANT_KEY ? page.k : page.v) = {bf16_.format, rows.data(), &bf16_.context};
+    }
+    at += mask.count();
+    for (std::size_t i = 0; i < mask.words.size(); ++i) page.masked.words[i] = ~mask.words[i];
+    add(work, page);
+  }
+}
+
+// Adds rows behind the sealed pages that the queries see.
+void Prompt::add_rows(Work& work) const {
+  const PromptSequence& s = work.sequence;
+  const std::size_t row_bytes = std::size_t{2} * shape_.head_dim;
+  const int first_row = std::max(0, work.task.n_seen * kPageTokens - s.first_row_token);
+  for (int block = first_row / kPageTokens; block < pages_for(s.n_rows); ++block) {
+    const int first = block * kPageTokens;
+    PageView page{.first_token = s.first_row_token + first,
+                  .n_tokens = std::min(kPageTokens, s.n_rows - first)};
+    if (!reaches(work, page)) continue;
+    for (int t = 0; t < std::min(first_row - first, kPageTokens); ++t) page.masked.set(t);
+    for (int side = 0; side < 2; ++side) {
+      PageSide& to = side == KVANT_KEY ? page.k : page.v;
+      const auto* from = static_cast<const std::byte*>(side == KVANT_KEY ? prompt_.k : prompt_.v);
+      if (from == nullptr) {
+        const kvant_decode_layer& layer = *prompt_.pages->layer;
+        to = {bf16_.format, page_address(layer.tail, work.task.seq, layer.layer, work.head, side, block),
+              &bf16_.context};
+        continue;
+      }
+      std::vector<std::byte>& rows = work.buffers.rows[side];
+      rows.resize(kPageTokens * row_bytes);
+      const std::int64_t token_stride = side == KVANT_KEY ? prompt_.k_token_stride : prompt_.v_token_stride;
+      const std::int64_t head_stride = side == KVANT_KEY ? prompt_.k_head_stride : prompt_.v_head_stride;
+      for (int t = 0; t < page.n_tokens; ++t)
+        std::memcpy(&rows[t * row_bytes],
+                    from + 2 * ((s.first_row + first + t) * token_stride + work.head * head_stride),
+                    row_bytes);
+      to = {rows_.format, rows.data(), &rows_.context};
+    }
+    add(work, page);
+  }
+}
+
+void Prompt::finish(Work& work) const {
+  const int d = shape_.head_dim;
+  const QueryTile& tile = work.buffers.tile;
+  PartialAttention& total = work.buffers.partial;
+  for (int r = 0; r < tile.rows(); ++r) {
+    const std::ptrdiff_t at = static_cast<std::ptrdiff_t>(r) * d;
+    const std::int64_t row = work.task.first + r % tile.n_queries;
+    const int query_head = work.head * group_ + r / tile.n_queries;
+    if (prompt_.correction != nullptr)
+      correct_row(*prompt_.correction, correction_state(*prompt_.correction, row, work.head), query_head,
+                  work.buffers.q.data() + at, r, d, total);
+    if (prompt_.sink_logits != nullptr) add_sink(prompt_.sink_logits[query_head], r, d, total);
+    const float lse = finish_row(r, d, total);
+    float* const out = total.accumulator.data() + at;
+    if (prompt_.out_hadamard != 0) rotate_row(out, d);
+    write_numbers(out, d, prompt_.out_type,
+                  row * prompt_.out_token_stride + query_head * prompt_.out_head_stride, prompt_.out);
+    if (prompt_.lse != nullptr)
+      prompt_.lse[row * prompt_.lse_token_stride + query_head * prompt_.lse_head_stride] = lse;
+  }
+}
+
+void Prompt::attend(const PromptTask& task, int head) const {
+  Work work{task,
+            head,
+            sequence_of(prompt_, task.seq),
+            {.head_dim = shape_.head_dim,
+             .sliding_window = shape_.window,
+             .softcap = shape_.score_softcap,
+             .softmax = shape_.sas != 0 ? Softmax::sas : Softmax::exact},
+            prompt_buffers_of_thread(kernels_)};
+  load_queries(work);
+  work.buffers.products.begin(work.buffers.tile, work.rules);
+  if (task.n_seen > 0) {
+    add_sealed(work);
+    add_protected(work);
+  }
+  add_rows(work);
+  finish(work);
+}
+
+}  // namespace
+
+void prompt_attention(const kvant_prompt_shape& shape, const kvant_prompt& prompt) {
+  const ByteKernels* const kernels = kernels_of(shape.kernels, shape.head_dim);
+  if (kernels == nullptr) return reference_prompt_attention(shape, prompt);
+  const Prompt attention(shape, prompt, *kernels);
+  const std::vector<PromptTask> tasks = attention.tasks();
+  const std::int64_t n_tokens = shape.n_tokens + std::int64_t{kPageTokens} * (shape.n_sealed_pages + 1);
+  const std::int64_t work = n_tokens * shape.n_queries * shape.n_heads * shape.head_dim;
+  for_each_task(static_cast<int>(tasks.size()) * shape.n_kv_heads, work,
+                [&](int i) { attention.attend(tasks[i / shape.n_kv_heads], i % shape.n_kv_heads); });
+}
+
+}  // namespace kvant::device::cpu
