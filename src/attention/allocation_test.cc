@@ -1,5 +1,5 @@
-// Decode steps take no memory for the attention of a layer, and where another step gets none it fails:
-// every allocation of this test program is counted, and can be refused.
+// Checks that the attention of a decode step allocates nothing, and that a step fails cleanly when an
+// allocation fails. This test program counts every allocation and can refuse any of them.
 #include "attention/attention.h"
 #include "attention/reference/attention_fixture.h"
 #include "base/testing/counted_new.h"
@@ -14,7 +14,7 @@ using testing::attend_tokens;
 using testing::plan_for;
 using testing::small_geometry;
 
-// All layers of a step of one token; returns what they allocated.
+// Runs all layers of a step of one token and returns how many allocations they made.
 long allocations_of_layers(Step& step, AttentionBackend& backend) {
   const Geometry& g = step.plan().geometry;
   const int q_size = g.n_heads * g.head_dim, k_size = g.n_kv_heads * g.head_dim;
@@ -49,7 +49,7 @@ TEST(Allocation, LayersOfADecodeStepTakeNoMemoryBetweenSeals) {
         return testing::token_values(layer, head, kind, token, 64);
       };
       attend_tokens(cache, s, 1000, true, source, *backend);
-      attend_tokens(cache, s, 1, false, source, *backend);  // buffers are taken
+      attend_tokens(cache, s, 1, false, source, *backend);  // This step sizes the buffers.
       for (int token = 0; token < 4; ++token) {
         auto step = cache.reserve({{s, 1, false}});
         ASSERT_TRUE(step.ok());
@@ -60,7 +60,7 @@ TEST(Allocation, LayersOfADecodeStepTakeNoMemoryBetweenSeals) {
   }
 }
 
-// Runs all layers of a step on two threads, with memory for `n` allocations.
+// Runs all layers of a step on two threads while only `n` allocations succeed.
 void run_short_of_memory(Step& step, AttentionBackend& backend, long n) {
   const Geometry& g = step.plan().geometry;
   const int n_rows = step.n_rows(), q_size = g.n_heads * g.head_dim, k_size = g.n_kv_heads * g.head_dim;
@@ -83,8 +83,8 @@ void run_short_of_memory(Step& step, AttentionBackend& backend, long n) {
   });
 }
 
-// An exception in a thread that a library runs would end the program, and one that left out a barrier would
-// let the other threads wait for ever.
+// An exception in a thread that a library runs would end the program. A thread that skipped a barrier would
+// let the other threads wait for ever. A failed allocation must therefore become the step's error.
 TEST(Allocation, ThatFailsInAnyThreadIsTheStepsError) {
   for (const char* recipe :
        {"k=hadamard:tcq3,v=hadamard:tcq2,sink=4", "k=ch2g128,v=tok2g128,window=128,protect=0.05",

@@ -1,4 +1,5 @@
-// One attention backend: runs append, attend and seal of one layer inside a step.
+// The interface of an attention backend, which appends, attends and seals for one layer inside a step. Models
+// call one backend and need not know whether pages lie in host memory or on a device.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +14,8 @@
 
 namespace kvant {
 
-// The rows of a step for one layer, in batch order. q, k after RoPE and norms, unscaled. Without k and v they
-// are those of a layer that has no cache of its own.
+// Holds the rows of a step for one layer, in batch order. q and k have passed RoPE and norms and are not
+// scaled. A layer without a cache of its own has neither k nor v.
 struct LayerRows {
   bool has_kv() const { return k.data != nullptr; }
   MatrixView<const float> q;  // [n_rows, n_heads * head_dim]
@@ -23,69 +24,77 @@ struct LayerRows {
   MatrixView<float> out;      // [n_rows, n_heads * head_dim]
 };
 
-// What a RowObserver is shown of a layer, in ascending order of what has to be copied for it.
+// Says which rows of a layer a RowObserver wants. The values ascend by the amount of data that has to be
+// copied.
 enum class ShownRows : std::uint8_t {
-  nothing,  // see() isn't called
-  none,     // no rows: what the cache holds is enough
+  nothing,  // see() is not called.
+  none,     // The contents of the cache are enough.
   queries,
   inputs,   // q, k and v
-  outputs,  // and out
+  outputs,  // q, k, v and out
 };
 
-// Sees what a model and its attention make, where run_layer() isn't called for it: a device attends to rows
-// that never leave it. One thread calls it.
+// Sees the rows of layers for which run_layer() is not called, because a device attends to rows that never
+// leave the device. One thread calls the observer.
 class RowObserver {
  public:
   virtual ~RowObserver() = default;
 
-  // How much of a layer see() is to be shown. Asked once for each layer of a step, in their order.
+  // Says which rows of a layer see() needs. The caller asks once for each layer of a step that has a cache of
+  // its own, in the order of the layers.
   virtual ShownRows wants(const Step& step, int layer) = 0;
-  // Of a layer that has attended, unless the step has failed: of `none` and `queries` when all of the step's
-  // have, as what the cache holds is there until it ends, and nobody waits for the device in its midst. Rows
-  // are as in run_layer(), in F32, transforms of the plan undone; what wasn't wanted has none. Failures go to
+  // Receives the rows of a layer that has attended, unless the step has failed. The caller shows `none` and
+  // `queries` after all layers of the step, so nobody waits for the device during the step. What the cache
+  // holds of the step stays there until the step ends. The rows are as in run_layer(), in F32, with the
+  // plan's transforms undone. Rows that were not wanted are empty. The observer reports a failure with
   // step.fail().
   virtual void see(Step& step, int layer, const LayerRows& rows) = 0;
 };
 
-// What serves the pages of one (layer, KV head, side).
+// Names the kernel that serves the pages of one (layer, KV head, side).
 struct KernelChoice {
-  std::string name;      // as the plan prints it: "reference"
-  std::string fallback;  // why nothing faster serves them; empty: it is the kernel meant for them
+  std::string name;      // The name that the plan prints, for example "reference".
+  std::string fallback;  // The reason why no faster kernel serves the pages. An empty string means that the
+                         // kernel is meant for them.
 };
 
 class AttentionBackend {
  public:
   virtual ~AttentionBackend() = default;
 
-  // For every slice of the step, block by block: appends k and v to the cache, attends, seals what is due.
-  // Every thread of the team calls it with the same arguments, maybe before others have computed their part
-  // of the rows: it reads none before all threads have come, and returns when all of `out` is written. Errors
-  // (a NaN in k, say) go to step.fail(); `out` is then zero. Each layer must run exactly once in a step;
-  // layers may run in any order. Rows without k and v attend to the cache of `layer` (Geometry::shared),
-  // which has run in the step: each sees what a query of that layer sees at its token.
+  // Appends k and v to the cache, attends, and seals what is due, block by block for every slice of the step.
+  // Every thread of the team calls run_layer() with equal arguments, maybe before other threads have computed
+  // their part of the rows. So the backend reads no row before all threads have come, and returns when all of
+  // `out` is written. The backend reports errors, for example a NaN in k, with step.fail(); `out` is then
+  // zero. Each layer must run exactly once in a step, in any order. Rows without k and v attend to the cache
+  // of `layer` (Geometry::shared), which has run in the step. Such a row sees what a query of `layer` sees at
+  // the row's token.
   virtual void run_layer(Step& step, int layer, const LayerRows& rows, Team& team) = 0;
 
-  // What was skipped since the backend was made, by layer; empty where nothing can be.
+  // Returns what was skipped since the backend was made, by layer. The list is empty if the backend can skip
+  // nothing.
   virtual std::vector<SkipCount> skip_counts() const = 0;
 
-  // The order of codes that it reads fast: for resolve().
+  // Returns the order of codes that the backend reads fast, for resolve().
   virtual PageOrder page_order() const = 0;
 
-  // The plan with its pages where the backend reads them. An error: a device can't serve it, and what it can.
+  // Returns the plan with its pages where the backend reads them. An error says what a device cannot serve,
+  // and what the device can.
   virtual Result<PlacedPlan> place(std::shared_ptr<const Plan> plan) const = 0;
 
-  // The kernel that serves the sealed pages of (layer, KV head, side).
+  // Returns the kernel that serves the sealed pages of (layer, KV head, side).
   virtual KernelChoice kernel(const Plan& plan, int layer, int kv_head, Side side) const = 0;
 
-  // Whom a device shows the rows for which it doesn't call run_layer(); null: nobody.
+  // Returns the observer of rows for which a device does not call run_layer(), or null if nobody observes
+  // them.
   virtual RowObserver* observer() = 0;
 };
 
-// A backend around another, which serves the pages: all but run_layer and observer is that one's word. What
-// it forgot to pass on would make it abstract: AttentionBackend has no defaults.
+// Wraps another backend, which serves the pages. Only run_layer and the observer may differ from the inner
+// backend. AttentionBackend has no defaults, so a decorator that forgot a function would be abstract.
 class BackendDecorator : public AttentionBackend {
  public:
-  // `inner` outlives it.
+  // `inner` outlives the decorator.
   explicit BackendDecorator(AttentionBackend& inner) : inner_(inner) {}
 
   std::vector<SkipCount> skip_counts() const final { return inner_.skip_counts(); }
@@ -105,17 +114,17 @@ class BackendDecorator : public AttentionBackend {
   AttentionBackend& inner_;
 };
 
-// The reference: clear code over Format::decode, for any mixture of formats.
+// Makes the reference backend: clear code over Format::decode that serves any mixture of formats.
 std::unique_ptr<AttentionBackend> make_reference_backend();
 
-// The fast one: products of codes as integers, with this machine's best instructions. kernels: "avx512",
-// "avxvnni", "avx2" or "portable" instead of the best; null where this machine cannot run them, or the build
-// has none that it can.
+// Makes the fast backend, which multiplies codes as integers with the best instructions of this machine.
+// `kernels` selects "avx512", "avxvnni", "avx2" or "portable" instead. Null is returned if this machine
+// cannot run the kernels, or if the build contains none that this machine can run.
 std::unique_ptr<AttentionBackend> make_cpu_backend();
 std::unique_ptr<AttentionBackend> make_cpu_backend(const std::string& kernels);
 
-// The backend called "cpu", "cpu/KERNELS" or "reference". An error where there is none, or not on this
-// machine.
+// Makes the backend called "cpu", "cpu/KERNELS" or "reference". An error says that the name is unknown or
+// that this machine cannot run the backend.
 Result<std::unique_ptr<AttentionBackend>> make_backend(const std::string& name);
 
 }  // namespace kvant

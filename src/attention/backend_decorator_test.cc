@@ -1,4 +1,4 @@
-// A backend in a decorator serves pages as it does alone.
+// Checks that a decorated backend serves pages as the backend does alone.
 #include <gtest/gtest.h>
 
 #include "attention/reference/attention_fixture.h"

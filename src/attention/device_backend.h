@@ -1,5 +1,5 @@
-// The attention backend of a device: which of its kernels serve a plan, and whether it can have it. What runs
-// them is DeviceAttention.
+// Declares the attention backend of a device. The backend says which of the device's kernels serve a plan,
+// and whether the device can serve the plan at all. DeviceAttention runs the kernels.
 #pragma once
 
 #include <memory>

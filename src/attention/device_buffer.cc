@@ -13,9 +13,11 @@ DeviceBuffer::~DeviceBuffer() {
 
 Status DeviceBuffer::reserve(std::size_t bytes, const char* purpose) {
   if (bytes <= bytes_) return {};
-  if (memory_ != nullptr) KVANT_RETURN_IF_ERROR(device_->finish());  // the step before may still read it
+  if (memory_ != nullptr)
+    KVANT_RETURN_IF_ERROR(device_->finish());  // The previous step may still read the memory.
   device_->release(memory_);
-  // More than is asked for, where there is as much: steps grow by little at a time.
+  // Steps grow by a few tokens at a time, so the buffer asks for half as much again, and for less only if
+  // memory is short.
   for (const std::size_t wanted : {bytes + bytes / 2, bytes}) {
     memory_ = static_cast<char*>(device_->allocate(wanted));
     bytes_ = memory_ != nullptr ? wanted : 0;
@@ -25,7 +27,7 @@ Status DeviceBuffer::reserve(std::size_t bytes, const char* purpose) {
 }
 
 IndexBuffer::Part IndexBuffer::add(const std::vector<std::int32_t>& list) {
-  constexpr std::size_t kPartNumbers = 64;  // lists begin at multiples of so many
+  constexpr std::size_t kPartNumbers = 64;  // Each list begins at a multiple of 64 numbers.
   const Part part{(indices_.size() + kPartNumbers - 1) / kPartNumbers * kPartNumbers};
   indices_.resize(part.first);
   indices_.insert(indices_.end(), list.begin(), list.end());

@@ -1,5 +1,5 @@
-// Prompts in 8 bits (prompt=flashq): the reference against attention in double precision, every instruction
-// set against the reference, and the kernels against sums of whole numbers.
+// Checks prompts in 8 bits (prompt=flashq). The reference is compared with attention in double precision,
+// every instruction set with the reference, and the kernels with sums of whole numbers.
 #include "device/cpu/kernels/flashq.h"
 
 #include <gtest/gtest.h>
@@ -33,7 +33,7 @@ testing::RowSource source(const Geometry& g) {
   };
 }
 
-// All outputs of a prompt in steps of `chunks` tokens.
+// Returns all outputs of a prompt that is read in steps of `chunks` tokens.
 std::vector<double> prompt_of(const std::string& recipe, const Geometry& g, AttentionBackend& backend,
                               const std::vector<int>& chunks) {
   Cache cache(plan_for(recipe, g, nullptr, backend.page_order()), 0);
@@ -49,7 +49,7 @@ std::vector<double> prompt_of(const std::string& recipe, const Geometry& g, Atte
   return all;
 }
 
-// Attention over unquantized tokens in double precision.
+// Computes attention over unquantized tokens in double precision.
 std::vector<double> attention_in_double(const Geometry& g, int n) {
   std::vector<double> all;
   const int d = g.head_dim;
@@ -113,7 +113,7 @@ class FlashQ : public ::testing::TestWithParam<const char*> {
     backend_ = make_cpu_backend(GetParam());
   }
 
-  // They round alike but for what lies near the middle between two numbers.
+  // Both backends round to equal integers, except values that lie almost halfway between two integers.
   void expect_like_reference(const std::string& recipe, const Geometry& g, double maximum = 1.5e-3) {
     const std::string with_prompt = recipe + ",prompt=flashq";
     const auto reference = make_reference_backend();
@@ -139,7 +139,8 @@ TEST_P(FlashQ, IsTheReferencesBehindPagesOfAnyFormat) {
   }
 }
 
-// Bytes of trellis codes are multiplied as they are, the reference's are rounded first.
+// The backend multiplies the bytes of trellis codes unchanged, but the reference rounds decoded values first.
+// The two may therefore differ, and only their errors are compared.
 TEST_P(FlashQ, IsNoFurtherOffThanTheReferenceBehindTrellisCodes) {
   const auto reference = make_reference_backend();
   const std::vector<int> chunks = {300, 120};
@@ -175,7 +176,7 @@ TEST_P(FlashQ, DoesNotDependOnHowAPromptIsCut) {
   for (const char* recipe : {"bf16,prompt=flashq", "k=ch4g128,v=tok4g128,sink=4,prompt=flashq"}) {
     const auto whole = prompt_of(recipe, g, *backend_, {400});
     const auto cut = prompt_of(recipe, g, *backend_, {1, 130, 49, 220});
-    // By layer and token both.
+    // Both lists are ordered by layer and then by token, so they can be compared element by element.
     ASSERT_EQ(whole.size(), cut.size());
     EXPECT_LT(testing::relative_error(cut, whole), 1e-6) << recipe;
   }

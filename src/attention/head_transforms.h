@@ -1,4 +1,4 @@
-// A side's transforms in rows of all heads of a layer.
+// Applies a side's transforms to rows that hold all heads of a layer side by side.
 #pragma once
 
 #include "base/matrix_view.h"
@@ -6,8 +6,9 @@
 
 namespace kvant {
 
-// Calls apply(transform, columns) for each head of rows [n, heads * head_dim]: with the transform of its KV
-// head, and the head's columns [n, head_dim]. Heads are KV heads, or query heads, group by group.
+// Calls apply(transform, columns) for each head of rows [n, heads * head_dim]. `transform` is that of the
+// head's KV head, and `columns` are the head's columns [n, head_dim]. The heads are KV heads, or query heads
+// in groups by KV head. Identity transforms are skipped.
 template <class Apply>
 void for_each_head_transform(const Plan& plan, int layer, Side side, MatrixView<float> rows,
                              const Apply& apply) {

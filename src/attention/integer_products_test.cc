@@ -1,5 +1,5 @@
-// Integer products and SAS (TurboAttention, Algorithms 1 to 3): a hand-worked example, and whole sequences
-// against an oracle in double precision that quantizes as design section 5 says.
+// Checks integer products and SAS (TurboAttention, Algorithms 1 to 3). A hand-worked example pins single
+// values. An oracle in double precision quantizes by the paper's formulas and checks whole sequences.
 #include "device/cpu/kernels/integer_products.h"
 
 #include <gtest/gtest.h>
@@ -19,12 +19,12 @@ using testing::kValueRows;
 using testing::plan_for;
 using testing::small_geometry;
 
-// --- The hand-worked example: d = 8, of which channels 0 and 1 are used; one query.
+// --- The hand-worked example: d = 8, where only channels 0 and 1 are used, and one query.
 //
-// A sealed page (prog4) of which tokens 0, 1 (block 0) and 64 (block 1) are visible:
-//   K  block 0: [1.19 .30], [-.50 .10]: s = .01, integers [119 30], [-50 10]; channel 0: si = ceil(169 / 15)
-//   =
-//      12, zi = -50, codes 14 and 0, decoded 118 and -50; channel 1: si = ceil(20 / 15) = 2, zi = 10, exact.
+// Tokens 0, 1 (block 0) and 64 (block 1) of a sealed page (prog4) are visible:
+//   K  block 0: [1.19 .30], [-.50 .10]: s = .01, integers [119 30], [-50 10].
+//      Channel 0: si = ceil(169 / 15) = 12, zi = -50, codes 14 and 0, decoded 118 and -50.
+//      Channel 1: si = ceil(20 / 15) = 2, zi = 10, exact.
 //   K  block 1: [2.38 -1.00]: s = .02, integers [119 -50]: one token is exact.
 //   V  block 0: [2.38 0], [0 -.44]: s = .02, integers [119 0], [0 -22]; channel 0: si = 8, zi = 0, code 15,
 //      decoded 120; channel 1: si = 2, zi = -22, exact.      V  block 1: [0 1.19]: s = .01, [0 119].
@@ -89,7 +89,9 @@ class HandWorked : public ::testing::Test {
     std::array<float, 2> values;
   };
   std::vector<std::byte> page(const char* name, int side, const std::vector<Row>& rows) const {
-    std::vector<float> values(kPageTokens * kSize, 100.0F);  // left out: no range may see them
+    std::vector<float> values(
+        kPageTokens * kSize,
+        100.0F);  // Masked tokens have large values, which would show if they entered any range.
     TokenMask left_out;
     for (int t = 0; t < kPageTokens; ++t) left_out.set(t);
     for (const Row& row : rows) {
@@ -134,14 +136,16 @@ TEST_F(HandWorked, OutputIsThatOfAlgorithms1To3) {
   EXPECT_NEAR(second, 0.3790710F, 2e-6);
 }
 
-// As printed, the rescaling is SAS(-.7378) = POLY(.7378) = .4782045: l = 1.5466937, O = [.6259711, .5863373].
+// The printed rescaling is SAS(-.7378) = POLY(.7378) = .4782045, so l = 1.5466937 and O = [.6259711,
+// .5863373].
 TEST_F(HandWorked, OutputAsPrintedRescalesBySas) {
   const auto [first, second] = output(Softmax::sas_paper);
   EXPECT_NEAR(first, 0.4047156F, 2e-6);
   EXPECT_NEAR(second, 0.3790905F, 2e-6);
 }
 
-// A jump of the maximum by more than 6 drops all earlier mass as printed, and e^-jump of it is true.
+// If the maximum jumps by more than 6, the printed rescaling drops all earlier mass. The true rescaling keeps
+// e^-jump of the mass.
 TEST_F(HandWorked, OnlyThePrintedRescalingDropsMassWhenTheMaximumJumps) {
   for (float& x : query_.q) x *= 10;  // scores 12.2, -6.6, 34.3; 41.7, -6
   const auto [true_first, true_second] = output(Softmax::sas);
@@ -152,7 +156,8 @@ TEST_F(HandWorked, OnlyThePrintedRescalingDropsMassWhenTheMaximumJumps) {
   EXPECT_NEAR(paper_first, 0.5F, 1e-6);
 }
 
-// However many pages there are: 6 here, one score of 7 at the end of them.
+// Six pages are read, and only the last token has a score of 7. The printed rescaling must drop the mass of
+// all earlier pages.
 TEST(SasAsPrinted, DropsEarlierMassOfAnyNumberOfPages) {
   constexpr int kTokens = 700, kSize = 16;
   const auto values = [](int, int, int kind, int token) {
@@ -167,7 +172,8 @@ TEST(SasAsPrinted, DropsEarlierMassOfAnyNumberOfPages) {
     const SequenceId s = cache.add();
     attend_tokens(cache, s, kTokens - 1, true, values);
     const float out = attend_tokens(cache, s, 1, false, values)[0][0];
-    // Of five pages and the 59 tokens of the last one. SAS(-7) = 0, where tokens share the maximum's page.
+    // The earlier mass is that of five pages, 640 tokens. SAS(-7) = 0 drops the other 59 tokens, which share
+    // the page of the maximum.
     const double earlier = paper ? 0 : 640 * std::exp(-7.0);
     EXPECT_NEAR(out, (2 + earlier) / (1 + earlier), 1e-3) << paper;
   }
@@ -185,14 +191,14 @@ TEST(QuantizeQueries, LeavesTinyRowsZeroAndKeepsNumbersThatAreNone) {
   EXPECT_TRUE(std::isnan(tile.q[2]));
 }
 
-// --- The oracle: double precision, written from design section 5.
+// --- The oracle computes in double precision and is written from the formulas of TurboAttention.
 constexpr double kLargest = 119;
 
 double round_half_up(double x) {
   return std::floor(x + 0.5);
 }
 
-// Integers and scale of values that become max / 119.
+// Replaces x by integers of at most 119 and returns their scale.
 double quantize(std::vector<double>& x) {
   double largest = 0;
   for (const double v : x) largest = std::max(largest, std::abs(v));
@@ -202,14 +208,16 @@ double quantize(std::vector<double>& x) {
   return s;
 }
 
-// One side of one head: integers [n, d] in the tail and once sealed, and the scales of each token.
+// Holds one side of one head: the integers [n, d] of the tail and of the sealed pages, and the scale of each
+// token.
 struct Stored {
   std::vector<std::vector<double>> tail, sealed;  // by token
   double universal = 0;
-  std::vector<double> scales;  // of sealed tokens
+  std::vector<double> scales;  // Scales of sealed tokens.
 };
 
-// prog: INT8 with one scale a block of 64 tokens, then B bits channel by channel; sinks are left out.
+// Seals as prog does: INT8 with one scale for a block of 64 tokens, then B bits channel by channel. Sink
+// tokens are left out.
 void seal_block(Stored& stored, int first, int bits, int sink) {
   const int d = static_cast<int>(stored.tail[0].size());
   const int begin = std::max(first, sink), end = first + 64;
@@ -252,7 +260,7 @@ struct Oracle {
     return token >= sink && block_start >= kPageTokens * (token / kPageTokens + 1) + window;
   }
 
-  // block_start: the first token of t's page in a prompt, t itself when decoding.
+  // block_start is the first token of the page that holds t in a prompt, and t itself in decoding.
   std::vector<double> attend(const std::vector<float>& row, int t, int block_start) const {
     std::vector<double> q(row.begin(), row.end());
     for (double& x : q) x *= scale;
@@ -269,8 +277,9 @@ struct Oracle {
   }
 
  private:
-  // SAS is taken relative to the running maximum of the pages, with true exponentials between them; pages
-  // come in the order sealed, protected, unsealed. P has one scale for each block of 64 tokens of a page.
+  // SAS is relative to the running maximum of the pages, and the rescaling between pages uses the true
+  // exponential. Pages come in the order sealed, protected, unsealed. P has one scale for each block of 64
+  // tokens of a page.
   std::vector<double> mix(const std::vector<double>& scores, int block_start) const {
     const int n = static_cast<int>(scores.size()), d = static_cast<int>(v.tail[0].size());
     std::vector<std::vector<int>> pages;
@@ -363,10 +372,11 @@ std::vector<float> values_of(int layer, int head, int kind, int token) {
 }
 
 TEST_P(IntegerAttention, EqualsTheOracleInPrefillAndDecode) {
-  constexpr int kPrompt = 290, kDecoded = 90;  // 3 pages: one run
+  constexpr int kPrompt = 290, kDecoded = 90;  // The prompt ends in its third page.
   const Geometry g = small_geometry(64, 2, 1, 1);
   auto constants = std::make_shared<Constants>();
-  constants->set(0, 0, Side::key, "universal-scale", {0.08F});  // 119 of it is 9.52: some outliers saturate
+  constants->set(0, 0, Side::key, "universal-scale",
+                 {0.08F});  // The largest storable value is 119 * 0.08 = 9.52, so some outliers saturate.
   constants->set(0, 0, Side::value, "universal-scale", {0.08F});
   const auto plan = plan_for(GetParam().recipe, g, constants);
   Cache cache(plan, 0);
@@ -391,7 +401,8 @@ TEST_P(IntegerAttention, EqualsTheOracleInPrefillAndDecode) {
       expected.insert(expected.end(), row.begin(), row.end());
       const float* actual = testing::output_row(out, g, 0, t, h);
       got.insert(got.end(), actual, actual + g.head_dim);
-      // An integer may differ where F32 rounds a half to the other side: one unit of P, times V.
+      // F32 may round a half to the other side, and the integer then differs by one. The output differs by
+      // one unit of P times V.
       for (int c = 0; c < g.head_dim; ++c) ASSERT_NEAR(*(got.end() - 64 + c), row[c], 0.09) << t << " " << h;
     }
   }

@@ -13,7 +13,7 @@ void observe_queries(const QueryTile& tile, const PartialAttention& total, int h
                      TokenScores& scores) {
   std::array<float, kMaxHeadDim> values;
   const std::span<float> q(values.data(), head_dim);
-  for (int i = 0; i < tile.n_queries; ++i) {  // tokens ascending, then heads
+  for (int i = 0; i < tile.n_queries; ++i) {  // Rows come by ascending token, then by head.
     for (int g = 0; g < tile.group; ++g) {
       const int r = g * tile.n_queries + i;
       const float scale = tile.q_scale.empty() ? 1.0F : tile.q_scale[r];
@@ -52,8 +52,8 @@ void weigh_tokens(const QueryTile& observers, const TokenScores& scores, std::sp
       const float* s = scratch.scores.data() + static_cast<std::ptrdiff_t>(r) * kPageTokens;
       for (int t = 0; t < page.n_tokens; ++t) {
         const double weight = std::exp(static_cast<double>(s[t]) - max) / sum;
-        // A token masked here is a protected row, which another thread may be weighing: 0 must not be
-        // written.
+        // A token that is masked here is a protected row, which another thread may be weighing. Adding 0
+        // would be a data race.
         if (weight > 0)
           weights[page.is_protected ? page.protected_tokens[t] : page.first_token + t] += weight;
       }

@@ -1,4 +1,5 @@
-// VQuant's observers: how much weight the kept queries of a page give to each token (VQuant section 5).
+// Computes how much weight the kept queries of a page give to each token, as VQuant's vertical scores need
+// (VQuant section 5).
 #pragma once
 
 #include <span>
@@ -9,14 +10,14 @@
 namespace kvant {
 
 // Hands the rows of a tile to `scores`, with the statistics of their finished softmax. Rows of tile.q are
-// real (with integer products: times tile.q_scale).
+// real numbers; with integer products the function multiplies them by tile.q_scale.
 void observe_queries(const QueryTile& tile, const PartialAttention& total, int head_dim, TokenScores& scores);
 
-// The observers of the page that just ended, as a tile.
+// Returns the observers of the page that has just ended, as a tile.
 QueryTile observer_tile(const TokenScores& scores, int group);
 
-// weights[t] += sum over observers of the softmax weight of each token t of `pages`. rules: of the layer,
-// with real products. Different runs of pages may be weighed at the same time.
+// Adds to weights[t], for each token t of `pages`, the sum of its softmax weights over the observers. `rules`
+// are the layer's, with real products. Different threads may weigh different runs of pages at the same time.
 void weigh_tokens(const QueryTile& observers, const TokenScores& scores, std::span<const PageView> pages,
                   const AttentionRules& rules, TileScratch& scratch, std::span<double> weights);
 

@@ -15,7 +15,7 @@ std::string joined(const std::vector<std::string>& words, const char* separator)
   return fmt::format("{}", fmt::join(words, separator));
 }
 
-// "0-3,7": ascending numbers as ranges.
+// Writes ascending numbers as ranges, for example "0-3,7".
 std::string ranges(const std::vector<int>& numbers) {
   std::vector<std::string> parts;
   for (std::size_t i = 0; i < numbers.size();) {
@@ -28,7 +28,8 @@ std::string ranges(const std::vector<int>& numbers) {
   return joined(parts, ",");
 }
 
-// What one (layer, KV head, side) gets: transforms, format, kernel, why no faster one, bytes of a page.
+// Says how one (layer, KV head, side) is served: transforms, format, kernel, the reason why no faster kernel
+// serves it, and bytes of a page.
 using Treatment = std::tuple<std::string, std::string, std::string, std::string, std::size_t>;
 
 Treatment treatment(const Plan& plan, const AttentionBackend& backend, int layer, int kv_head, Side side) {
@@ -38,7 +39,7 @@ Treatment treatment(const Plan& plan, const AttentionBackend& backend, int layer
           side_plan.sealed->page_bytes(plan.geometry.dim(layer))};
 }
 
-// Heads of a layer with one treatment; then layers whose heads are alike.
+// Groups the heads of a layer that are treated alike, and then the layers whose heads are grouped alike.
 void add_rows(const Plan& plan, const AttentionBackend& backend, Side side, PlanReport& report) {
   std::map<std::pair<Treatment, std::vector<int>>, std::vector<int>> layers_of;
   for (int layer = 0; layer < plan.geometry.n_layers; ++layer) {
@@ -62,7 +63,7 @@ void add_rows(const Plan& plan, const AttentionBackend& backend, Side side, Plan
   for (auto& [first_layer, row] : found) report.rows.push_back(std::move(row));
 }
 
-// What a plan does for want of a calibration, and what one would bring.
+// Says what the plan does because a calibration is missing, and what a calibration would bring.
 std::string missing_calibration(const Plan& plan) {
   if (plan.calibration != CalibrationState::missing) return "";
   const std::string asked = label(plan.asked);
@@ -81,7 +82,7 @@ std::string missing_calibration(const Plan& plan) {
       asked, side.sealed->bits(side.context.head_dim), asked, plan.asked.budget);
 }
 
-// What encode=shaped has come to.
+// Says which encoder encode=shaped has led to.
 std::string encoder_of_keys(const Plan& plan) {
   if (plan.recipe.encode == Encode::plain) return "";
   const bool any = std::ranges::any_of(plan.heads, [](const HeadPlan& head) {

@@ -46,7 +46,8 @@ TEST(PlanReport, SaysWhichPagesNoKernelMultiplies) {
   EXPECT_EQ(report_of("k=ch4g128,v=bf16", 80).fallbacks.size(), 1U) << "10 groups of 8 channels";
 }
 
-// `info` plans with stand-ins for constants, `run` with calibrated ones, both in the backend's page order.
+// `info` plans with stand-ins for constants, but `run` with calibrated constants. Both plans use the
+// backend's page order and must name equal kernels.
 TEST(PlanReport, NamesTheSameKernelsWhateverTheConstants) {
   const auto backend = make_cpu_backend("portable");
   const Geometry geometry = testing::small_geometry();
@@ -56,7 +57,7 @@ TEST(PlanReport, NamesTheSameKernelsWhateverTheConstants) {
     ASSERT_TRUE(plan.ok()) << recipe.name;
     const PlanReport planned = report_plan(**plan, *backend);
     EXPECT_TRUE(planned.fallbacks.empty()) << recipe.name << ": " << planned.fallbacks[0].what;
-    if (recipe.budget > 0 || recipe.mix > 0) continue;  // constants choose among formats
+    if (recipe.budget > 0 || recipe.mix > 0) continue;  // The constants choose among formats.
     const PlanReport used =
         report_plan(*testing::plan_for(recipe.name, geometry, nullptr, backend->page_order()), *backend);
     EXPECT_EQ(plan_table(planned), plan_table(used)) << recipe.name;

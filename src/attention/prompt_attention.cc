@@ -13,7 +13,8 @@ namespace {
 
 constexpr float kLargestCode = 127;
 
-// Rows of F32: what SageAttention's K is worth once the mean is put back, which no stored format holds.
+// Holds rows in F32. SageAttention's K with the mean put back needs this precision, and no stored format has
+// it.
 class F32Rows final : public Format {
  public:
   F32Rows() : Format("f32") {}
@@ -32,7 +33,8 @@ const Format& f32_rows() {
   return format;
 }
 
-// The formats of a tile: K by channel over its tokens, V by token over its channels, as VQuant's cache.
+// Returns the format of a tile: K by channel over the tile's tokens and V by token over its channels, as in
+// VQuant's cache.
 const Format& low_bit_format(PromptAttention attention, Side side) {
   const bool int8 = attention == PromptAttention::int8;
   const char* k = int8 ? "ch8g64" : "ch4g64";
@@ -42,7 +44,7 @@ const Format& low_bit_format(PromptAttention attention, Side side) {
   return *format;
 }
 
-// [kPageTokens, d]; zero beyond the page's tokens.
+// Returns rows [kPageTokens, d]. Rows after the page's tokens are zero.
 std::vector<float> decoded(const PageSide& side, int n_tokens, int d) {
   std::vector<float> values(static_cast<std::size_t>(kPageTokens) * d);
   side.format->decode(side.bytes, n_tokens, *side.context, values.data());
@@ -62,7 +64,7 @@ bool in_block(const PromptBlock& block, const PageView& page) {
   return !page.is_protected && page.first_token >= block.first_token && page.first_token <= block.query_page;
 }
 
-// K's mean over the block's tokens, by channel.
+// Returns the mean of K over the block's tokens, by channel.
 std::vector<double> key_mean(const PromptBlock& block, const std::vector<PageView>& pages) {
   const int d = block.head_dim;
   std::vector<double> mean(d, 0.0);
@@ -77,14 +79,15 @@ std::vector<double> key_mean(const PromptBlock& block, const std::vector<PageVie
   return mean;
 }
 
-// The score above which a token is a vertical line (VQuant eq. 7), of those that have a score by now.
+// Returns the score above which a token is a vertical line (VQuant eq. 7), from all tokens that have a score
+// by now.
 float vertical_threshold(const PromptBlock& block) {
   const int n_scored = block.scores == nullptr ? 0 : std::min(block.query_page, block.scores->size());
   return n_scored == 0 ? std::numeric_limits<float>::infinity()
                        : block.scores->quantile(block.protect, n_scored);
 }
 
-// Tokens of a page that VQuant leaves unrounded, and those that the page doesn't have.
+// Marks the tokens of a page that VQuant leaves unrounded, and the tokens that an incomplete page lacks.
 TokenMask unrounded_tokens(const PromptBlock& block, const PageView& page, float threshold) {
   TokenMask mask;
   for (int t = 0; t < kPageTokens; ++t) {
@@ -106,7 +109,8 @@ std::byte* RoundedPages::new_bytes(std::size_t n) {
   return bytes_.emplace_back(n).data();
 }
 
-// Unrounded tokens and rounded ones become two views of one page, each masking the other's.
+// Makes two views of one page: one with rounded tokens and one with unrounded tokens. Each view masks the
+// tokens of the other one.
 void RoundedPages::round_low_bit(const PromptBlock& block, const PageView& page, float threshold,
                                  std::vector<PageView>& out) {
   const bool near = block.window > 0 && page.first_token + kPageTokens > block.query_page - block.window;
@@ -129,8 +133,8 @@ void RoundedPages::round_low_bit(const PromptBlock& block, const PageView& page,
   out.push_back(rounded);
 }
 
-// K less its mean in INT8, with the mean put back: then a query's score of a page outside the block is
-// comparable. V is what the page holds.
+// Rounds K less its mean to INT8 and puts the mean back. A query's scores then stay comparable with those of
+// pages outside the block. V stays as the page holds it.
 void RoundedPages::round_sage(const PromptBlock& block, const PageView& page, const std::vector<double>& mean,
                               std::vector<PageView>& out) {
   const int d = block.head_dim;

@@ -1,5 +1,5 @@
-// Low-bit attention within a prompt block against the definitions in double precision: VQuant's prompt kernel
-// (VQuant section 5.2, Algorithm 1) and SageAttention.
+// Checks low-bit attention within a prompt block against the definitions in double precision: VQuant's prompt
+// kernel (VQuant section 5.2, Algorithm 1) and SageAttention.
 #include "attention/prompt_attention.h"
 
 #include <gtest/gtest.h>
@@ -20,11 +20,11 @@ using testing::kValueRows;
 using testing::plan_for;
 using testing::relative_error;
 
-using Rows = std::vector<std::vector<double>>;  // by token
+using Rows = std::vector<std::vector<double>>;  // One row for each token.
 
 constexpr int kSize = 32;
 
-// Keys with a mean, as models have: SageAttention lives from it.
+// Returns keys with a mean, as models have. SageAttention gains from subtracting this mean.
 std::vector<float> values_with_mean(int layer, int head, int kind, int token) {
   auto row = testing::token_values(layer, head, kind, token, kSize);
   for (int c = 0; c < kSize && kind == kKeyRows; ++c) row[c] += static_cast<float>(3 * std::sin(c + 1));
@@ -36,7 +36,7 @@ Geometry geometry() {
   return testing::small_geometry(kSize, 4, 2, 1);
 }
 
-// K or V of tokens [0, n) as the tail holds them.
+// Returns K or V of tokens [0, n) as the tail holds them.
 Rows stored_rows(const testing::RowSource& source, int kv_head, int kind, int n) {
   Rows rows;
   for (int t = 0; t < n; ++t) {
@@ -47,8 +47,8 @@ Rows stored_rows(const testing::RowSource& source, int kv_head, int kind, int n)
   return rows;
 }
 
-// A group of values on a uniform grid of 2^bits points from the smallest to the largest, scale and offset in
-// f16.
+// Rounds a group of values to a uniform grid of 2^bits points from the smallest value to the largest. Scale
+// and offset are f16.
 void round_affine(const std::vector<double*>& group, int bits) {
   const auto f16 = [](double x) { return float_from_f16(f16_from_float(static_cast<float>(x))); };
   if (group.empty()) return;
@@ -65,14 +65,14 @@ void round_affine(const std::vector<double*>& group, int bits) {
   }
 }
 
-// A group of values as whole multiples of their largest magnitude / 127.
+// Rounds a group of values to whole multiples of their largest magnitude / 127.
 void round_symmetric(const std::vector<double*>& group) {
   double largest = 0;
   for (const double* x : group) largest = std::max(largest, std::abs(*x));
   for (double* x : group) *x = std::nearbyint(*x / largest * 127) / 127 * largest;
 }
 
-// Attention of a query over tokens 0 .. t.
+// Computes attention of one query over tokens 0 .. t.
 std::vector<double> attention(const std::vector<double>& q, const Rows& k, const Rows& v, int t,
                               double scale) {
   const std::size_t d = q.size();
@@ -92,8 +92,9 @@ std::vector<double> query_row(const testing::RowSource& source, int head, int t)
   return {q.begin(), q.end()};
 }
 
-// VQuant's prompt for queries of the page that begins at `query_page`: in tiles of 64, K rounded by channel
-// and V by token, but for the tokens of `exact` and those from query_page - window on (none if window is 0).
+// Rounds as VQuant does for queries of the page that begins at `query_page`. In tiles of 64, K is rounded by
+// channel and V by token. Tokens of `exact` stay, and so do tokens from query_page - window on, unless window
+// is 0.
 void round_tiles(Rows& k, Rows& v, int block_first, int query_page, int window, int bits,
                  const std::set<int>& exact) {
   const int n = static_cast<int>(k.size());
@@ -120,8 +121,8 @@ struct Outputs {
   std::vector<double> kvant, expected, plain;  // rows of the probed queries
 };
 
-// kvant's outputs of a prompt of n tokens, begun at `first`, beside a definition's and plain attention's.
-// `define` gives the row of (query head, token).
+// Returns kvant's outputs of a prompt of n tokens that begins at `first`, with the definition's outputs and
+// those of plain attention. `define` gives the row of (query head, token).
 Outputs probe(Cache& cache, const testing::RowSource& source, int first, int n,
               const std::function<std::vector<double>(int, int)>& define) {
   const Geometry& g = cache.plan().geometry;
@@ -142,7 +143,8 @@ Outputs probe(Cache& cache, const testing::RowSource& source, int first, int n,
   return rows;
 }
 
-// Equal, and not because nothing was rounded.
+// Expects kvant to equal the definition and to differ from plain attention. The second bound shows that
+// values were rounded at all.
 void expect_equal(const Outputs& rows, const std::string& recipe) {
   EXPECT_LT(relative_error(rows.kvant, rows.expected), 1e-5) << recipe;
   EXPECT_GT(relative_error(rows.kvant, rows.plain), 2e-4) << recipe;
@@ -172,7 +174,7 @@ TEST_P(LowBitPrompt, RoundsAllButSinkAndWindow) {
   }
 }
 
-// The vertical lines of a query are those of the scores that the pages before its own left behind.
+// The vertical lines of a query come from the scores that all pages before its own page have left.
 TEST_P(LowBitPrompt, LeavesVerticalLinesUnrounded) {
   namespace graded = testing::graded;
   const int bits = GetParam();
@@ -199,7 +201,8 @@ TEST_P(LowBitPrompt, LeavesVerticalLinesUnrounded) {
   }
 }
 
-// A block of `prefill` tokens leaves earlier ones as they are; a whole prompt is all that is unsealed.
+// A block of `prefill` tokens leaves earlier tokens as they are. In a whole prompt, all tokens are unsealed
+// and rounded.
 TEST_P(LowBitPrompt, BeginsWithItsBlock) {
   const int bits = GetParam();
   struct Case {
@@ -249,8 +252,8 @@ TEST(LowBitPrompts, LeaveDecodingExact) {
   EXPECT_EQ(a, b);
 }
 
-// SageAttention: K less its mean over the block in INT8, a scale for each tile of 64 tokens; q in INT8, a
-// scale for each tile of 64 queries of a head.
+// Computes SageAttention by its definition. K less its mean over the block is rounded to INT8 with a scale
+// for each tile of 64 tokens. q is rounded to INT8 with a scale for each tile of 64 queries of a head.
 std::vector<double> sage_by_definition(int head, int t, int first, int n) {
   Rows k = stored_rows(values_with_mean, head / 2, kKeyRows, first + n);
   const Rows v = stored_rows(values_with_mean, head / 2, kValueRows, first + n);
@@ -275,7 +278,8 @@ std::vector<double> sage_by_definition(int head, int t, int first, int n) {
     for (double& x : row) tile.push_back(&x);
   }
   round_symmetric(tile);
-  // The softmax does not notice a mean that all keys lack: it comes back where there is an earlier block.
+  // The softmax does not change if all keys lack the mean. The mean must come back if there is an earlier
+  // block.
   for (int j = first; j < first + n && first > 0; ++j) {
     for (int c = 0; c < kSize; ++c) k[j][c] += mean[c];
   }
@@ -294,7 +298,7 @@ TEST(SagePrompt, MultipliesIntegersAfterTheMean) {
   }
 }
 
-// Token 63 ends a tile, whose step is 0.01; 64 and 65 begin one with a step of 0.02.
+// Token 63 ends a tile with a step of 0.01. Tokens 64 and 65 begin a tile with a step of 0.02.
 TEST(SagePrompt, RoundsQueriesTileByTile) {
   QueryTile tile;
   tile.first_token = 63;

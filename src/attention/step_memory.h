@@ -1,4 +1,4 @@
-// Memory that is short in one thread of a team, inside a step.
+// Turns a failed allocation in one thread of a team into an error of the step.
 #pragma once
 
 #include <new>
@@ -7,8 +7,8 @@
 
 namespace kvant {
 
-// Runs `work` unless the step has failed; fails it where memory is short. So a thread goes on to the barrier
-// at which the others wait, and no exception reaches the library whose thread it is.
+// Runs `work` unless the step has failed, and fails the step if memory is short. So the thread goes on to the
+// barrier where the other threads wait, and no exception reaches the library that owns the thread.
 template <class Work>
 void run_within_memory(Step& step, const Work& work) {
   if (step.failed()) return;

@@ -5,8 +5,8 @@
 namespace kvant::visible_tokens_test {
 namespace {
 
-// The rule itself: a decoded token, or one of a prompt in blocks of a page, sees a page sealed if all of it
-// and the window lie before.
+// States the rule: a token sees a page sealed if the whole page and the window lie before the token. The
+// token is decoded, or belongs to a prompt in blocks of a page.
 int sealed_by_rule(int token, int window) {
   int n = 0;
   while (token >= kPageTokens * (n + 1) + window) ++n;
@@ -19,8 +19,8 @@ TEST(VisibleTokens, FollowTheRuleForAnyCut) {
       for (const int first : {0, 5, 127, 128, 300, 512}) {
         for (const int n : {1, 128, 700}) {
           const StepSlice slice{0, n, is_prompt};
-          // What earlier steps have sealed: what the last of their tokens, or the end of their last block,
-          // demanded.
+          // Earlier steps have sealed what their last decoded token demanded, or what the end of their last
+          // prompt block demanded.
           const int held =
               sealed_by_rule(is_prompt ? first / kPageTokens * kPageTokens : std::max(0, first - 1), window);
           const auto visible = visible_tokens(first, slice, held, window, kPageTokens);

@@ -1,8 +1,7 @@
-// Adaptive coding of integers by binary decisions, each with its own probability that is updated after every
-// symbol.
+// Codes integers by binary decisions, each with a probability of its own that is updated after every symbol.
 //
-// The same code writes and reads. `stream` is a WriteStream, which encodes the given value, or a ReadStream,
-// which ignores the given value and returns the decoded one.
+// One function both writes and reads. `stream` is a WriteStream, which encodes the given value, or a
+// ReadStream, which ignores the given value and returns the decoded one.
 #pragma once
 
 #include <array>
@@ -13,7 +12,7 @@
 
 namespace kvant {
 
-// The probability of a 0, in 1 / 2^16.
+// Holds the probability of a 0, in 1 / 2^16.
 class AdaptiveBit {
  public:
   std::uint32_t zero() const { return zero_; }
@@ -65,7 +64,7 @@ class ReadStream {
   SymbolReader& from_;
 };
 
-// A number below 2^kBits, coded from the highest bit down, each bit with the higher ones as its context.
+// Codes a number below 2^kBits from the highest bit down. The higher bits are the context of each bit.
 template <int kBits>
 class AdaptiveNumber {
  public:
@@ -83,8 +82,8 @@ class AdaptiveNumber {
   std::array<AdaptiveBit, 1 << kBits> nodes_;
 };
 
-// A signed integer of magnitude at most 2^16. The magnitude's bit length is coded adaptively, its lower bits
-// and the sign uniformly.
+// Codes a signed integer of magnitude at most 2^16. The bit length of the magnitude is coded adaptively, and
+// its lower bits and the sign uniformly.
 class AdaptiveDifference {
  public:
   template <class Stream>
@@ -94,7 +93,7 @@ class AdaptiveDifference {
         static_cast<int>(length_.code(stream, static_cast<std::uint32_t>(std::bit_width(given))));
     if (length == 0) return 0;
     std::uint32_t magnitude = 1;
-    // damaged input may give a longer length
+    // Damaged input may give a longer length.
     const int rest = length - 1 < kProbabilityBits ? length - 1 : kProbabilityBits;
     if (rest > 0) magnitude = magnitude << rest | stream.bits(rest, given & ((1U << rest) - 1));
     const bool negative = stream.bits(1, value < 0 ? 1 : 0) != 0;

@@ -17,8 +17,8 @@ constexpr double exp_of_negative(double x) {
   return sum;
 }
 
-// A mixture: most weight is on the standard normal distribution, a small share on one of three times the
-// width, for values that the prediction misses.
+// The density is a mixture. Most weight is on the standard normal distribution, and a small share on a
+// distribution of three times the width, for values that the prediction misses.
 constexpr double density(double z) {
   constexpr double kWideShare = 0.04, kWidth = 3;
   return (1 - kWideShare) * exp_of_negative(z * z / 2) +

@@ -1,9 +1,9 @@
-// The probabilities of a trellis's branches as integers, so every processor and compiler computes the
-// same.
+// Computes the probabilities of a trellis's branches as integers, so every processor and compiler gets equal
+// results.
 //
-// A value is expected to be normally distributed around a prediction. Of the levels that a state's branches
-// lead to, the encoder mostly takes the nearest. So a branch's probability is the mass of the normal
-// distribution between the midpoints to its neighbours.
+// A value is expected to be normally distributed around a prediction. The encoder mostly takes the nearest of
+// the levels that a state's branches lead to. So the probability of a branch is the mass of the normal
+// distribution between the midpoints to the neighbouring levels.
 #pragma once
 
 #include <array>
@@ -19,21 +19,21 @@ namespace kvant {
 inline constexpr int kStepsOfDeviation = 128;
 inline constexpr int kFarthest = 8 * kStepsOfDeviation;
 
-// For each B: the probability of [-infinity, z], |z| <= kFarthest. Each of the 2^B cells gets 1 / 2^16 in
-// advance; these shares distribute the rest, in 1 / 2^16. They never decrease.
+// Holds the probability of [-infinity, z], |z| <= kFarthest, for each B. Each of the 2^B cells gets 1 / 2^16
+// in advance, and these shares distribute the rest, in 1 / 2^16. The shares never decrease.
 using NormalShares = std::array<std::uint16_t, 2 * kFarthest + 1>;
 extern const std::array<NormalShares, kMaxTrellisBits> kNormalShares;
 
-// The branches of one state, sorted by their levels.
+// Holds the branches of one state, sorted by their levels.
 struct BranchCells {
   int n = 0;  // 2 to 64, a power of two
   // [n - 1]: twice the midpoint of levels i and i + 1
   std::array<std::int16_t, 1 << kMaxTrellisBits> middles;
   std::array<std::uint8_t, 1 << kMaxTrellisBits> branches;  // [n]
-  std::array<std::uint8_t, 1 << kMaxTrellisBits> ranks;     // [2^B]: a branch's position in that order
+  std::array<std::uint8_t, 1 << kMaxTrellisBits> ranks;  // [2^B]: each branch's position in the sorted order
 };
 
-// The position of the prediction, in 1 / 2^kFineBits of the steps of kStepsOfDeviation.
+// Says where the prediction lies, in 1 / 2^kFineBits of the steps of kStepsOfDeviation.
 inline constexpr int kFineBits = 32;
 struct ValueScale {
   std::int64_t half_level;  // half a level
@@ -55,8 +55,8 @@ inline std::uint32_t cell_start(const BranchCells& cells, const NormalShares& sh
   return i == cells.n ? kWholeInterval : inner_start(cells, shares, i, scale);
 }
 
-// The cells of one trellis. A state's lower 8 - B bits come from earlier symbols, its upper B bits are the
-// branch.
+// Holds the cells of one trellis. The lower 8 - B bits of a state come from earlier symbols, and its upper B
+// bits are the branch.
 class TrellisCells {
  public:
   explicit TrellisCells(const TrellisTable& table);
@@ -73,7 +73,7 @@ class TrellisCells {
   std::vector<BranchCells> cells_;  // [2^(8 - B)]
 };
 
-// Returns the cells for B = 1 to 6.
+// Returns the cells for B = `bits`, from 1 to 6.
 const TrellisCells& trellis_cells(int bits);
 
 }  // namespace kvant

@@ -13,17 +13,17 @@ namespace {
 
 constexpr std::byte kStored{0}, kCoded{1};
 
-// a page's deviations are 2^((scale - usual) / 4) of the usual ones
+// The deviations of a page are 2^((scale - usual) / 4) of the usual ones.
 constexpr int kScales = 16, kUsualScale = 8;
-constexpr int kScaleRows = 4;          // one row in this many is inspected to find the scale
-constexpr double kMeanOfNormal = 0.8;  // mean of |x|, in standard deviations
+constexpr int kScaleRows = 4;          // Only one row in this many is inspected to find the scale.
+constexpr double kMeanOfNormal = 0.8;  // the mean of |x|, in standard deviations
 
 constexpr int kLogBits = 6;
-// Returns log2(x) in 1 / 2^kLogBits, rounded down; 0 for x = 0.
+// Returns log2(x) in 1 / 2^kLogBits, rounded down, and 0 for x = 0.
 int log2_of(std::uint64_t x) {
   if (x == 0) return 0;
   const int whole = std::bit_width(x) - 1;
-  std::uint64_t rest = x << (63 - whole) >> 32;  // 1 is 2^31
+  std::uint64_t rest = x << (63 - whole) >> 32;  // 1 is represented by 2^31.
   int log = whole;
   for (int i = 0; i < kLogBits; ++i) {
     rest = rest * rest >> 31;
@@ -168,7 +168,7 @@ void EntryCoder::prepare_page(const PagePlace& at) {
   for (int t = 0; t < kPageTokens; ++t)
     for (int c = 0; c < d; ++c) expected_[static_cast<std::size_t>(t) * d + c] -= averages_[c];
   steps_.resize(d);
-  for (int c = 0; c < d; ++c)  // 2^32 / 2^kGainBits units
+  for (int c = 0; c < d; ++c)  // in units of 2^32 / 2^kGainBits
     steps_[c] = static_cast<std::int32_t>(std::min<std::int64_t>(
         (std::int64_t{kStepsOfDeviation} << (32 - kGainBits)) / head(at).deviations[c], 1 << kStepBits));
 }
@@ -197,7 +197,7 @@ void EntryCoder::code_parameters(Stream& stream, const PagePlace& at, Models& mo
   }
   const int loudest =
       2 * log2_of(static_cast<std::uint64_t>(gains_.units[0])) + log2_of(static_cast<std::uint64_t>(d));
-  int bias = 0;  // in 1 / 16 of a code: running mean of the error
+  int bias = 0;  // The running mean of the error, in 1 / 16 of a code.
   for (int t = 0; t < kPageTokens; ++t) {
     std::uint64_t squares = variance;
     for (int c = 0; c < d; ++c) {

@@ -1,13 +1,14 @@
-// EntryCoder: losslessly codes the sealed pages of some layers for 128 tokens (cache/page_layout.h) with a
-// predictor.
+// EntryCoder codes the sealed pages of some layers for 128 tokens (cache/page_layout.h) without loss, with
+// the help of a predictor.
 //
-// Layers come in ascending order, in each of them K's heads and then V's. Each page has its parameters, then
-// its symbols. Pages without a predictor are stored as they are.
+// Layers come in ascending order, and in each layer K's heads and then V's. The parameters of a page precede
+// its symbols. Pages without a predictor are stored unchanged.
 //
-// A coded entry begins with a byte. 0: the entry itself follows, because coding would not make it smaller. 1:
-// the uncoded pages follow one after another, then the byte counts of four symbol streams except the last
-// (u32), then the streams (symbol_coder.h). Rows are distributed to the streams in turn, so four can be
-// decoded at a time. A page's other data precedes its rows in the first stream.
+// The first byte of a coded entry says what follows. After 0, the entry itself follows, because coding would
+// not make the entry smaller. After 1, the uncoded pages follow one after another, then the byte counts of
+// the first three of four symbol streams (u32), then the streams (symbol_coder.h). Rows are distributed to
+// the streams in turn, so four rows can be decoded at a time. The other data of a page precede its rows in
+// the first stream.
 #pragma once
 
 #include <array>
@@ -24,16 +25,17 @@
 
 namespace kvant {
 
-// Must be used by one thread at a time.
+// Only one thread at a time may use an EntryCoder.
 class EntryCoder {
  public:
-  // Plan and predictor must outlive it. layers: the layers of one entry, ascending.
+  // Plan and predictor must outlive the coder. `layers` are the layers of one entry, in ascending order.
   EntryCoder(const Plan& plan, const Predictor& predictor, std::vector<int> layers);
 
   std::size_t entry_bytes() const { return layout_.entry_bytes(); }
-  // page: index in the sequence. entry: entry_bytes() bytes.
+  // `page` is the index of the page in the sequence. `entry` has entry_bytes() bytes.
   std::vector<std::byte> encode(int page, std::span<const std::byte> entry);
-  // Writes entry_bytes(). Returns false if the bytes are not a coded entry; the output is then meaningless.
+  // Writes entry_bytes() bytes. Returns false if the bytes are not a coded entry; the output is then
+  // meaningless.
   bool decode(int page, std::span<const std::byte> coded, std::byte* entry);
 
  private:
@@ -41,7 +43,7 @@ class EntryCoder {
   using Writers = std::array<SymbolWriter, kRowLanes>;
   using Readers = std::array<SymbolReader, kRowLanes>;
   struct PagePlace {
-    int layer, kv_head, index;  // index: among the heads of the entry
+    int layer, kv_head, index;  // `index` counts the heads of the entry.
     Side side;
   };
   template <class Visit>
@@ -53,7 +55,7 @@ class EntryCoder {
     return static_cast<int>(stream.bits(4, static_cast<std::uint32_t>(scale)));
   }
   void prepare_page(const PagePlace& at);
-  // Predicts a token's row. lane: whose buffers it uses.
+  // Predicts the row of a token in the buffers of `lane`.
   ExpectedRow expected_row(const PagePlace& at, int token, int gain_code, int scale, int lane);
   int find_scale(const PagePlace& at, const TrellisParameters& parameters, const std::byte* page);
   void write_page(Writers& to, const PagePlace& at, Models& models, const std::byte* page);
@@ -66,7 +68,7 @@ class EntryCoder {
     return predictor_.layers[at.layer].exponents[static_cast<int>(at.side)];
   }
 
-  // A row that is about to be written.
+  // Holds a row that is about to be written.
   struct WrittenRow {
     std::array<std::uint16_t, kMaxHeadDim> symbols;
     std::array<std::uint32_t, kMaxHeadDim> firsts, sizes;
@@ -79,7 +81,7 @@ class EntryCoder {
   PageLayout layout_;
   PagePrediction prediction_;
 
-  // State of the current page.
+  // The members below are the state of the current page.
   TrellisShape shape_;
   // [kPageTokens, d]: predicted values in units, without the channels' averages
   std::vector<std::int32_t> expected_;

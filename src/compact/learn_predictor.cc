@@ -16,20 +16,20 @@
 namespace kvant {
 namespace {
 
-// tokens at the start of a sequence that are left out: the attention sink, which is unlike all others
+// The first tokens of a sequence are left out, because the attention sink is unlike all other tokens.
 constexpr int kFirstTokens = 8;
-constexpr double kPenalty = 1e-4;           // share of the inputs' mean square
-constexpr double kLargestDeviation = 8192;  // units: deviation of a layer's widest channel
+constexpr double kPenalty = 1e-4;           // a share of the inputs' mean square
+constexpr double kLargestDeviation = 8192;  // the deviation of a layer's widest channel, in units
 constexpr int kMaxExponent = 60;
 constexpr int kWeightSteps = 127;
 
-// One sealed page.
+// Describes one sealed page.
 struct LearnedPage {
-  int page;                // index in its sequence
-  const std::byte* entry;  // the entry of its group
+  int page;                // index of the page in its sequence
+  const std::byte* entry;  // The entry of the page's group of layers.
 };
 
-// The sealed pages of one group of layers.
+// Holds the sealed pages of one group of layers.
 struct GroupPages {
   std::vector<int> layers;
   std::vector<LearnedPage> pages;
@@ -51,8 +51,8 @@ void read_values(const TrellisShape& shape, int exponent, const std::byte* page,
   page_units(shape, to.parameters, to.gains, means.data(), page, to.values.data());
 }
 
-// Cholesky factorization in place: the lower triangle of L with L L' = a. a: [n, n], of which the lower
-// triangle is read.
+// Computes the Cholesky factorization in place: the lower triangle of L with L L' = a. `a` is [n, n], and
+// only its lower triangle is read.
 void factorize(std::vector<double>& a, int n) {
   for (int j = 0; j < n; ++j) {
     double* row_j = &a[static_cast<std::size_t>(j) * n];
@@ -122,7 +122,7 @@ class Learner {
     }
   }
 
-  // Calls work(group, index of the layer in it) for all layers, on several threads.
+  // Calls work(group, index of the layer in the group) for all layers, on several threads.
   void for_each_layer(const std::function<void(const GroupPages&, int)>& work) {
     for (const GroupPages& group : groups_) {
       std::atomic<int> next{0};
@@ -151,7 +151,8 @@ class Learner {
     return page.entry + PageLayout(plan_, group.layers).offset(index + h, side);
   }
 
-  // Calls visit(token of the sequence, row [d] in the model's space, in units) for all tokens that count.
+  // Calls visit(token of the sequence, row [d] in the model's space, in units) for all tokens of the group's
+  // sealed pages.
   template <class Visit>
   void for_each_row(const GroupPages& group, int layer, int h, Side side, const Visit& visit) const {
     const TrellisShape shape = shape_of(layer, h, side);
@@ -221,8 +222,8 @@ class Learner {
     }
   }
 
-  // Chooses the exponent that scales this deviation, given in units of 2^-now, to the size that inputs are
-  // designed for.
+  // Chooses the exponent that scales this deviation to the size that inputs are designed for. The deviation
+  // is given in units of 2^-now.
   static std::int32_t exponent_for(double deviation, std::int32_t now) {
     if (!(deviation > 0)) return now;
     return std::clamp(now + static_cast<int>(std::floor(std::log2(kLargestDeviation / deviation))),
@@ -338,8 +339,8 @@ class Learner {
         static_cast<std::int32_t>(std::lround(std::ldexp(step, kInputShift + kMultiplierBits)));
   }
 
-  // Fits how the channels of a head predict each other, and the deviations that remain, from the prediction
-  // errors of all pages.
+  // Fits how the channels of a head predict each other and which deviations remain. Both come from the
+  // prediction errors of all pages.
   void fit_rest(const GroupPages& group) {
     for (const int layer : group.layers) {
       for (int h = 0; h < g_.kv_heads(layer); ++h)

@@ -11,11 +11,12 @@
 namespace kvant {
 namespace {
 
-constexpr int kAngleBits = 12;  // size of the table of angles; values between them are interpolated linearly
+constexpr int kAngleBits =
+    12;  // The table of angles has 2^kAngleBits steps. Values between them are interpolated linearly.
 constexpr std::size_t kAngles = 1 << kAngleBits;
 constexpr int kSineBits = 15;
 
-constexpr double sine_of_turn(double turn) {  // turn: at most a quarter
+constexpr double sine_of_turn(double turn) {  // `turn` is at most a quarter.
   const double x = turn * 6.283185307179586;
   double term = x, sum = x;
   for (int i = 1; i < 12; ++i) {
@@ -30,7 +31,8 @@ constexpr std::array<std::int32_t, kAngles + 1> sines() {
   for (std::size_t i = 0; i <= kAngles / 4; ++i) {
     const double scaled =
         sine_of_turn(static_cast<double>(i) / static_cast<double>(kAngles)) * (1 << kSineBits);
-    // NOLINTNEXTLINE(bugprone-incorrect-roundings): not negative, and std::lround is no constant expression
+    // NOLINTNEXTLINE(bugprone-incorrect-roundings): scaled is not negative, and std::lround is no constant
+    // expression
     const auto sine = static_cast<std::int32_t>(scaled + 0.5);
     table[i] = table[kAngles / 2 - i] = sine;
     table[kAngles / 2 + i] = table[kAngles - i] = -sine;
@@ -39,7 +41,7 @@ constexpr std::array<std::int32_t, kAngles + 1> sines() {
 }
 constexpr auto kSines = sines();
 
-// angle: in 1 / 2^64 of a turn.
+// `angle` is in 1 / 2^64 of a turn.
 std::int32_t sine(std::uint64_t angle) {
   const auto at = static_cast<std::size_t>(angle >> (64 - kAngleBits));
   const auto part = static_cast<std::int32_t>(angle >> (64 - kAngleBits - 16) & 0xffff);
@@ -49,7 +51,7 @@ std::int32_t sine(std::uint64_t angle) {
 // kNorms[k] is 2^16 / sqrt(2^k).
 constexpr std::int32_t kNorms[] = {65536, 46341, 32768, 23170, 16384, 11585, 8192, 5793, 4096, 2896};
 
-// Eight integers that the compiler keeps in one or two registers.
+// Holds eight integers, which the compiler keeps in one or two registers.
 using IntegerLanes = std::int32_t __attribute__((vector_size(32)));
 
 // Follows walsh_hadamard.cc: levels 1, 2 and 4 are computed within eight lanes.

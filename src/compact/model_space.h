@@ -1,5 +1,5 @@
-// Transforms stored values into the model's own space and back, in integers: undoes or applies the Hadamard
-// rotation, and RoPE's rotation of K.
+// Transforms stored values into the model's own space and back, in integers. The functions undo or apply the
+// Hadamard rotation, and RoPE's rotation of K.
 #pragma once
 
 #include <cstdint>
@@ -9,17 +9,17 @@
 
 namespace kvant {
 
-// Computes x [n, d] <- x H with the orthonormal H of blocks of `order` channels (transform/walsh_hadamard.h);
-// order 1 leaves x as it is. Values before and after are clamped to +-2^21 (kLargestUnits).
+// Computes x [n, d] <- x H with the orthonormal H of blocks of `order` channels (transform/walsh_hadamard.h).
+// Order 1 leaves x unchanged. Values before and after are clamped to +-2^21 (kLargestUnits).
 void rotate_units(std::int32_t* x, int n, int d, int order);
 
-// RoPE's rotations for a page's tokens. Most layers of a model rotate alike, so a page needs one of
-// these.
+// Applies RoPE's rotations to the tokens of a page. Most layers of a model rotate alike, so most pages need
+// only one PageTurns for all layers.
 class PageTurns {
  public:
-  // Computes the angles for the tokens from first_token on, unless they are already there.
+  // Computes the angles for the tokens from first_token on, unless the angles are already there.
   void prepare(const std::vector<ChannelTurn>& turns, int first_token);
-  // x: [kPageTokens, d] in units, in place.
+  // Rotates x [kPageTokens, d], in units, in place.
   void turn(std::int32_t* x, int d) const { apply<false>(x, d); }
   void turn_back(std::int32_t* x, int d) const { apply<true>(x, d); }
 

@@ -10,16 +10,16 @@
 namespace kvant {
 namespace {
 
-constexpr int kBlockTokens = 16;  // tokens whose inputs stay in the first-level cache
+constexpr int kBlockTokens = 16;  // The inputs of this many tokens stay in the first-level cache.
 
-// Computes sums [kPageTokens, d] = x [kPageTokens, n] . weights [d, n], transposed. This is exact, because
-// |x| and |weights| are small enough for 32 bits.
+// Computes sums [kPageTokens, d] = x [kPageTokens, n] . weights [d, n], transposed. The sums are exact,
+// because |x| and |weights| are small enough for 32 bits.
 KVANT_SIMD_CLONES void multiply_inputs(const std::int16_t* x, const std::int16_t* weights, int n, int d,
                                        std::int32_t* sums) {
   for (int block = 0; block < kPageTokens; block += kBlockTokens) {
     for (int c = 0; c < d; ++c) {
       const std::int16_t* of_channel = weights + static_cast<std::ptrdiff_t>(c) * n;
-      for (int t = block; t < block + kBlockTokens; t += 4) {  // four tokens share the loaded weights
+      for (int t = block; t < block + kBlockTokens; t += 4) {  // Four tokens share the loaded weights.
         const std::int16_t *row0 = x + static_cast<std::ptrdiff_t>(t) * n, *row1 = row0 + n, *row2 = row1 + n,
                            *row3 = row2 + n;
         std::int32_t sum0 = 0, sum1 = 0, sum2 = 0, sum3 = 0;

@@ -1,4 +1,4 @@
-// Predicts a page's values from known pages of the same tokens.
+// Predicts the values of a page from known pages of the same 128 tokens.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,8 @@
 
 namespace kvant {
 
-// The known values of a layer's page as inputs (predictor.h): [kPageTokens, KV heads * d] of K and of V.
+// Holds the known values of a layer's page as inputs (predictor.h), [kPageTokens, KV heads * d] of K and of
+// V.
 struct KnownLayer {
   std::vector<std::int16_t> k, v;
   std::vector<std::int16_t>& side(Side s) { return s == Side::key ? k : v; }
@@ -19,21 +20,22 @@ struct KnownLayer {
 // Predicts the entries of one group of layers, one page after another.
 class PagePrediction {
  public:
-  // Both must outlive it.
+  // Plan and predictor must outlive the prediction.
   PagePrediction(const Plan& plan, const Predictor& predictor);
 
-  // Begins with a page's first layer.
+  // Begins with the first layer of a page.
   void begin(int page);
-  // Goes on to a layer: from here on the known values of layer `before` serve as inputs.
+  // Goes on to `layer`. From here on, the known values of layer `before` serve as inputs.
   void begin_layer(int before, int layer);
-  // Predicts the page of a head and side of that layer, in the space of stored values, in units:
-  // [kPageTokens, d].
+  // Predicts the page of a head and side of the current layer in the space of stored values. `expected` is
+  // [kPageTokens, d], in units.
   void predict(int kv_head, Side side, std::int32_t* expected);
-  // Adds the actual values [kPageTokens, d] in units, which are overwritten. Sides that are never added count
+  // Adds the actual values [kPageTokens, d], in units, and overwrites them. A side that is never added counts
   // as 0.
   void tell(int kv_head, Side side, std::int32_t* values);
 
-  // Transform without clamping the inputs, for learning; values are in the model's space.
+  // Transforms values without clamping the inputs, for learning. The model's space is the one without
+  // Hadamard rotation and RoPE.
   void to_model_space(int layer, int kv_head, Side side, std::int32_t* values);
   void from_model_space(int layer, int kv_head, Side side, std::int32_t* values);
 

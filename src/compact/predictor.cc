@@ -1,7 +1,7 @@
-// Bytes of a predictor: magic and version (u32 each), then the layers. A layer has both exponents (i32), the
-// number of rotations (i32), the rotations, then K and V of each KV head. A predicted side has offsets,
-// weights (i8), multipliers, the `follow` factors of each channel for later ones, deviations, and the usual
-// gain.
+// Reads and writes the bytes of a predictor: magic and version (u32 each), then the layers. A layer has both
+// exponents (i32), the number of rotations (i32), the rotations, then K and V of each KV head. A predicted
+// side has offsets, weights (i8), multipliers, each channel's `follow` factors for later channels,
+// deviations, and the usual gain.
 #include "compact/predictor.h"
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 namespace kvant {
 namespace {
 
-constexpr std::uint32_t kPredictorMagic = 0x6470766b;  // "kvpd"
+constexpr std::uint32_t kPredictorMagic = 0x6470766b;  // The characters "kvpd".
 constexpr std::uint32_t kPredictorVersion = 1;
 constexpr std::int32_t kLargestExponent = 100;
 

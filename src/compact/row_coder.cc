@@ -7,17 +7,17 @@
 #include "base/simd_clones.h"
 #include "compact/trellis_page.h"
 
-// Inlines a function into every SIMD clone of its caller, so it uses that clone's instructions.
+// Inlines a function into every SIMD clone of its caller, so the function uses that clone's instructions.
 #define KVANT_ALWAYS_INLINE inline __attribute__((always_inline))
 
 namespace kvant {
 namespace {
 
-constexpr std::int32_t kLargestSurprise = 32767;  // units
-constexpr int kSumBits = 16 - kFollowBits;        // sums are in units of 2^kSumBits
+constexpr std::int32_t kLargestSurprise = 32767;  // in units
+constexpr int kSumBits = 16 - kFollowBits;        // Sums are in units of 2^kSumBits.
 
-// The correction of each channel by the errors of earlier ones. Sums may wrap around for implausible
-// (damaged) input.
+// Corrects the prediction of each channel by the errors of earlier channels. Sums may wrap around for
+// implausible (damaged) input.
 struct Follow {
   std::array<std::int16_t, kMaxHeadDim> sums;
 
@@ -25,8 +25,8 @@ struct Follow {
     return row.values[i] + std::int32_t{sums[i]} * (1 << (kSumBits + kGainBits));
   }
   // Updates the sums when channel i, whose prediction was `expected`, becomes known. Channels are processed
-  // in blocks of kBlock, which divides d. Coefficients of channel i and earlier ones are 0, so a block
-  // may include them.
+  // in blocks of kBlock, which divides d. The coefficients of channel i and of earlier channels are 0, so a
+  // block may include them.
   template <int kBlock>
   KVANT_ALWAYS_INLINE void add(const ExpectedRow& row, int i, int d, std::int32_t known,
                                std::int32_t expected) {
@@ -46,12 +46,12 @@ KVANT_ALWAYS_INLINE ValueScale scale_of(const ExpectedRow& row, int i, std::int3
   return {std::int64_t{row.gain} * row.steps[i] >> 1, std::int64_t{expected} * row.steps[i]};
 }
 
-// Returns how many of symbol i's B bits are known before it is read. The row is circular, so these bits are
-// among the first 8 - B bits.
+// Returns how many of symbol i's B bits are known before the symbol is read. The row is circular, so these
+// bits are among the first 8 - B bits.
 inline int known_bits(int bits, int d, int i) {
   return std::clamp((i + 1) * bits - (d * bits - (kTrellisBits - bits)), 0, bits);
 }
-// Returns their value, from the bits that came first.
+// Returns the value of the known bits, taken from the bits that came first.
 inline int known_of(int bits, int d, int i, int before, int n_known) {
   const int first = std::max(i * bits - (d * bits - (kTrellisBits - bits)), 0);
   return before >> first & ((1 << n_known) - 1);
@@ -133,7 +133,7 @@ KVANT_ALWAYS_INLINE std::int64_t surprise_of(int bits, int d, const std::uint16_
   return sum;
 }
 
-// Rows are interleaved, so the processor works on one while table lookups of another are pending.
+// Rows are interleaved, so the processor works on one row while table lookups of another row are pending.
 template <int kRows, int kBlock>
 KVANT_ALWAYS_INLINE void read_side_by_side(const TrellisCells& cells, int bits, int d,
                                            const ExpectedRow* rows, SymbolReader* readers,
@@ -173,7 +173,9 @@ KVANT_ALWAYS_INLINE void read_side_by_side(const TrellisCells& cells, int bits, 
   for (int r = 0; r < kRows; ++r) readers[r] = from[r];
 }
 
-constexpr int kWideBlock = 32, kNarrowBlock = 8;  // block sizes: for common head sizes, and for all
+constexpr int kWideBlock = 32,
+              kNarrowBlock =
+                  8;  // The wide block serves common head sizes, and the narrow block serves all of them.
 
 template <int kBlock>
 KVANT_ALWAYS_INLINE void read_blocks(const TrellisCells& cells, int bits, int d, int n,

@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kD = 64, kRows = 64;
 
-// Rows of the trellis of B bits for values that are normally distributed around a known prediction.
+// Holds rows of the trellis of B bits, for values that are normally distributed around a known prediction.
 struct Rows {
   Rows(int bits, double deviation, unsigned seed) : bits(bits) {
     std::mt19937 random(seed);
@@ -50,7 +50,7 @@ struct Buffers {
   }
 };
 
-// Returns the bits that a writer uses for all rows.
+// Returns how many bits a writer uses for all rows.
 double written_bits(const Rows& rows, double deviation, SymbolWriter& writer) {
   Buffers buffers;
   double ideal = 0;
@@ -77,7 +77,8 @@ TEST_P(RowCoder, GivesBackTheSymbolsAndTakesTheirBits) {
   SymbolWriter writer;
   const double ideal = written_bits(rows, 0.5, writer);
   const auto bytes = writer.take();
-  EXPECT_LT(8.0 * static_cast<double>(bytes.size()), 1.01 * ideal + 64);  // plus the bits of a state
+  EXPECT_LT(8.0 * static_cast<double>(bytes.size()),
+            1.01 * ideal + 64);  // The allowance covers the bits of a state.
   SymbolReader reader(bytes);
   Buffers buffers;
   for (int r = 0; r < kRows; ++r) {
@@ -89,7 +90,8 @@ TEST_P(RowCoder, GivesBackTheSymbolsAndTakesTheirBits) {
   EXPECT_TRUE(reader.at_end());
 }
 
-// A prediction that leaves 1/4 of the variance saves nearly one bit per value, if there is one to save.
+// A prediction that leaves 1/4 of the variance saves nearly one bit per value, if a value has that bit to
+// save.
 TEST_P(RowCoder, SavesWhatThePredictionIsWorth) {
   const Rows rows(GetParam(), 0.5, 6);
   SymbolWriter writer;
@@ -105,7 +107,7 @@ TEST_P(RowCoder, SavesWhatThePredictionIsWorth) {
   }
   const double saved = rows.bits - bits / (kRows * kD);
   EXPECT_GT(saved, rows.bits == 1 ? 0.2 : rows.bits == 2 ? 0.55 : 0.75);
-  EXPECT_LT(saved, rows.bits < 5 ? 1.05 : 1.4);  // with few states, other effects save bits too
+  EXPECT_LT(saved, rows.bits < 5 ? 1.05 : 1.4);  // With few states, other effects save bits too.
 }
 
 TEST_P(RowCoder, FourRowsAtOnceAreTheSame) {

@@ -1,6 +1,6 @@
-// Bytes of a coded sequence:
-//   magic, version (u32 each), the predictor's checksum, the sequence's bytes, its checksum, the bytes of the
-//     rest (u64 each)
+// Writes and reads the bytes of a coded sequence:
+//   magic, version (u32 each), the predictor's checksum, the number of the sequence's bytes,
+//     the sequence's checksum, the number of bytes of the rest (u64 each)
 //   the rest         the sequence without its sealed entries
 //   sizes            u32 for each entry
 //   entries          in the order of the sequence (entry_coder.h)
@@ -21,8 +21,8 @@
 namespace kvant {
 namespace {
 
-constexpr std::uint32_t kSequenceMagic = 0x7163766b;  // "kvcq"
-constexpr std::uint32_t kSequenceVersion = 2;         // 1: means had 16 bits
+constexpr std::uint32_t kSequenceMagic = 0x7163766b;  // The characters "kvcq".
+constexpr std::uint32_t kSequenceVersion = 2;         // In version 1, means had 16 bits.
 
 struct Start {
   std::uint32_t magic, version;
@@ -30,10 +30,10 @@ struct Start {
 };
 static_assert(sizeof(Start) == 40);
 
-// One entry of a sequence.
+// Describes one entry of a sequence.
 struct Entry {
   const SealedRun* run;
-  int page;           // index in the sequence
+  int page;           // index of the page in the sequence
   std::size_t first;  // byte offset in the sequence
 };
 
@@ -81,7 +81,8 @@ void for_each_entry(const Plan& plan, const Predictor& predictor, const std::vec
   std::vector<std::thread> others;
   try {
     for (std::size_t i = 1; i < n; ++i) others.emplace_back(share, std::ref(failures[i]));
-  } catch (const std::system_error&) {  // the system gives no more threads; the others take over the work
+  } catch (const std::system_error&) {  // The system gives no more threads, so the other threads take over
+                                        // the work.
   }
   share(failures[0]);
   for (std::thread& other : others) other.join();

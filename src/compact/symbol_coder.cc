@@ -31,7 +31,7 @@ SymbolReader::SymbolReader(std::span<const std::byte> bytes) {
   }
   std::memcpy(&state_, bytes.data(), sizeof state_);
   left_ = bytes.subspan(sizeof state_);
-  if (state_ < kLeastState) {  // no writer produces this
+  if (state_ < kLeastState) {  // No writer produces such a state.
     state_ += kLeastState;
     too_short_ = true;
   }

@@ -14,7 +14,7 @@ struct Symbol {
   std::uint32_t first, size;
 };
 
-// Intervals of very different sizes, including the whole interval.
+// Returns intervals of very different sizes, including the whole interval.
 std::vector<Symbol> some_symbols(int n, unsigned seed) {
   std::mt19937 random(seed);
   std::vector<Symbol> symbols;

@@ -12,10 +12,10 @@ namespace kvant {
 namespace {
 
 constexpr int kGainSteps = 32;  // gain codes per octave
-constexpr int kSilent = 255;    // the gain code of a zero row
+constexpr int kSilent = 255;    // The gain code of a zero row.
 constexpr std::int32_t kLargestGain = 1 << 30, kLargestLevel = 1 << 22;
 
-constexpr std::uint64_t root(std::uint64_t square) {  // rounded down
+constexpr std::uint64_t root(std::uint64_t square) {  // The root is rounded down.
   std::uint64_t low = 0, high = std::uint64_t{1} << 32;
   while (high - low > 1) {
     const std::uint64_t middle = (low + high) / 2;
@@ -39,7 +39,7 @@ constexpr std::array<std::int32_t, kGainSteps> fractions_of_octaves() {
 }
 constexpr auto kFractions = fractions_of_octaves();
 
-// Truncates and clamps the value; NaN gives 0.
+// Truncates and clamps the value. NaN gives 0.
 std::int32_t clamped(double value, std::int32_t largest) {
   if (!(value >= -largest)) return value < 0 ? -largest : 0;
   return value > largest ? largest : static_cast<std::int32_t>(value);

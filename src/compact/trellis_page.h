@@ -1,7 +1,7 @@
-// A page of tcq<B> (format/tcq.cc) as numbers: its symbols and their values in fixed point.
+// Represents a page of tcq<B> (format/tcq.cc) as numbers: its symbols and their values in fixed point.
 //
-// A unit is 2^-exponent; levels are scaled to 1 / 2^kGainBits units. Everything is computed in integers, or
-// in products of doubles that are truncated, so every processor and compiler gets the same result.
+// A unit is 2^-exponent, and levels are in 1 / 2^kGainBits units. All values are computed in integers, or in
+// products of doubles that are truncated. So every processor and compiler gets equal results.
 #pragma once
 
 #include <array>
@@ -21,7 +21,7 @@ inline constexpr std::int32_t kLargestUnits = 1 << 21;
 inline constexpr int kGainCodes = 256;
 
 struct TrellisShape {
-  int bits = 0;  // B; 0: the page is not of this kind
+  int bits = 0;  // B, or 0 if the page has no trellis codes
   int d = 0;
   int row_bytes() const { return d * bits / 8; }
   int code_bytes() const { return kPageTokens * row_bytes(); }
@@ -31,7 +31,7 @@ struct TrellisShape {
 // Returns B of a trellis format, or 0 for other formats.
 int trellis_bits(const Format& format, int d);
 
-// The parameters stored after the codes.
+// Holds the parameters that are stored after the codes.
 struct TrellisParameters {
   std::array<std::uint8_t, kPageTokens> gains;
   std::array<std::int8_t, kMaxHeadDim> means;  // [d], in steps
@@ -41,22 +41,22 @@ struct TrellisParameters {
 TrellisParameters read_parameters(const TrellisShape& shape, const std::byte* page);
 void write_parameters(const TrellisShape& shape, const TrellisParameters& parameters, std::byte* page);
 
-// Gains in units, by gain code; at least 0.
+// Holds the gains in units, by gain code. No gain is negative.
 struct GainUnits {
-  std::array<std::int32_t, kGainCodes> units;  // by code: value of level 1
-  // by code: value of one step of the levels, in 1 / 2^kGainBits
+  std::array<std::int32_t, kGainCodes> units;  // The value of level 1, by gain code.
+  // The value of one step of the levels by gain code, in 1 / 2^kGainBits.
   std::array<std::int32_t, kGainCodes> levels;
 };
 GainUnits gain_units(int bits, std::uint32_t loudest, int exponent);
 
-// Convert a mean of this many steps into units, and units into the nearest number of steps.
+// Convert a number of steps into units, and units into the nearest number of steps.
 std::int32_t units_of_mean(int steps, std::uint16_t step, int exponent);
 int mean_of_units(std::int32_t units, std::uint16_t step, int exponent);
 
-// Returns the 8 - B bits before a row's first symbol. The row is circular, so they are its last bits.
+// Returns the 8 - B bits before a row's first symbol. The row is circular, so these bits are its last ones.
 int bits_before(int bits, int d, const std::uint16_t* symbols);
 
-// values [kPageTokens, d] in units. means in units, [d].
+// Decodes the page to values [kPageTokens, d] in units. `means` is [d], in units.
 void page_units(const TrellisShape& shape, const TrellisParameters& parameters, const GainUnits& gains,
                 const std::int32_t* means, const std::byte* page, std::int32_t* values);
 

@@ -20,7 +20,7 @@ namespace {
 
 using Part = SessionLayout::Part;
 
-constexpr std::uint64_t kChunksForTwo = 4;  // parts of at least this many chunks are read by a second thread
+constexpr std::uint64_t kChunksForTwo = 4;  // A second thread reads parts of at least this many chunks.
 constexpr int kCodingThreads = 2;
 
 std::string predictor_name(std::uint64_t checksum) {
@@ -102,7 +102,7 @@ Status SessionFile::read_header(const SessionIdentity& wanted) {
   const auto header =
       parse_session_header(std::string_view(start).substr(sizeof(length)), file_bytes - data_at_);
   if (!header.ok()) return damaged(header.error().message);
-  // In a file of another version the checksums may be elsewhere.
+  // In a file of another version the checksums may lie elsewhere.
   if (header->identity.version != kSessionVersion && !header->compact)
     return check_identity(header->identity, wanted, "'" + path_ + "'");
   layout_ = header->layout;
@@ -140,7 +140,7 @@ Status SessionFile::read(std::uint64_t at, void* to, std::uint64_t n) const {
   return {};
 }
 
-// Reads chunk by chunk, so each is still in the processor's cache when its checksum is computed.
+// Reads chunk by chunk, so each chunk is still in the processor's cache when its checksum is computed.
 Status SessionFile::read_chunks(const Part& part, std::uint64_t first_sum, std::uint64_t first,
                                 std::uint64_t end, std::byte* to) const {
   for (std::uint64_t i = first; i < end; ++i) {
@@ -153,7 +153,7 @@ Status SessionFile::read_chunks(const Part& part, std::uint64_t first_sum, std::
   return {};
 }
 
-// Large parts are read by two threads.
+// Two threads read a large part.
 Status SessionFile::read_part(const Part& part, std::uint64_t first_sum, void* to) const {
   auto* bytes = static_cast<std::byte*>(to);
   const std::uint64_t n = part.n_chunks();
@@ -161,7 +161,7 @@ Status SessionFile::read_part(const Part& part, std::uint64_t first_sum, void* t
   std::future<Status> second;
   try {
     second = std::async(std::launch::async, [&, n] { return read_chunks(part, first_sum, n / 2, n, bytes); });
-  } catch (const std::system_error&) {  // the system gives no more threads
+  } catch (const std::system_error&) {  // The system gives no more threads.
     return read_chunks(part, first_sum, 0, n, bytes);
   }
   const Status first = read_chunks(part, first_sum, 0, n / 2, bytes);
@@ -169,7 +169,7 @@ Status SessionFile::read_part(const Part& part, std::uint64_t first_sum, void* t
   return first.ok() ? rest : first;
 }
 
-// A header may promise more bytes than there is memory for.
+// A header may promise more bytes than there is memory for, so a failed allocation becomes an error.
 template <class Values>
 Result<Values> SessionFile::whole_part(const Part& part, std::uint64_t first_sum) const try {
   Values values(part.bytes / sizeof(*values.data()));

@@ -1,4 +1,5 @@
-// SessionFile: a sequence of the cache on disk, with the tokens that it holds (session_layout.h).
+// SessionFile is a sequence of the cache on disk, with the tokens that the sequence holds (session_layout.h).
+// A server saves and restores conversations as session files.
 #pragma once
 
 #include <cstddef>
@@ -17,32 +18,32 @@
 
 namespace kvant {
 
-// The contents of a session, without its identity.
+// Holds the contents of a session, without its identity.
 struct SessionContents {
-  std::vector<std::int32_t> tokens;  // the tokens that the sequence holds
-  std::string text;                  // the tokens' text as far as it is known; may end within a character
-  std::vector<std::byte> sequence;   // Cache::export_sequence
+  std::vector<std::int32_t> tokens;  // The tokens that the sequence holds.
+  std::string text;  // The tokens' text as far as it is known. The text may end within a character.
+  std::vector<std::byte> sequence;  // The result of Cache::export_sequence.
 };
 
-// The contents of a session read from a file.
+// Holds the contents of a session that was read from a file.
 struct LoadedSession {
   std::vector<std::int32_t> tokens;
   std::string text;
   HugeBuffer sequence;
 };
 
-// Writes the whole file or nothing; on return it is on disk. Returns its bytes; for errors see
-// write_whole_file. coder: compresses the sequence and belongs to the identity's plan; null: the sequence is
-// stored as it is.
+// Writes the whole file or nothing, and returns when the file is on disk. Returns the number of bytes; for
+// errors see write_whole_file. `coder` compresses the sequence and belongs to the identity's plan. Without a
+// coder the sequence is stored unchanged.
 Result<std::int64_t> write_session(const std::string& path, const SessionIdentity& identity,
                                    const SessionContents& contents, const SequenceCoder* coder = nullptr);
 
-// A file that is read and checked piece by piece. No bytes can make it crash: a file is unreadable, not a
-// session, damaged, cut short or of another identity, and each of these is an error.
+// Reads and checks a file piece by piece. No bytes can make a SessionFile crash. A file may be unreadable,
+// not a session, damaged, cut short or of another identity, and each case is an error.
 class SessionFile {
  public:
-  // Reads the header. coder: decodes compact files of its predictor and belongs to the wanted identity's
-  // plan; null: compact files are refused.
+  // Reads the header. `coder` decodes compact files of its predictor and belongs to the plan of the wanted
+  // identity. Without a coder, compact files are refused.
   static Result<SessionFile> open(const std::string& path, const SessionIdentity& wanted,
                                   std::shared_ptr<const SequenceCoder> coder = nullptr);
   SessionFile(SessionFile&& other) noexcept;
@@ -51,7 +52,7 @@ class SessionFile {
 
   int n_tokens() const { return static_cast<int>(layout_.tokens.bytes / sizeof(std::int32_t)); }
   bool is_compact() const { return compact_.has_value(); }
-  // Bytes of the result of sequence().
+  // Returns the size of the result of sequence().
   std::int64_t sequence_bytes() const {
     return static_cast<std::int64_t>(compact_ ? compact_->sequence_bytes : layout_.sequence.bytes);
   }
@@ -60,7 +61,7 @@ class SessionFile {
   Result<std::vector<std::int32_t>> tokens() const;
   Result<std::string> text() const;
   Result<HugeBuffer> sequence() const;
-  // Returns all three.
+  // Returns tokens, text and sequence.
   Result<LoadedSession> contents() const;
 
  private:
@@ -68,8 +69,8 @@ class SessionFile {
       : path_(std::move(path)), file_(file), coder_(std::move(coder)) {}
   Status read_header(const SessionIdentity& wanted);
   Status read(std::uint64_t at, void* to, std::uint64_t n) const;
-  // Reads some chunks of a part, or all of it, into a buffer for the whole part. first_sum: index of the
-  // part's first checksum.
+  // Reads some chunks of a part, or the whole part, into a buffer for the whole part. first_sum is the index
+  // of the part's first checksum.
   Status read_chunks(const SessionLayout::Part& part, std::uint64_t first_sum, std::uint64_t first,
                      std::uint64_t end, std::byte* to) const;
   Status read_part(const SessionLayout::Part& part, std::uint64_t first_sum, void* to) const;
@@ -87,8 +88,8 @@ class SessionFile {
   std::vector<std::uint64_t> checksums_;
 };
 
-// Adds the file's sequence to a cache of the plan that the file belongs to. Errors: the file is invalid, or
-// there is no memory.
+// Adds the file's sequence to a cache of the plan that the file belongs to. An error says that the file is
+// invalid or that memory is exhausted.
 Result<SequenceId> import_session(Cache& cache, const SessionFile& file);
 
 }  // namespace kvant

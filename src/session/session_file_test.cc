@@ -190,7 +190,7 @@ TEST(SessionFile, WhatIsNotASessionIsRefused) {
   }
 }
 
-// A limit on file sizes simulates a full disk.
+// A limit on file sizes stops the write, as a full disk would.
 TEST(SessionFile, AWriteThatStopsHalfWayLeavesTheOldSession) {
   const TinyFile file("session");
   ASSERT_TRUE(write_session(file.path(), kIdentity, made_up(20, 300)).ok());
@@ -206,7 +206,8 @@ TEST(SessionFile, AWriteThatStopsHalfWayLeavesTheOldSession) {
   EXPECT_TRUE(std::ranges::equal(read_all(file.path())->sequence.bytes(), made_up(20, 300).sequence));
 }
 
-// Uses sessions of a real engine.
+// Restores sessions of a real engine, so a restored sequence can be compared by what the model computes from
+// it.
 class RestoredSession : public testing::TinyEngines {
  protected:
   using Logits = std::vector<float>;
@@ -217,7 +218,7 @@ class RestoredSession : public testing::TinyEngines {
     EXPECT_TRUE(engine_->step(cache, *backend_, {&input, 1}, {logits.data(), 1, engine_->n_vocab()}).ok());
     return logits;
   }
-  // Generates an answer of n tokens, always the likeliest.
+  // Generates a completion of n tokens and takes the likeliest token each time.
   std::vector<Logits> answer(Cache& cache, SequenceId s, Logits logits, int n,
                              std::vector<std::int32_t>* tokens) {
     std::vector<Logits> all;
@@ -259,14 +260,14 @@ TEST_P(RestoredSession, GoesOnBitForBit) {
   EXPECT_EQ(*opened->tokens(), contents.tokens);
   const auto restored = import_session(other, *opened);
   ASSERT_TRUE(restored.ok()) << restored.error().message;
-  for (const int n : {1, 140, 37}) {  // lengths of prompts; each is followed by an answer
+  for (const int n : {1, 140, 37}) {  // Each number is the length of a prompt, which a completion follows.
     const Logits expected = step(cache, s, prompt(n), true), found = step(other, *restored, prompt(n), true);
     ASSERT_EQ(found, expected);
     ASSERT_EQ(answer(other, *restored, found, 5, nullptr), answer(cache, s, expected, 5, nullptr));
   }
 }
 
-// A compact file of a sequence of a tiny plan, with its coder.
+// Holds a compact file of a sequence of a tiny plan, with its coder.
 struct CompactExample {
   CompactExample() {
     const SequenceId s = cache.add();
@@ -347,7 +348,7 @@ TEST(CompactSession, IsRefusedWhenItIsDamagedOrCutShort) {
     EXPECT_TRUE(refused(changed));
     EXPECT_TRUE(refused(bytes.substr(0, random() % bytes.size())));
   }
-  std::string later = bytes;  // a future version
+  std::string later = bytes;  // The bytes claim a version that does not exist yet.
   later.replace(later.find("kvant.session/4"), 15, "kvant.session/9");
   write_bytes(path, later);
   const auto read = example.read(example.coder);
@@ -393,7 +394,7 @@ TEST(SessionIdentities, TellRecipesAndConstantsApart) {
   EXPECT_EQ(identity("bf16").recipe, identity("bf16").recipe);
   EXPECT_NE(identity("bf16").recipe, identity("f16").recipe);
   EXPECT_NE(identity("kvant-4bit").recipe, identity("kvant-4bit,sink=8").recipe);
-  // both are read alike
+  // Both encoders write pages that are read alike, so the identity must not name the encoder.
   EXPECT_EQ(identity("kvant-4bit").recipe, identity("kvant-4bit,encode=plain").recipe);
   EXPECT_EQ(identity("bf16").constants, "none");
   const Recipe recipe = *parse_recipe("vecinfer-2bit");

@@ -15,7 +15,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::uint64_t kMaxTokens = 1 << 30;
-// bytes; small enough that sums of parts can't overflow
+// The limit, in bytes, is small enough that sums of parts cannot overflow.
 constexpr std::uint64_t kMaxPart = std::uint64_t{1} << 44;
 
 struct Tensor {
@@ -87,7 +87,7 @@ std::optional<CompactCoding> compact_coding(const Json& metadata) {
   return compact;
 }
 
-// Makes a file's text fit into a message of one line.
+// Makes a text from a file fit into a message of one line.
 std::string on_one_line(std::string text) {
   std::ranges::replace_if(
       text, [](char c) { return static_cast<unsigned char>(c) < ' ' || c == '\x7f'; }, '?');
@@ -100,7 +100,7 @@ SessionIdentity session_identity(const Plan& plan, std::string fingerprint, std:
   Recipe named = plan.recipe, usual = plan.recipe;
   named.tail = plan.tail->name();
   usual.tail.clear();
-  // says only how pages were encoded, which readers needn't know
+  // The encoder only says how pages were encoded, which readers need not know.
   named.encode = usual.encode = Encode::plain;
   return {.model = std::move(fingerprint),
           .model_name = std::move(model_name),
@@ -154,7 +154,7 @@ std::string session_header(const SessionIdentity& identity, const SessionLayout&
   metadata["version"] = compact ? kCompactSessionVersion : kSessionVersion;
   if (compact) {
     metadata["predictor"] = compact->predictor;
-    metadata["sequence_bytes"] = std::to_string(compact->sequence_bytes);  // all metadata values are strings
+    metadata["sequence_bytes"] = std::to_string(compact->sequence_bytes);  // All metadata values are strings.
   }
   Json header = {{"__metadata__", std::move(metadata)}};
   for (const Tensor& tensor : kTensors) {
@@ -187,7 +187,7 @@ Result<SessionHeader> parse_session_header(std::string_view json, std::uint64_t 
     header.compact = compact_coding(*metadata);
     if (!header.compact) return error("its metadata don't say how it is coded");
   } else if (header.identity.version != kSessionVersion) {
-    return header;  // its tensors may differ
+    return header;  // The tensors of another version may differ.
   }
   std::uint64_t end = 0;
   for (const Tensor& tensor : kTensors) {

@@ -1,4 +1,5 @@
-// The layout of a session file: a safetensors container, so any tool for that format can inspect it.
+// Describes the layout of a session file, which is a safetensors container, so any tool for that format can
+// inspect the file.
 //
 //   8 bytes         the length of the header, little-endian
 //   the header      JSON, padded with spaces to a multiple of 8
@@ -11,7 +12,7 @@
 //                   files have them as coded by compact/sequence_coder.cc
 //       text        U8: the tokens' text, as far as it is known
 //
-// A chunk is 1 MiB of a tensor; its last chunk is the remainder (base/checksum.h).
+// A chunk is 1 MiB of a tensor. The last chunk of a tensor is the remainder (base/checksum.h).
 #pragma once
 
 #include <cstdint>
@@ -26,36 +27,36 @@
 
 namespace kvant {
 
-// earlier versions had another layout of tcq pages
+// Earlier versions had another layout of tcq pages.
 inline constexpr const char* kSessionVersion = "kvant.session/3";
 inline constexpr const char* kCompactSessionVersion = "kvant.session/4";
 inline constexpr std::size_t kSessionChunk = 1 << 20;
 inline constexpr std::uint64_t kMaxSessionHeader = 4 << 20;
 
-// The identity of a session: a cache of another one can't continue it.
+// Identifies a session. A cache with another identity cannot continue the session.
 struct SessionIdentity {
   std::string version = kSessionVersion;
-  std::string model;       // Engine::fingerprint
-  std::string model_name;  // for people; not compared
-  std::string recipe;      // the full recipe, including the format of the tail
-  std::string constants;   // checksum of the model's constants that the plan uses, or "none"
-  // Not stored: the recipe as older files name it, which left the usual tail out. Empty: the tail is another
-  // one.
+  std::string model;       // The result of Engine::fingerprint.
+  std::string model_name;  // A name for people, which is not compared.
+  std::string recipe;      // The full recipe, including the format of the tail.
+  std::string constants;   // The checksum of the model's constants that the plan uses, or "none".
+  // The recipe as older files name it, without the usual tail. Empty if the tail is another one. The string
+  // is not stored.
   std::string recipe_with_usual_tail;
 };
 SessionIdentity session_identity(const Plan& plan, std::string fingerprint, std::string model_name);
 
-// How a compact file's sequence is coded.
+// Says how the sequence of a compact file is coded.
 struct CompactCoding {
-  std::string predictor;             // the predictor's checksum in 16 digits
-  std::uint64_t sequence_bytes = 0;  // decoded
+  std::string predictor;             // The predictor's checksum in 16 digits.
+  std::uint64_t sequence_bytes = 0;  // bytes of the decoded sequence
 };
 
-// Returns no error, or one that names the first field that differs. where: for the message, such as
-// "'chat.session'".
+// Returns an error that names the first field that differs. `where` names the file in the message, for
+// example "'chat.session'".
 Status check_identity(const SessionIdentity& found, const SessionIdentity& wanted, const std::string& where);
 
-// The positions of the tensors, in bytes from the header's end.
+// Holds the positions of the tensors, in bytes from the header's end.
 struct SessionLayout {
   struct Part {
     std::uint64_t first = 0, bytes = 0;
@@ -67,7 +68,7 @@ struct SessionLayout {
 };
 SessionLayout session_layout(std::uint64_t n_tokens, std::uint64_t sequence_bytes, std::uint64_t text_bytes);
 
-// Returns the first 8 bytes and the header. The version that it states depends on `compact`, not on the
+// Returns the first 8 bytes and the header. The version in the header depends on `compact`, not on the
 // identity.
 std::string session_header(const SessionIdentity& identity, const SessionLayout& layout,
                            const std::optional<CompactCoding>& compact = std::nullopt);
@@ -77,7 +78,7 @@ struct SessionHeader {
   SessionLayout layout;
   std::optional<CompactCoding> compact;
 };
-// Parses the header without its first 8 bytes, for a file with data_bytes after it. Everything that
+// Parses the header without its first 8 bytes, for a file with data_bytes after the header. Everything that
 // session_header() would not write is an error, except for JSON formatting.
 Result<SessionHeader> parse_session_header(std::string_view json, std::uint64_t data_bytes);
 
