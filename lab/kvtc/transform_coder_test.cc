@@ -35,7 +35,8 @@ std::vector<float> normal_rows(int n, int width) {
   return rows;
 }
 
-// Compares with explicit sums: components, coded by another coder with equal groups, and projected back.
+// Compares the coder with explicit sums of components, which another coder with equal groups codes and which
+// are then projected back.
 TEST(TransformCoder, CodesWhatPrincipalDirectionsMakeOfRows) {
   constexpr int kWidth = 24, kRows = 7, kComponents = 20;
   const PrincipalDirections learned = turned_pairs(kWidth);

@@ -56,13 +56,13 @@ class PackedMatrix {
   void multiply_rounded(int m, int n, const GemmOperand& a, bool accumulate, float* c,
                         std::ptrdiff_t c_stride) const;
 
-  int k_ = 0, n_ = 0, panel_ = 1;     // panel_: columns of a panel
+  int k_ = 0, n_ = 0, panel_ = 1;     // panel_ is the number of columns of a panel
   std::vector<float> panels_;         // [n_parts, k, panel_] for f32
   std::vector<std::uint32_t> pairs_;  // [n_parts, (k + 1) / 2, panel_] for bf16
 };
 
-// Computes the product of a and the first n columns of b. With an f32 matrix, c has the same bits as from
-// gemm() above. With a bf16 matrix, a is rounded as well, and a's columns must be contiguous.
+// Computes the product of a and the first n columns of b. With an f32 matrix, c has the same bits as from the
+// gemm() of two GemmOperand. With a bf16 matrix, a is rounded as well, and a's columns must be contiguous.
 void gemm(int m, int n, const GemmOperand& a, const PackedMatrix& b, bool accumulate, float* c,
           std::ptrdiff_t c_stride);
 

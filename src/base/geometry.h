@@ -24,7 +24,7 @@ struct LayerHeads {
   int first = 0;  // KV heads of all layers before this layer
 };
 
-// Describes n F32 matrices [rows, columns] that are stored one after another.
+// Describes n F32 matrices [rows, columns] that are stored consecutively.
 struct StateMatrices {
   int n = 0, rows = 0, columns = 0;
 };
@@ -35,9 +35,9 @@ struct Geometry {
   int n_layers = 0;         // layers with attention, the only ones with pages, plans and constants
   int n_heads = 0;          // query heads
   int n_kv_heads = 0;       // divides n_heads; if layers differ, the largest number
-  int head_dim = 0;         // d: a multiple of 8, at most kMaxHeadDim; if layers differ, the largest
+  int head_dim = 0;         // d, a multiple of 8, at most kMaxHeadDim; the largest d if layers differ
   float softmax_scale = 0;  // scores are softmax_scale * q.k, usually 1 / sqrt(d)
-  float score_softcap = 0;  // c > 0: scores become c * tanh(score / c) (Gemma 2)
+  float score_softcap = 0;  // if c > 0, scores become c * tanh(score / c) (Gemma 2)
   int trained_context = 0;  // tokens
   // sliding_window [n_layers] says how many of the newest tokens a query attends to, including its own token.
   // 0 means all.
@@ -63,7 +63,7 @@ struct Geometry {
   int n_q(int layer) const { return n_heads * dim(layer); }  // values of a token's queries
   // Returns the number of values of a token's K, or of its V.
   int n_kv(int layer) const { return kv_heads(layer) * dim(layer); }
-  int group(int layer) const { return n_heads / kv_heads(layer); }  // G: query heads per KV head
+  int group(int layer) const { return n_heads / kv_heads(layer); }  // G, the query heads per KV head
   // Returns the index of a KV head among the KV heads of all layers, layer by layer.
   int head_index(int layer, int kv_head) const {
     return (layer_heads.empty() ? layer * n_kv_heads : layer_heads[layer].first) + kv_head;

@@ -21,7 +21,7 @@ HugeBuffer::HugeBuffer(std::size_t n) : size_(n) {
   }
   memory_ = {static_cast<std::byte*>(::operator new (n, std::align_val_t{kHugePage})), Free{true}};
 #if defined(__linux__)
-  madvise(memory_.get(), n, MADV_HUGEPAGE);  // The call is only a hint: correctness does not depend on it.
+  madvise(memory_.get(), n, MADV_HUGEPAGE);  // the call is only a hint, on which correctness does not depend
 #endif
 }
 

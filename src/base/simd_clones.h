@@ -1,5 +1,5 @@
 // KVANT_SIMD_CLONES before a function definition compiles the function once for each instruction set in the
-// list below. The program chooses the best copy at run time. The macro suits plain loops that the compiler
+// macro's list. The program chooses the best copy at run time. The macro suits plain loops that the compiler
 // vectorizes. Under sanitizers the macro is empty, because copies are chosen before the sanitizers' libraries
 // have started.
 #pragma once

@@ -27,7 +27,7 @@ Geometry geometry_of(const AttentionHeads& shape, int n_layers) {
   return geometry;
 }
 
-// Returns how many layers a model needs so that the last layer that the recipe names exists.
+// Returns the number of layers that a model needs for the last layer that the recipe names to exist.
 int layers_named(const Recipe& recipe) {
   int last = std::max({0, recipe.correction_layers.first, recipe.correction_layers.last});
   for (const SideOverride& override : recipe.overrides) last = std::max(last, override.last_layer);

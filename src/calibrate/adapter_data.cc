@@ -10,8 +10,8 @@ namespace kvant {
 namespace {
 
 struct Keys {
-  std::vector<float> exact;   // [n, d]: transformed
-  std::vector<float> stored;  // [n, d]: values after encoding and decoding, or the values of `exact` for
+  std::vector<float> exact;   // [n, d], transformed
+  std::vector<float> stored;  // [n, d], values after encoding and decoding, or the values of `exact` for
                               // tokens that are never sealed
 };
 

@@ -21,14 +21,14 @@ struct AdapterContext {
   int head_dim = 0;            // called d in formulas
   int n = 0;                   // keys in the context
   int m = 0;                   // queries per head
-  std::vector<float> errors;   // [end of the last query, d]: K - K_q, as stored
-  std::vector<float> queries;  // [G * m, d]: unscaled, as attention multiplies them by stored keys
+  std::vector<float> errors;   // [end of the last query, d], K - K_q, as stored
+  std::vector<float> queries;  // [G * m, d], unscaled, as attention multiplies them by stored keys
   // [m], ascending. Keys [first, end) are sealed for query i and are therefore corrected.
   std::vector<int> first, end;
-  std::vector<float> exponentials;  // [G * m, n]: exp(s - M) of the quantized scores s; 0 where the key is
+  std::vector<float> exponentials;  // [G * m, n], exp(s - M) of the quantized scores s; 0 where the key is
                                     // not visible
-  std::vector<float> targets;       // [G * m, n]: the weights of unquantized attention
-  std::vector<float> scale;         // [G * m]: the correction's c, including the shift of e^(s - M)
+  std::vector<float> targets;       // [G * m, n], the weights of unquantized attention
+  std::vector<float> scale;         // [G * m], the correction's c, including the shift of e^(s - M)
 };
 
 // Returns the mean Kullback-Leibler divergence over all queries, sum_i A_i log(A_i / B_i). A are the full

@@ -26,7 +26,7 @@ std::vector<float> normal_values(std::size_t n, float spread, std::mt19937& rand
 }
 
 // Returns a context with random keys and queries. Stored keys differ from exact ones by `errors`. Query i
-// sees kKeys - kQueries + i + 1 keys.
+// attends to kKeys - kQueries + i + 1 keys.
 AdapterContext random_context(std::uint32_t seed, float c) {
   std::mt19937 random(seed);
   AdapterContext context;

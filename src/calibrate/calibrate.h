@@ -24,7 +24,7 @@ struct CalibrationRequest {
   // resumes the work. If the prefix is empty, no work is kept.
   std::string state_path;
   const std::atomic<bool>* stop = nullptr;  // once true, the work is saved and calibrate() returns an error;
-                                            // null: never
+                                            // null means that the work is never stopped
   CalibrationMethod method;                 // describes the engine and the backend, and is recorded in the
                                             // result
   // `reader` names the engine and the device that read and differentiate the model. If its members are null,

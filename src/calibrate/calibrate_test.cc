@@ -169,7 +169,7 @@ TEST_F(Calibrating, GoesOnWhereItWasInterrupted) {
   ASSERT_FALSE(first.ok());
   EXPECT_NE(first.error().message.find("interrupted"), std::string::npos);
   EXPECT_TRUE(fs::exists(asked.state_path + ".capture"));
-  // The next interruption comes after everything was read and before anything is learned.
+  // The next interruption comes after all samples are read and before anything is learned.
   stop = false;
   const int left = 2 * engine_->geometry().n_layers * 2;  // two samples of two steps
   Interrupting at_the_end(*backend_, left, stop);

@@ -29,8 +29,8 @@ struct CalibrationSettings {
   bool operator==(const CalibrationSettings&) const = default;
 };
 
-// This is the version of the algorithm that turns samples and captured values into constants. The version
-// must be raised if the same text and settings would give other constants.
+// The version of the algorithm that turns samples and captured values into constants. The version must be
+// raised if the same text and settings would give other constants.
 inline constexpr int kCalibrationAlgorithm = 8;
 
 // CalibrationMethod says how constants are measured. Constants that are kept for first use always come from
@@ -39,8 +39,8 @@ struct CalibrationMethod {
   std::string weights = "stored";     // the model's weights: "stored" or "f32"
   std::string backend = "reference";  // this backend attends while samples are read
   int algorithm = kCalibrationAlgorithm;
-  // This device reads the samples: "cpu" or "cuda". Devices differ only by rounding, so results of all
-  // devices are kept for first use.
+  // Names the device that reads the samples, "cpu" or "cuda". Devices differ only by rounding, so results of
+  // all devices are kept for first use.
   std::string device = "cpu";
   bool operator==(const CalibrationMethod&) const = default;
 };
@@ -67,7 +67,7 @@ struct Calibration {
   CalibrationSettings settings;
   CalibrationMethod method;
   std::vector<RecipeQuality> quality;  // one entry for each recipe that the calibration was made for
-  Constants constants;                 // by scoped name (needs.h)
+  Constants constants;                 // the keys are scoped names (needs.h)
 };
 
 // Writes a calibration. Each array has the smallest type that holds its values exactly: INT8 with one scale,

@@ -125,7 +125,7 @@ TEST_F(CalibrationFile, RefusesOtherVersions) {
                            " of the algorithm, and this program's is " +
                            std::to_string(kCalibrationAlgorithm);
   EXPECT_NE(message().find(both), std::string::npos) << message();
-  SealedGguf earlier;  // in this version, fingerprints did not cover the weights
+  SealedGguf earlier;  // the version whose fingerprints did not cover the weights
   earlier.set("general.type", "kvant-calibration");
   earlier.set("kvant.calibration.version", std::int64_t{1});
   earlier.set("kvant.calibration.fingerprint", made_.fingerprint);

@@ -111,13 +111,13 @@ class Capture {
   CaptureSize size_;
   std::vector<int> offsets_;                // [n_sequences]; may be empty
   std::vector<std::int32_t> row_of_token_;  // [samples * length]; -1 if the token is not kept
-  std::vector<std::int32_t> token_of_row_;  // [rows]: the token's index in its sample
+  std::vector<std::int32_t> token_of_row_;  // [rows], the token's index in its sample
   std::vector<std::int32_t> query_tokens_;  // [contexts * context_queries]
-  std::vector<Block> rows_;                 // by layer, KV head and side: [rows, d]
-  std::vector<Block> passages_;             // by layer, KV head and side: [passages * length, d]
-  std::vector<Block> queries_;              // by layer and query head: [passages * length, d]
-  std::vector<Block> context_keys_;         // by layer and KV head: [contexts * context_length, d]
-  std::vector<Block> context_queries_;      // by layer and query head: [contexts * context_queries, d]
+  std::vector<Block> rows_;                 // [rows, d] for each layer, KV head and side
+  std::vector<Block> passages_;             // [passages * length, d] for each layer, KV head and side
+  std::vector<Block> queries_;              // [passages * length, d] for each layer and query head
+  std::vector<Block> context_keys_;         // [contexts * context_length, d] for each layer and KV head
+  std::vector<Block> context_queries_;      // [contexts * context_queries, d] for each layer and query head
 };
 
 }  // namespace kvant

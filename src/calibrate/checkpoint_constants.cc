@@ -130,7 +130,7 @@ class Translation {
 
   const GgufModel& model_;
   const std::string& path_;
-  std::vector<std::vector<ChannelTurn>> turns_;  // by layer, in the order of first channels
+  std::vector<std::vector<ChannelTurn>> turns_;  // turns of each layer, in the order of first channels
   bool knows_order_ = false, reorders_ = false;
   std::optional<Error> failure_;
 };

@@ -14,25 +14,25 @@ namespace kvant {
 // LayerInputs holds the inputs of a layer's graphs, in memory of their own. Shapes are in ggml's order:
 // [columns, rows].
 struct LayerInputs {
-  ggml_tensor* x;             // [n_embd, n_rows]: the residual stream before the layer
-  ggml_tensor* gradient;      // [n_embd, n_rows]: the gradient by the layer's outputs
+  ggml_tensor* x;             // [n_embd, n_rows], the residual stream before the layer
+  ggml_tensor* gradient;      // [n_embd, n_rows], the gradient by the layer's outputs
   ggml_tensor* positions;     // I32 [n_rows]
   ggml_tensor* numbers;       // I32 [most rows of a weight]: 0, 1, 2, ...
-  ggml_tensor* mask;          // [keys, queries]: 0, or -inf for keys that the query does not see
+  ggml_tensor* mask;          // [keys, queries], 0, or -inf for keys to which the query does not attend
   ggml_tensor* sliding_mask;  // the mask for layers with a window
-  ggml_tensor* sealed;        // [keys, queries]: 1 for keys on pages before the query's own, else 0
-  ggml_tensor* behind_sink;   // [n_rows]: 0 for the sink's tokens, else 1
+  ggml_tensor* sealed;        // [keys, queries], 1 for keys on pages before the query's own, else 0
+  ggml_tensor* behind_sink;   // [n_rows], 0 for the sink's tokens, else 1
 };
 
 // LayerOutputs holds the results that a graph leaves in its memory.
 struct LayerOutputs {
-  ggml_tensor* x;                  // [n_embd, n_rows]: the residual stream after the layer
-  ggml_tensor* gradient;           // [n_embd, n_rows]: the gradient by the residual stream before the layer
-  ggml_tensor* k;                  // [head_dim, n_rows, n_kv_heads]: after RoPE
+  ggml_tensor* x;                  // [n_embd, n_rows], the residual stream after the layer
+  ggml_tensor* gradient;           // [n_embd, n_rows], the gradient by the residual stream before the layer
+  ggml_tensor* k;                  // [head_dim, n_rows, n_kv_heads], after RoPE
   ggml_tensor* v;                  // [head_dim, n_rows, n_kv_heads]
-  ggml_tensor* q;                  // [head_dim, n_rows, n_heads]: after RoPE
-  ggml_tensor* attended_gradient;  // [head_dim, n_rows, n_heads]: the gradient by the heads' outputs
-  ggml_tensor* moments;            // [head_dim, head_dim, n_kv_heads]: LayerGradient::query_moments
+  ggml_tensor* q;                  // [head_dim, n_rows, n_heads], after RoPE
+  ggml_tensor* attended_gradient;  // [head_dim, n_rows, n_heads], the gradient by the heads' outputs
+  ggml_tensor* moments;            // [head_dim, head_dim, n_kv_heads], LayerGradient::query_moments
 };
 
 // Returns the graph of the layer. Weights of any type are expanded to F32 in the graph. Only `x` of `outputs`

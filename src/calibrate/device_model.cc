@@ -174,7 +174,8 @@ class GraphModel final : public DifferentiableModel {
     send(counts, inputs_.behind_sink);
   }
 
-  // Returns the attention mask. A query sees the newest `window` tokens, or all if `window` is 0.
+  // Returns the attention mask. A query attends to the newest `window` tokens, or to all tokens if `window`
+  // is 0.
   std::vector<float> mask(int window) const {
     std::vector<float> all(static_cast<std::size_t>(n_rows_) * n_rows_,
                            -std::numeric_limits<float>::infinity());

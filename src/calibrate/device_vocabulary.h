@@ -39,10 +39,10 @@ class DeviceVocabulary final : public VocabularyProducts {
   GgmlBuffer buffer_;
   ggml_tensor *x_ = nullptr, *gradient_ = nullptr;  // [n_embd, most rows]
   ggml_tensor* numbers_ = nullptr;                  // I32 [most words]
-  ggml_tensor* products_ = nullptr;                 // [most words, most rows]: products, or derivatives by
+  ggml_tensor* products_ = nullptr;                 // [most words, most rows], products, or derivatives by
                                                     // products
   int n_rows_ = 0, n_words_ = 0;
-  std::vector<float> host_;  // [n_rows, n_words]: products, or derivatives by products
+  std::vector<float> host_;  // [n_rows, n_words], products, or derivatives by products
   Status failure_;           // the first error since begin()
 };
 

@@ -23,7 +23,7 @@ struct F32Layer {
   std::vector<float> gate, gate_bias;     // [n_ff, n_embd]
   std::vector<float> up, up_bias;         // [n_ff, n_embd]
   std::vector<float> down, down_bias;     // [n_embd, n_ff]
-  // This list holds each norm's weights [n_embd] with their place in LayerWeights.
+  // Holds each norm's weights [n_embd] with their place in LayerWeights.
   std::vector<std::pair<WeightPlace, std::vector<float>>> norms;
 
   std::span<const float> of(WeightPlace place) const {

@@ -21,7 +21,7 @@ struct FirstUse {
 };
 
 // Returns the path of the folder's file for `recipe`. The name depends on the model, on the constants that
-// the recipe needs, on the text and on the method. An empty text stands for the default text.
+// the recipe needs, on the text and on the method. An empty string stands for the default text.
 std::string first_use_path(const std::string& folder, const Recipe& recipe, const Geometry& geometry,
                            const std::string& fingerprint, const std::string& text = "",
                            const CalibrationMethod& method = {});

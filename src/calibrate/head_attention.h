@@ -26,7 +26,7 @@ AttentionShape attention_shape(const Hparams& hparams, int layer);
 // KvGradients holds the derivatives of the loss by K and V [n, d]. Each block adds to the derivatives.
 struct KvGradients {
   MatrixView<float> k, v;
-  double* score_weights = nullptr;  // [n]: for each query, the norm of the derivative by its sealed scores
+  double* score_weights = nullptr;  // [n], for each query, the norm of the derivative by its sealed scores
 };
 
 // Prepares the contents of pages for add_effects(), for all query heads that read them. `held` and `exact`

@@ -38,16 +38,16 @@ struct LayerWorkspace {
   // backward pass computes again. All other products are in F32, because other rounding would change how K
   // and V are encoded, which moves sensitivities by 5 %.
   GemmPrecision precision = GemmPrecision::f32;
-  LayerActivations activations;  // for layers whose activations are not kept
+  LayerActivations activations;  // activations of a layer whose activations are not kept
   PackedMatrix weight;           // the current product multiplies by this weight
-  std::vector<float> x;          // [n_rows, n_embd]: the residual stream, if it is computed again
+  std::vector<float> x;          // [n_rows, n_embd], the residual stream, if it is computed again
   // The gradients by the values from `normed` to `y` overwrite the values.
-  std::vector<float> normed;             // [n_rows, n_embd]: inputs of a block
-  std::vector<float> product;            // [n_rows, n_ff]: inputs of a network's `down`
-  std::vector<float> y;                  // [n_rows, n_embd]: outputs of a block
+  std::vector<float> normed;             // [n_rows, n_embd], inputs of a block
+  std::vector<float> product;            // [n_rows, n_ff], inputs of a network's `down`
+  std::vector<float> y;                  // [n_rows, n_embd], outputs of a block
   std::vector<float> attended_gradient;  // [n_rows, n_q]
   std::vector<float> qkv_gradient;       // [n_rows, n_q + 2 n_kv]
-  std::vector<float> head_gradients;     // [n_heads, 2, n_rows, head_dim]: KvGradients of each head
+  std::vector<float> head_gradients;     // [n_heads, 2, n_rows, head_dim], KvGradients of each head
   std::vector<double> score_weights;     // [n_heads, n_rows]
 };
 

@@ -18,7 +18,7 @@ struct Draw {
   int dim = 0;
   std::vector<float> coordinates;  // [dim, n]
   std::vector<float> distances;    // [n]
-  std::vector<double> blocks;      // [n / kBlock, rounded up]: sums of distances
+  std::vector<double> blocks;      // [n / kBlock, rounded up], sums of distances
 };
 
 Draw take_points(MatrixView<const float> points, int n_drawn) {

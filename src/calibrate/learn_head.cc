@@ -19,7 +19,7 @@
 namespace kvant {
 namespace {
 
-// Of this many contexts, one evaluates the adapters, which learn from the others.
+// One of this many contexts evaluates the adapters, and the adapters learn from the other contexts.
 constexpr int kContextsPerJudged = 4;
 const std::vector<float> kSwitchedOff{0.0F};
 // The integers of the tail's format lie between -119 and 119 (format/int8.cc).
@@ -210,10 +210,10 @@ class HeadLearner {
   std::span<const ChannelTurn> turns_;
   const CalibrationSettings& settings_;
   std::uint64_t seed_;
-  std::vector<float> rows_;     // [n, d]: transformed by the transforms that were learned so far
+  std::vector<float> rows_;     // [n, d], transformed by the transforms that were learned so far
   std::vector<float> keys_;     // K of the same tokens, if a transform's learner reads attention
-  std::vector<float> queries_;  // [m, d]: the passages' queries, transformed to match K
-  Constants known_;             // by plain name
+  std::vector<float> queries_;  // [m, d], the passages' queries, transformed to match K
+  Constants known_;             // the keys are plain names
   LearnedConstants learned_;
 };
 

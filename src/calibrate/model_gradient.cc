@@ -68,7 +68,7 @@ class Pass {
   const Hparams& h_;
   const GradientRequest& request_;
   int n_rows_;
-  std::vector<float> x_;                    // [n_rows, n_embd]: the residual stream
+  std::vector<float> x_;                    // [n_rows, n_embd], the residual stream
   std::vector<std::vector<float>> inputs_;  // inputs_[i] is the input of layer i
 };
 

@@ -69,7 +69,7 @@ class Erring final : public BackendDecorator {
   }
 
   Geometry g_;
-  std::vector<std::vector<float>> errors_[2];  // by side and layer: [kPageTokens, n_kv_heads, head_dim]
+  std::vector<std::vector<float>> errors_[2];  // [kPageTokens, n_kv_heads, head_dim] for each side and layer
   std::vector<std::vector<float>> outputs_;
 };
 

@@ -37,7 +37,7 @@ struct HeadNeeds {
   Side side = Side::key;
   bool without_sink = false;            // the recipe protects the first tokens, so constants are learned
                                         // without them
-  std::vector<std::string> transforms;  // in the order in which they are applied
+  std::vector<std::string> transforms;  // names in the order in which the transforms are applied
   std::vector<ScopedNeed> constants;    // a constant depends only on constants before it
 };
 

@@ -49,7 +49,7 @@ class ContextObserver {
 // ReadContexts holds the results of the first n contexts.
 struct ReadContexts {
   int n = 0;
-  QueryMoments sums;  // by Geometry::head_index; empty if n is 0
+  QueryMoments sums;  // sums for each Geometry::head_index; empty if n is 0
 };
 
 struct QueryMomentsRequest {

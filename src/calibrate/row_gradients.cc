@@ -37,7 +37,7 @@ KVANT_SIMD_CLONES void sigmas_of(const float* u, int n, float* exponentials) {
   }
 }
 
-// Computes sigma(u) [n] of a row. For relu_squared, computes max(x, 0), which takes the same role.
+// Computes sigma(u) [n] of a row. For relu_squared, computes max(x, 0), which has the role of sigma(u).
 void find_sigmas(GatedUnit kind, const float* x, int n, std::vector<float>& sigmas) {
   std::vector<float> u(n);
   sigmas.resize(n);

@@ -210,10 +210,10 @@ class ScorePass {
   int n_threads_;
   std::vector<float> norm_, norm_bias_, bias_;
   std::vector<float> normed_, gradient_;  // [rows, n_embd]
-  std::vector<float> max_;                // [rows]: the largest logit so far
-  std::vector<double> sum_;               // [rows]: the sum of exp(logit - max)
-  std::vector<double> along_;             // [rows]: the sum of sqrt(exp(logit - max)) z
-  std::vector<float> word_logit_;         // [rows]: the logit of each of words_
+  std::vector<float> max_;                // [rows], the largest logit so far
+  std::vector<double> sum_;               // [rows], the sum of exp(logit - max)
+  std::vector<double> along_;             // [rows], the sum of sqrt(exp(logit - max)) z
+  std::vector<float> word_logit_;         // [rows], the logit of each of words_
   std::vector<std::vector<float>> kept_;  // logits [rows, n] of the first blocks of words, which become
                                           // derivatives
 };

@@ -25,7 +25,7 @@ namespace kvant {
 
 struct ScoreGradient {
   std::vector<float> gradient;            // the derivative by x, [n, n_embd]
-  std::vector<double> log_probabilities;  // [n]: the log probabilities of `words`
+  std::vector<double> log_probabilities;  // [n], the log probabilities of `words`
 };
 
 // A block of the vocabulary has this many words, which are multiplied together.

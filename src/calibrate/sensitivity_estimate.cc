@@ -90,7 +90,7 @@ class LayerEffects {
   const LayerGradient& state_;
   const Recipe& recipe_;
   int layer_, n_kv_heads_, n_heads_, n_formats_, n_rows_, n_pages_;
-  std::vector<PackedMatrix> held_;  // by KV head, side and format
+  std::vector<PackedMatrix> held_;  // one matrix for each KV head, side and format
   std::vector<double> effects_;     // [n_heads, 2, n_formats, n_rows]
 };
 

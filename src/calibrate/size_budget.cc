@@ -40,7 +40,7 @@ double positive_number(const std::string& text) {
   return whole && std::isfinite(value) && value > 0 ? value : 0;
 }
 
-// Parses a number of tokens: "16k" or "16384".
+// Parses a number of tokens, such as "16k" or "16384".
 Result<int> parse_context(const std::string& text) {
   const bool thousands = text.ends_with('k') || text.ends_with('K');
   const double number =

@@ -8,7 +8,7 @@ namespace kvant {
 
 struct SymmetricEigen {
   std::vector<double> values;   // [d], the largest first
-  std::vector<double> vectors;  // [d, d]: orthonormal rows
+  std::vector<double> vectors;  // [d, d], orthonormal rows
 };
 
 // Decomposes `matrix` [d, d], whose values must be finite, by cyclic Jacobi rotations (Golub and Van Loan,

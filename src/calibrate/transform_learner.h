@@ -13,9 +13,9 @@ namespace kvant {
 // TransformSamples holds captured rows of one (layer, KV head, side).
 struct TransformSamples {
   Side side = Side::key;
-  MatrixView<const float> values;  // [n, d], n > 0: K or V at the input of the transform
+  MatrixView<const float> values;  // [n, d], n > 0; K or V at the input of the transform
   // `keys` and `queries` are set only if the learner reads attention.
-  MatrixView<const float> keys;  // [n, d]: K of the same tokens, without transforms
+  MatrixView<const float> keys;  // [n, d], K of the same tokens, without transforms
   // [m, d], m > 0: queries of the group's heads. For K, the queries are transformed to match K at the
   // transform's input. For V, the queries are not transformed.
   MatrixView<const float> queries;

@@ -1,5 +1,5 @@
-// Tunes a recipe to a model. Within a size, tune() chooses formats for every layer, KV head and side so that
-// the model's predictions change least.
+// Tunes a recipe to a model. tune() chooses the formats of every layer, KV head and side that change the
+// model's predictions least within a given size.
 #pragma once
 
 #include <atomic>

@@ -51,8 +51,8 @@ class MeanTurn {
   std::vector<std::complex<double>> differences_, sums_;
 };
 
-// Returns the mean rotation of each layer, over the distances that the layer's queries can see. `turns` has
-// RoPE's rotations by layer.
+// Returns the mean rotation of each layer, over the distances to which the layer's queries can attend.
+// `turns` has RoPE's rotations by layer.
 std::vector<MeanTurn> mean_turns(const std::vector<std::vector<ChannelTurn>>& turns,
                                  const Geometry& geometry);
 

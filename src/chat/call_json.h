@@ -40,7 +40,7 @@ class CallJson {
   bool may_be_call(std::string_view object) const;
   bool add_call(const nlohmann::ordered_json& json, std::vector<WrittenCall>& calls) const;
 
-  // This object maps a tool's name to the schema of its arguments.
+  // Maps a tool's name to the schema of its arguments.
   nlohmann::ordered_json schemas_ = nlohmann::ordered_json::object();
 };
 

@@ -34,8 +34,7 @@ class ControlTokens {
 
  private:
   std::unordered_map<std::string, ControlToken> tokens_;
-  // This table lists, for each character, the lengths of the control tokens that begin with it, the longest
-  // first.
+  // Holds, for each character, the lengths of the control tokens that begin with it, the longest first.
   std::unordered_map<char, std::vector<std::size_t>> lengths_;
 };
 

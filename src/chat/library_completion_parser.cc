@@ -128,7 +128,7 @@ class LibraryParse {
       message_ = std::move(message);
       return diffs;
     } catch (const std::exception&) {
-      return {};  // with more text, the completion may become valid
+      return {};  // the completion may become valid with more text
     }
   }
 

@@ -34,7 +34,7 @@ class UntaggedCalls {
     text,
     code,     // within a fenced block that is not a call
     object,   // within a JSON value that is not a call
-    wrapper,  // after a call: more calls may follow, or the end of the tags or fence around the call
+    wrapper,  // a call has ended, and more calls or the end of the tags or fence around the call may follow
   };
 
   Found scan(bool is_last);

@@ -36,10 +36,10 @@ std::vector<std::int64_t> cache_bytes_by_layer(const Plan& plan, int n_tokens);
 
 // Holds the bits per value of K and V together.
 struct CacheBits {
-  // This covers pages, their parameters, masks and protected pages except the sink's. The value is NaN if no
-  // page is sealed.
+  // Counts pages, their parameters, masks and protected pages except the sink's. The value is NaN if no page
+  // is sealed.
   double sealed = 0;
-  // This adds the tail, the window and the sink to `sealed`.
+  // Counts the tail, the window and the sink in addition to `sealed`.
   double all = 0;
 };
 // Returns the bits that tables show, which are the mean of bytes(n) * 8 / elements(n) over the lengths n in

@@ -149,7 +149,7 @@ TEST(QualityGuard, NamesTheLayerOfAWrongCodebookWithin256Tokens) {
   }
 }
 
-// The tests below run on the activations of a real model.
+// The tests from here on run on the activations of a real model.
 
 // Forwards steps to the inner backend and keeps the rows of all tokens.
 class RecordingBackend : public BackendDecorator {

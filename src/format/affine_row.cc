@@ -49,7 +49,7 @@ KVANT_SIMD_CLONES void encode_affine_row(const float* values, int n, int bits, c
     const float position = (values[i] - offset[i]) * reciprocal[i];
     const float above = position > 0 ? position : 0;
     const float inside = above < last ? above : last;
-    const float rounded = inside + kHalf;  // The conversion to int below drops the fraction.
+    const float rounded = inside + kHalf;  // the conversion to int drops the fraction
     codes[i] = static_cast<std::uint16_t>(static_cast<int>(rounded));
   }
   pack_codes(codes.data(), n, bits, packed);

@@ -25,8 +25,8 @@ struct CodeScheme {
   int bits = 0;            // bits per code
   int group_bytes = 0;     // bytes per group: `bits` for groups of 8 channels, 1 for vectors
   int group_channels = 0;  // channels per group: 8, or the channels of one vector, or of four wide vectors
-  int token_groups = 0;    // groups of channels with parameters per token; 0: no parameters per token
-  int channel_blocks = 0;  // blocks of tokens with parameters per channel; 0: no parameters per channel
+  int token_groups = 0;    // groups of channels with parameters per token; may be 0
+  int channel_blocks = 0;  // blocks of tokens with parameters per channel; may be 0
 
   // Returns the number of channels that one code of a wide vector stands for.
   int vector_channels() const { return group_channels * bits / (8 * group_bytes); }

@@ -25,7 +25,7 @@ namespace kvant {
 
 // Describes how a codebook constant is trained. The centroids are found among the values' sub-vectors.
 struct CodebookShape {
-  int dim = 0;                 // X: channels of a sub-vector
+  int dim = 0;                 // X, the number of channels of a sub-vector
   int centroids = 0;           // 2^Y for codes of Y bits
   bool per_sub_space = false;  // [d / X][centroids][X], not [centroids][X] for all sub-spaces
   bool unit_vectors = false;   // Training uses the unit vectors x / |x|.
@@ -86,9 +86,9 @@ class Format {
   // Returns whether a token's bytes depend on that token alone. encode_rows() can then write single tokens.
   virtual bool row_wise() const { return false; }
   virtual RowParts row_parts(int /*head_dim*/) const { return {}; }
-  // Returns the bytes of a page with capacity for n tokens (row-wise formats only).
+  // Returns the bytes of a page with capacity for n tokens. The format must be row-wise.
   std::size_t short_page_bytes(int head_dim, int n) const { return page_bytes(head_dim) / kPageTokens * n; }
-  // Copies tokens [0, n) of a page into a page of another capacity (row-wise formats only).
+  // Copies tokens [0, n) of a page into a page of another capacity. The format must be row-wise.
   void copy_rows(const std::byte* from, const PageContext& from_context, int n, const PageContext& to_context,
                  std::byte* to) const;
 
@@ -111,7 +111,7 @@ class Format {
   virtual void encode(const float* values, const TokenMask& left_out, const PageContext& context,
                       std::byte* page) const = 0;
 
-  // Writes `values` [n, d] to tokens [first, first + n) of a page (row-wise formats only).
+  // Writes `values` [n, d] to tokens [first, first + n) of a page. The format must be row-wise.
   virtual void encode_rows(const float* values, int first, int n, const PageContext& context,
                            std::byte* page) const;
 

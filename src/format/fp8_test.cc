@@ -5,7 +5,7 @@
 namespace kvant {
 namespace {
 
-// Decodes e4m3 by its definition: bias 7, no infinities.
+// Decodes e4m3 by its definition, with a bias of 7 and no infinities.
 double e4m3(int code) {
   const int exponent = (code >> 3) & 15;
   const int mantissa = code & 7;

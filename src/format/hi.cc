@@ -37,7 +37,7 @@ constexpr int kWidths[] = {1, 2, 3, 4, 5, 6, 8};
 struct HiShape {
   int high;   // h, the number of channels in bf16
   int bits;   // B, the bits per code
-  int group;  // N, the channels of a group: a multiple of 8
+  int group;  // N, the number of channels of a group, a multiple of 8
 
   constexpr int high_of(int d) const { return std::min(high, d); }
   constexpr int coded(int d) const { return d - high_of(d); }

@@ -240,7 +240,7 @@ class ProgFormat : public Format {
     }
     const int block = first / kBlockTokens;
     for (int i = 0; i < d; ++i) {
-      ChannelCode code{1, 0};  // for blocks whose tokens are all left out
+      ChannelCode code{1, 0};  // code of blocks whose tokens are all left out
       if (low[i] <= high[i]) {
         code = rounding_ == Rounding::ours
                    ? fit_channel(low[i], high[i], bits_)

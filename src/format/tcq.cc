@@ -132,8 +132,8 @@ void subtract_means(const float* values, const float* means, int d, float* rest)
 struct OctaveOfGains {
   std::array<double, kGainSteps + 1> gains;
   std::array<double, kGainSteps + 1> ends;  // upper end of the numbers that round to each gain
-  // Consider the least number whose highest fraction bits are `bits`. first[bits] is the index of the gain to
-  // which this number rounds.
+  // first[bits] is the index of the gain to which the least number with the highest fraction bits `bits`
+  // rounds.
   std::array<std::uint8_t, kGainSteps> first{};
   OctaveOfGains() {
     for (int i = 0; i <= kGainSteps; ++i) {

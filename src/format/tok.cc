@@ -45,7 +45,7 @@ namespace {
 
 struct TokShape {
   int bits;   // B, the bits of a code
-  int group;  // N, the channels of a group: a multiple of 8
+  int group;  // N, the number of channels of a group, a multiple of 8
   bool symmetric;
   int clip = 0;  // P in percent, or 0 if the format does not clip
 

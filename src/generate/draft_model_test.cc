@@ -159,7 +159,7 @@ TEST_F(DraftModels, AreRefusedWithARecurrentStateOrAnotherTokenizer) {
   EXPECT_NE(refused.error().message.find("recurrent"), std::string::npos) << refused.error().message;
 
   TinyModel other = model_;
-  other.pre_tokenizer = "default";  // in this byte-pair vocabulary, the same tokens stand for other texts
+  other.pre_tokenizer = "default";  // the same tokens stand for other texts in this byte-pair vocabulary
   const auto other_file = write_tiny_model(other);
   const auto target = Engine::load(other_file->path(), {.n_threads = 1}).value();
   const auto foreign = DraftModel::make(*engine_, *backend_, plan_, *target, 0);

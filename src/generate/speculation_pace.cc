@@ -118,7 +118,7 @@ std::vector<int> SpeculationPace::choose(std::span<const Draft> drafts, int most
                    [](const Candidate& a, const Candidate& b) { return a.odds > b.odds; });
   const double longest = n_sequences > 1 ? (1 + kMostDelay) * plain : plain * most_rows;
   struct Choice {
-    int n = 0;  // of drafted tokens
+    int n = 0;  // number of drafted tokens
     double tokens, taken, rate;
   };
   Choice best{0, static_cast<double>(n_sequences), plain, kMargin * n_sequences / plain}, started = best;

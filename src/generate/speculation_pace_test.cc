@@ -73,7 +73,7 @@ class DevicePace : public ::testing::Test {
   std::map<int, int> seen_;
 };
 
-// The text hardly repeats itself: one token of 40 has a draft, and the draft is wrong.
+// The text hardly repeats itself. One token of 40 has a draft, and the draft is wrong.
 TEST_F(DevicePace, BuildsNoGraphForATextWithFewDrafts) {
   double seconds = 0;
   for (int token = 0; token < 500; ++token)

@@ -40,12 +40,12 @@ struct ExpertRules {
 // Windows describes the layers with a sliding window.
 struct Windows {
   int period = 0;           // of every p layers, the first p - 1 have a window, unless the file says
-                            // otherwise; 0: none
-  int tokens = 0;           // the window if the file gives none; 0: without a window in the file, no layer
-                            // has one
-  int only_member = 0;      // only the model with this many layers has windows; 0: all models of the family
-  float rope_base = 0;      // RoPE's base in layers with a window, without scaling; 0: the base of the other
-                            // layers
+                            // otherwise; 0 means that no layer has one
+  int tokens = 0;           // the window if the file gives none; 0 means that only the file can give
+                            // one
+  int only_member = 0;      // only the model with this many layers has windows; 0 means all models
+  float rope_base = 0;      // RoPE's base in layers with a window, without scaling; 0 means the base of the
+                            // other layers
   bool rope_plain = false;  // RoPE has no scaling in layers with a window
   bool rope_without_factors = false;  // frequency factors apply only to layers with full attention
 };
@@ -53,7 +53,7 @@ struct Windows {
 struct ScoreRules {
   bool unscaled = false;  // q.k is not divided by sqrt(head_dim)
   int wide_layers = 0;    // only the model with this many layers scales q by 1 / sqrt(n_embd / n_heads)
-  float softcap = 0;      // the cap if the file gives none; 0: files cannot give one
+  float softcap = 0;      // the cap if the file gives none; 0 means that files cannot give one
 };
 
 // LogitScale says what the file's logit_scale does to logits.

@@ -29,7 +29,7 @@ Result<PageLibrary> load_page_library() {
   const SharedLibrary& l = **library;
   decltype(&kvant_version) version = nullptr;
   constexpr int kMajor = KVANT_VERSION / 1000, kMinor = KVANT_VERSION % 1000;
-  // An older library with the same major number would not see the members that later versions have added to
+  // An older library with the same major number would ignore the members that later versions have added to
   // structures.
   if (!l.find("kvant_version", version) || version() / 1000 != kMajor || version() < KVANT_VERSION) {
     const int found = version == nullptr ? 0 : version();

@@ -39,7 +39,8 @@ KVANT_SIMD_CLONES void run_token(const TokenStep& t, int n, float* s) {
   for (int c = 0; c < kWidth; ++c) even[c] = odd[c] = 0;
   for (int i = 0; i < n; i += 2) {
     float* row = s + i * kWidth;
-    // Copies in local variables let the compiler see that writing the row does not change them.
+    // Because the values are copied into local variables, the compiler knows that writing the row does not
+    // change them.
     const float decay = t.decay, k0 = t.k[i], k1 = t.k[i + 1], q0 = t.q[i], q1 = t.q[i + 1];
     for (int c = 0; c < kWidth; ++c) {
       row[c] = decay * row[c] + k0 * delta[c];
@@ -68,7 +69,7 @@ KVANT_SIMD_CLONES float sum_of_squares(const float* x, int n) {
 }
 
 float softplus(float x) {
-  constexpr float kLinear = 20;  // from this x on, softplus(x) equals x in F32
+  constexpr float kLinear = 20;  // softplus(x) equals x in F32 from this x on
   return x > kLinear ? x : std::log1p(std::exp(x));
 }
 

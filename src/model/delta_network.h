@@ -13,7 +13,7 @@
 namespace kvant {
 
 struct DeltaRows {
-  MatrixView<float> in;   // [n_rows, DeltaNet::width()]: q, k, v, z, betas and alphas; overwritten
+  MatrixView<float> in;   // [n_rows, DeltaNet::width()], q, k, v, z, betas and alphas; overwritten
   MatrixView<float> out;  // [n_rows, DeltaNet::inner()]
 };
 

@@ -38,11 +38,11 @@ class DeviceExecutor final : public Executor {
   // Looks up rows of an embedding table and multiplies them by `scale`.
   static void look_up(const ggml_tensor& table, std::span<const std::int32_t> tokens, float scale,
                       std::vector<float>& rows);
-  // Runs the attention of one layer, and shows the observer the rows that it must see at once. A layer with
+  // Runs the attention of one layer, and shows the observer the rows that it must get at once. A layer with
   // has_kv = false attends to the cache of another layer, `layer`.
   Status attend(Step& step, RowObserver* observer, const DeviceGraph& graph,
                 const LayerTransforms& transforms, int layer, bool has_kv);
-  // Notes which rows the observer must see after all layers have attended.
+  // Notes which rows the observer must get after all layers have attended.
   void show_later(Step& step, RowObserver& observer, const DeviceGraph& graph,
                   const PlanTransforms& transforms);
 
@@ -59,7 +59,7 @@ class DeviceExecutor final : public Executor {
     int nth_queries;  // the index among the kept queries, or -1 if the observer does not want queries
   };
   ObservedRows observed_;
-  std::vector<ShownLater> shown_later_;  // for the current step
+  std::vector<ShownLater> shown_later_;  // rows of the current step
   int n_kept_ = 0;
   std::vector<std::unique_ptr<PlanTransforms>> transforms_;  // the newest comes first
   std::vector<std::unique_ptr<DeviceGraph>> graphs_;         // the newest comes first; graphs refer to

@@ -41,9 +41,9 @@ struct GraphShape {
 // RowValues holds values that the host looks up for the rows of a step.
 struct RowValues {
   std::vector<float> embedded;  // [n_rows, n_embd]
-  // [n_rows, n_layers * n_layer_embd]: the layers' own embeddings; empty if the model has none.
+  // [n_rows, n_layers * n_layer_embd], the layers' own embeddings; empty if the model has none.
   std::vector<float> embedded_for_layers;
-  std::vector<float> query_scales;  // [n_rows]: factors of q; empty if all are 1
+  std::vector<float> query_scales;  // [n_rows], factors of q; empty if all are 1
 };
 
 class DeviceGraph {

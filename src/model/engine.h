@@ -48,8 +48,8 @@ struct EngineInput {
   std::span<const std::int32_t> tokens;
   bool is_prompt = false;
   int first_logits = 0;  // tokens [first_logits, tokens.size()) get logits; tokens.size() means none
-  // This number is added to the tokens' positions, for RoPE only. The offset lets calibration see far
-  // positions in short samples.
+  // This number is added to the tokens' positions, for RoPE only. With the offset, short samples give
+  // calibration the queries and keys of far positions.
   int position_offset = 0;
   // The sequence will stay within Engine::short_rope_context() tokens. The value must be the same in all
   // steps of a sequence, and for all inputs of a step.
@@ -69,7 +69,7 @@ class Engine {
   virtual const Geometry& geometry() const = 0;
   virtual const Tokenizer& tokenizer() const = 0;
   virtual int n_vocab() const = 0;
-  virtual std::string description() const = 0;    // for example "llama 135M Q4_1"
+  virtual std::string description() const = 0;    // such as "llama 135M Q4_1"
   virtual std::int64_t weight_bytes() const = 0;  // bytes in memory
   // Returns how many of the weight bytes a device reads from host memory (EngineOptions::device_layers).
   virtual std::int64_t host_weight_bytes() const = 0;

@@ -15,7 +15,7 @@ namespace kvant {
 // ForwardRows describes the rows of one batch.
 struct ForwardRows {
   std::span<const std::int32_t> tokens;      // [n_rows], in [0, n_vocab)
-  std::span<const std::int32_t> positions;   // [n_rows]: each token's absolute index in its sequence
+  std::span<const std::int32_t> positions;   // [n_rows], each token's absolute index in its sequence
   std::span<const std::int32_t> logit_rows;  // the rows whose logits are wanted
   bool short_rope = false;                   // EngineInput::short_rope, for all rows
   bool wants_states = false;  // the outputs are the hidden states of logit_rows in place of logits; CPU only

@@ -14,8 +14,8 @@ namespace kvant {
 
 struct ExpertRows {
   MatrixView<float> x;       // [n_rows, n_embd]; if there are few rows, each thread may have its own copy
-  MatrixView<float> logits;  // [n_rows, n_experts]: the router's logits, overwritten
-  MatrixView<float> shared;  // [n_rows, n_embd]: outputs of the network that all rows use; no columns if
+  MatrixView<float> logits;  // [n_rows, n_experts], the router's logits, overwritten
+  MatrixView<float> shared;  // [n_rows, n_embd], outputs of the network that all rows use; no columns if
                              // there is none
   MatrixView<float> y;       // [n_rows, n_embd]; if there are many rows, y may be x
 };
@@ -57,7 +57,7 @@ class ExpertNetwork {
   // The members from ids_ to out_ belong to the layer that runs.
   std::vector<std::int32_t> ids_;  // [n_rows, n_used]
   std::vector<float> weights_;     // [n_rows, n_used]
-  std::vector<int> pair_of_;       // [n_rows, n_used]: the pair of each slot
+  std::vector<int> pair_of_;       // [n_rows, n_used], the pair of each slot
   std::vector<int> row_of_;        // [pairs]
   std::vector<int> counts_;        // [n_experts]
   std::vector<Run> runs_;

@@ -28,7 +28,7 @@ struct GgmlCudaContext {
   int device;
   std::string name;
   void* copy_event;
-  CudaDriver::Stream streams[16][8];  // by device; graphs run on each device's first stream
+  CudaDriver::Stream streams[16][8];  // streams of each device; graphs run on the first one
 };
 
 }  // namespace

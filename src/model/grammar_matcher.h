@@ -37,7 +37,7 @@ class GrammarPlaces {
 
  private:
   std::vector<GrammarSymbol> symbols_;
-  std::vector<std::vector<int>> beginnings_;  // for each rule, the first place of each alternative
+  std::vector<std::vector<int>> beginnings_;  // the first place of each alternative of each rule
   std::vector<GrammarTerminal> terminals_;
   int root_;
 };
@@ -92,8 +92,8 @@ class GrammarMatcher {
   std::unordered_map<int, States> closures_;
   std::vector<States> sets_;
   std::map<States, GrammarStates> set_numbers_;
-  std::unordered_map<std::uint64_t, GrammarStates> steps_;  // by set and character
-  std::vector<std::uint32_t> seen_;                         // [nodes]: each node's newest mark
+  std::unordered_map<std::uint64_t, GrammarStates> steps_;  // next states by set and character
+  std::vector<std::uint32_t> seen_;                         // [nodes], each node's newest mark
   std::uint32_t mark_ = 0;
   std::int64_t work_ = 0;
   std::size_t n_states_ = 0;  // the number of states in closures_, sets_ and set_numbers_ together

@@ -32,7 +32,7 @@ struct GrammarTable {
   int root = 0;                                     // the number of the rule called root
   std::vector<GrammarTerminal> terminals;           // symbol ~i stands for terminal i
   std::vector<std::vector<GrammarSequence>> rules;  // the alternatives of each rule
-  std::vector<std::string> names;  // for each rule, the named rule that the rule is or belongs to
+  std::vector<std::string> names;  // the named rule that a rule is or belongs to, for each rule
 };
 
 // Returns an error if the text is not a grammar, has too deeply nested parentheses, or becomes too large when

@@ -97,7 +97,7 @@ TEST(GrammarTrigger, IsNotAwaitedWithinAThought) {
   EXPECT_EQ(add(none, {"<thin air>", " <think> ", "<call>"}), (Tokens{{2, "<call>"}}));
   GrammarTriggerRules begun_rules = rules;
   begun_rules.thought.has_begun = true;
-  begun_rules.thought.ends.push_back("<call>");  // in some templates, this text ends a thought
+  begun_rules.thought.ends.push_back("<call>");  // this text ends a thought in some templates
   GrammarTrigger begun = trigger(begun_rules);
   EXPECT_EQ(add(begun, {"a", " b <call>", "{"}), (Tokens{{1, "<call>"}}));
 }

@@ -94,7 +94,7 @@ class GraphPart::Builder {
       // goes to the thread's own h.
       norm(in, weight, bias, r_.h);
       y_ = r_.h;
-    } else {  // with few rows, all threads share the rows, so one thread norms them in place
+    } else {  // if there are few rows, all threads share the rows, so one thread norms them in place
       if (many_ || part_.thread_ == 0) norm(in, weight, bias, rows(step.to));
       unfinished_ = true;
     }

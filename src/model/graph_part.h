@@ -56,24 +56,24 @@ struct ResidualRows {
 struct GraphBuffers {
   std::int32_t *tokens, *positions;  // [n_rows]
   std::int32_t* logit_rows;          // [n_logit_rows]
-  float* query_scales;               // [n_rows]: factors of q; null if all are 1
+  float* query_scales;               // [n_rows], factors of q; null if all are 1
   ResidualRows all, wanted;          // for all rows, and in the last layer for the rows whose logits are
                                      // wanted
   ActivationRows qkv;       // [n_rows, AttentionColumns::width or DeltaNet::width()] of the widest layer
   ActivationRows attended;  // [n_rows, n_heads * head_dim or DeltaNet::inner()] of the widest layer
   ActivationRows wanted_attended;  // [n_logit_rows, the columns of `attended`]
   ActivationRows gate, up;         // [n_rows, n_ff], or wider if the network that all rows share is wider
-  ActivationRows router;           // [n_rows, n_experts]: logits
-  ActivationRows shared;           // [n_rows, n_embd]: outputs of the network that all rows share besides
+  ActivationRows router;           // [n_rows, n_experts], logits
+  ActivationRows shared;           // [n_rows, n_embd], outputs of the network that all rows share besides
                                    // experts
-  ActivationRows beside;           // [n_rows, n_embd]: outputs of the network next to experts
+  ActivationRows beside;           // [n_rows, n_embd], outputs of the network next to experts
   // [n_rows, n_layers * n_layer_embd]. layer_inputs holds what layers read of tokens, and layer_tokens holds
   // the layers' own embeddings, from which layer_inputs is computed.
   ActivationRows layer_inputs, layer_tokens;
   ActivationRows wanted_inputs;  // [n_logit_rows, n_layer_embd] for the last layer
   ActivationRows layer_gates;    // [n_rows, n_layer_embd]
   ActivationRows logits;         // [n_logit_rows, n_vocab]
-  ActivationRows states;         // [n_logit_rows, n_embd]: wanted in place of logits; without data if not
+  ActivationRows states;         // [n_logit_rows, n_embd], wanted in place of logits; without data if not
 };
 
 // AttentionColumns says where q, k and v lie in a row of a layer's projections. With gates, the projection

@@ -27,7 +27,7 @@ class HostAttention {
   const Hparams& hparams_;
   int n_threads_;
   std::optional<StandingTeam> team_;    // made in the first step
-  std::vector<float> q_, k_, v_, out_;  // of one layer: [n_rows, heads * d]
+  std::vector<float> q_, k_, v_, out_;  // [n_rows, heads * d] of one layer
 };
 
 }  // namespace kvant

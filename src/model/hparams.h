@@ -57,7 +57,7 @@ struct DeltaNet {
   int n_value_heads = 0;  // a multiple of n_key_heads
   int head_dim = 0;       // channels of each head: a multiple of kDeltaColumns
   bool grouped = false;   // the value of RunDeltaNet::grouped
-  int kernel = 0;         // tokens that the convolution sees
+  int kernel = 0;         // number of tokens that the convolution reads
 
   int n_heads() const { return 2 * n_key_heads + n_value_heads; }  // convolved heads of q, k and v
   int channels() const { return n_heads() * head_dim; }
@@ -107,16 +107,16 @@ struct Hparams {
   float softmax_scale = 0;
   float score_softcap = 0;      // 0 means no cap
   float logit_softcap = 0;      // 0 means no cap
-  std::vector<bool> recurrent;  // [n_layers]: true for a delta net, false for attention
+  std::vector<bool> recurrent;  // [n_layers], true for a delta net, false for attention
   // For each layer, this list [n_layers] has the layer's number among the layers of its kind, as the cache
   // counts them. A layer that attends to another layer's cache has the other layer's number.
   std::vector<int> place;
   int n_sharing = 0;                    // this many last layers attend to another layer's cache
   std::vector<int> all_ff;              // [n_layers]; empty if all are n_ff
-  std::vector<int> sliding_window;      // [n_layers] in tokens; 0: full attention
+  std::vector<int> sliding_window;      // [n_layers] in tokens; 0 means full attention
   std::vector<LayerHeads> layer_heads;  // [n_layers], without `first`; empty if all layers have the same
                                         // heads
-  std::vector<bool> rotated;            // [n_layers]: whether RoPE rotates q and k
+  std::vector<bool> rotated;            // [n_layers], whether RoPE rotates q and k
   bool gated_heads = false;             // the value of ProjectHeads::gates
   std::vector<float> sink_logits;       // [n_layers * n_heads], set when the weights are loaded; empty if
                                         // there are none

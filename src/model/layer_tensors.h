@@ -91,7 +91,7 @@ class LayerTensors {
                                                             // another layer's cache
   ggml_tensor* attended_ = nullptr;                         // [n_q, n_rows] after attention, or a delta net's
                                                             // outputs
-  ggml_tensor* routed_ = nullptr;                           // [n_experts, n_rows]: the router's logits
+  ggml_tensor* routed_ = nullptr;                           // [n_experts, n_rows], the router's logits
 
  private:
   ggml_tensor* normed_heads(ggml_tensor* x, ggml_tensor* weight, bool of_rows);

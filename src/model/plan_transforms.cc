@@ -168,7 +168,7 @@ class PlanTransforms::Maker {
   PlanTransforms& to_;
   const Plan& plan_;
   bool on_device_;
-  // These transforms are left to the library. Their factors get addresses once the memory exists.
+  // These transforms are left to the library, and their factors get addresses once the memory exists.
   std::vector<Left> left_;
   std::vector<std::pair<ggml_tensor*, std::vector<float>>> values_;
 };

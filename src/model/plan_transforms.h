@@ -24,7 +24,7 @@ struct DeviceTransform {
 };
 
 struct LayerTransforms {
-  DeviceTransform k, v;  // for rows that go into the cache
+  DeviceTransform k, v;  // transforms of rows that go into the cache
   DeviceTransform q;     // applied to queries, to match k
   DeviceTransform out;   // applied to outputs of attention; the inverse of v
   // The device's library applies transforms by a Hadamard matrix, with or without scaled channels. In the

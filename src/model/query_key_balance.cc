@@ -9,7 +9,7 @@
 namespace kvant {
 namespace {
 
-// Factors lie between 2^-kMostOctaves and 2^kMostOctaves, so that F16 can hold the scaled rows.
+// Factors are at least 2^-kMostOctaves and at most 2^kMostOctaves, so F16 can hold the scaled rows.
 constexpr double kMostOctaves = 8;
 
 int partner_of(int channel, const TurnedPairs& pairs) {

@@ -42,7 +42,7 @@ struct SamplerOptions {
   float dynatemp_range = 0;
   float dynatemp_exponent = 1;
   PenaltyOptions penalties = {};
-  std::vector<TokenBias> bias = {};  // in any order; biases of one token add up
+  std::vector<TokenBias> bias = {};  // the order does not matter; biases of one token add up
 };
 
 class Grammar;

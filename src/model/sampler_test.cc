@@ -127,7 +127,7 @@ TEST(Sampler, CutsByTypicalityAndDeviation) {
   options.top_n_sigma = 1;  // the standard deviation of the logits is .94
   EXPECT_EQ(kept(options), (Tokens{1, 3}));
   options.top_n_sigma = 0;
-  options.xtc_probability = 1;  // of the probabilities .5, .3 and .1, only the last one remains
+  options.xtc_probability = 1;  // only the last of the probabilities .5, .3 and .1 remains
   options.xtc_threshold = 0.08F;
   EXPECT_EQ(kept(options), (Tokens{0, 2, 4}));
 }

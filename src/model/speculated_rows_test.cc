@@ -118,7 +118,7 @@ TEST_P(SpeculatedRows, AreThoseOfTokensOneByOneAndLeaveNothingBehind) {
   go_on(pair, most_rows, 2 * kPageTokens + 40);
 }
 
-// A layer with a window must keep the pages that tokens before a wrong draft see.
+// A layer with a window must keep the pages to which tokens before a wrong draft attend.
 TEST(SpeculatedRowsOfWindows, LeaveNothingBehind) {
   const TinyFile file("speculated_windows.gguf");
   TinyModelWriter(tiny_windowed()).write(file.path());

@@ -104,8 +104,8 @@ inline TinyModel tiny_hybrid() {
   return model;
 }
 
-// Returns a model whose first and last layer see only the newest 150 tokens, so a window begins and ends
-// within pages. The layer between the first and the last one sees all tokens.
+// Returns a model whose first and last layers attend only to the newest 150 tokens, so a window begins and
+// ends within pages. The layers between them attend to all tokens.
 inline TinyModel tiny_windowed() {
   TinyModel model{.architecture = "gemma3", .n_layers = 3, .qk_norm = true, .post_norms = true, .tied = true};
   model.integers = {{"attention.sliding_window", 150}};

@@ -40,8 +40,8 @@ class TokenPenalties {
   void remember(std::int32_t token);
 
   PenaltyOptions options_;
-  std::unordered_map<std::int32_t, int> generated_;  // [token]: occurrences in the completion
-  std::unordered_map<std::int32_t, int> recent_;     // [token]: occurrences among the last tokens
+  std::unordered_map<std::int32_t, int> generated_;  // [token], occurrences in the completion
+  std::unordered_map<std::int32_t, int> recent_;     // [token], occurrences among the last tokens
   std::deque<std::int32_t> last_;                    // the oldest first; empty if all tokens count
 };
 

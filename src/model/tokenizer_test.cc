@@ -24,7 +24,7 @@ TEST_F(TinyTokenizer, TurnsTextIntoTokensAndBack) {
   const auto tokens = tokenizer_->encode(text, /*add_special=*/false, /*parse_special=*/false).value();
   std::string back;
   for (const std::int32_t t : tokens) back += tokenizer_->piece(t);
-  EXPECT_EQ(back, " " + text);  // in this vocabulary, a text starts with a space
+  EXPECT_EQ(back, " " + text);  // a text starts with a space in this vocabulary
 }
 
 TEST_F(TinyTokenizer, AddsBeginOfTextWhenAsked) {

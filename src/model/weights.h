@@ -33,16 +33,16 @@ struct NetworkWeights {
 // DeltaNetWeights describes a gated delta net (delta_network.h). The layer's attn_norm precedes the delta
 // net, and its attn_out follows.
 struct DeltaNetWeights {
-  ggml_tensor* qkv = nullptr;    // [n_embd, channels]: q, k and v before the convolution
-  ggml_tensor* z = nullptr;      // [n_embd, inner]: gates of the output
+  ggml_tensor* qkv = nullptr;    // [n_embd, channels], q, k and v before the convolution
+  ggml_tensor* z = nullptr;      // [n_embd, inner], gates of the output
   ggml_tensor* beta = nullptr;   // [n_embd, n_value_heads]; null if beta_alpha holds the values
   ggml_tensor* alpha = nullptr;  // [n_embd, n_value_heads]
-  // [n_embd, 2 * n_value_heads]: for each key head its betas, then its alphas.
+  // [n_embd, 2 * n_value_heads], for each key head its betas, then its alphas.
   ggml_tensor* beta_alpha = nullptr;
   ggml_tensor* conv = nullptr;     // [kernel, channels]
-  ggml_tensor* dt_bias = nullptr;  // [n_value_heads]: added to alpha
-  ggml_tensor* a = nullptr;        // [n_value_heads]: negative values
-  ggml_tensor* norm = nullptr;     // [head_dim]: the norm of a head's output
+  ggml_tensor* dt_bias = nullptr;  // [n_value_heads], added to alpha
+  ggml_tensor* a = nullptr;        // [n_value_heads], negative values
+  ggml_tensor* norm = nullptr;     // [head_dim], the norm of a head's output
 };
 
 // LayerWeights holds the tensors of one layer. Shapes are in ggml's order: a matrix [n_in, n_out] has n_in
@@ -70,20 +70,20 @@ struct LayerWeights {
   DeltaNetWeights delta;          // only for a layer without attention
   NetworkWeights ffn;             // only for a layer without experts
   ggml_tensor* router = nullptr;  // [n_embd, n_experts]; null if the layer has no experts
-  // [n_embd]: the norm of the router's input. If null, the router reads the experts' input.
+  // [n_embd], the norm of the router's input. If null, the router reads the experts' input.
   ggml_tensor* router_norm = nullptr;
   ggml_tensor* router_bias = nullptr;  // [n_experts]
-  ggml_tensor* choice_bias = nullptr;  // [n_experts]: changes which experts are chosen, but not their weights
+  ggml_tensor* choice_bias = nullptr;  // [n_experts], changes which experts are chosen, but not their weights
   NetworkWeights experts;              // n_experts networks in one
   NetworkWeights shared;               // the network that all rows share; `up` is null if there is none
-  ggml_tensor* shared_gate = nullptr;  // [n_embd]: the sigmoid of its product with a row weighs `shared`;
-                                       // null: weight 1
-  // If experts run next to another network, the following weights norm the experts' inputs, the experts'
-  // outputs, and the network's outputs.
+  ggml_tensor* shared_gate = nullptr;  // [n_embd], the sigmoid of its product with a row weighs `shared`;
+                                       // null means a weight of 1
+  // If experts run next to another network, experts_norm, experts_post_norm and beside_post_norm norm the
+  // experts' inputs, the experts' outputs, and the other network's outputs.
   ggml_tensor* experts_norm = nullptr;          // [n_embd]
   ggml_tensor* experts_post_norm = nullptr;     // [n_embd]
   ggml_tensor* beside_post_norm = nullptr;      // [n_embd]
-  std::vector<float> expert_scales;             // [n_experts]: factors of the experts' outputs; empty if all
+  std::vector<float> expert_scales;             // [n_experts], factors of the experts' outputs; empty if all
                                                 // are 1
   ggml_tensor* device_expert_scales = nullptr;  // the experts' scales on a device, which uses only this
                                                 // tensor; null if all scales are 1
@@ -99,8 +99,8 @@ struct LayerWeights {
 // DeviceWeights says where the weights of a device lie.
 struct DeviceWeights {
   ggml_backend_buffer_type* memory = nullptr;       // device memory; null if there is no device
-  ggml_backend_buffer_type* host_memory = nullptr;  // host memory that the device can read; null: any host
-                                                    // memory
+  ggml_backend_buffer_type* host_memory = nullptr;  // host memory that the device can read; null means any
+                                                    // host memory
   int n_host_layers = 0;                            // the matrices of this many first layers lie in host
                                                     // memory
 };

@@ -29,7 +29,7 @@ class PythonModel {
   const Session& session() const { return *session_; }
   const PlacedPlan& plan() const { return plan_; }
   const SessionOptions& options() const { return options_; }
-  int context() const { return context_; }  // as given to open(); 0 means the trained context
+  int context() const { return context_; }  // the number given to open(); 0 means the trained context
   int most_drafted() const { return most_drafted_; }
   // Opens the chat template on the first call. Returns an error if ChatTemplate::open() does.
   Result<std::shared_ptr<const ChatTemplate>> chat_template();

@@ -14,7 +14,7 @@ namespace kvant {
 // GridFormat describes one way to store and read pages.
 struct GridFormat {
   std::string format;
-  std::string transforms;  // for example "hadamard"; empty if there are none
+  std::string transforms;  // such as "hadamard"; empty if there are none
   std::string kernel;      // this kernel reads the pages
   std::string fallback;    // the reason why no faster kernel reads the pages; empty if `kernel` is the
                            // format's own

@@ -29,7 +29,7 @@ class CorsPolicy {
  private:
   bool allows(const std::string& origin) const;
 
-  std::vector<std::string> origins_;  // in lowercase
+  std::vector<std::string> origins_;  // names in lowercase
   bool all_ = false;
 };
 

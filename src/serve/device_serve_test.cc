@@ -196,7 +196,7 @@ TEST_P(DeviceServe, SharesSessionsWithTheCpu) {
     for (const std::int32_t token : random_tokens(70, 2)) next.prompt.push_back(token);
     const ReadReply reply = server(!on_device, folder.path()).ask({next}).front();
     EXPECT_GT(reply.cached, 310);
-    EXPECT_GT(reply.tokens_of(0).size(), 20U);  // of at most 40, because a completion may end by itself
+    EXPECT_GT(reply.tokens_of(0).size(), 20U);  // at most 40, because a completion may end by itself
     std::filesystem::remove_all(folder.path());
   }
 }

@@ -40,7 +40,7 @@ class PrefixCache {
   // Match is a kept prefix of a prompt.
   struct Match {
     SequenceId sequence = 0;  // a fork that the caller must free; valid only if n_tokens > 0
-    int n_tokens = 0;         // in whole pages; 0 if no prefix is kept
+    int n_tokens = 0;         // a multiple of the page size; 0 if no prefix is kept
     // The prompt has this many tokens, in whole pages, in common with a kept sequence. If n_common >
     // n_tokens, the kept sequence cannot be cut there. The caller should then keep the prefix of n_common
     // tokens once prefill reaches it.

@@ -44,7 +44,7 @@ std::vector<std::int32_t> biased_tokens(const Json& named, const Tokenizer& toke
   return tokens.ok() ? *tokens : std::vector<std::int32_t>();
 }
 
-// Reads a bias: a number, or false, which forbids the token.
+// Reads a bias, which is a number or false. false forbids the token.
 std::optional<float> bias_value(const Json& json) {
   if (json == false) return -INFINITY;
   if (!json.is_number() || std::abs(json.get<double>()) > kMaxBias) return std::nullopt;

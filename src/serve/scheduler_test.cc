@@ -30,7 +30,7 @@ Tokens prompt_of(int n, int seed = 1) {
 }
 
 struct Reply {
-  std::map<int, std::string> texts;  // by number of the completion
+  std::map<int, std::string> texts;  // texts by the number of the completion
   std::map<int, GenerationEnd> ends;
   std::optional<Error> failure;
   TokenUsage usage;

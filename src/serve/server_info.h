@@ -18,7 +18,7 @@ struct ServerInfo {
   std::vector<std::string> aliases = {};  // other names that clients may use
   bool any_model = false;                 // this recipe also serves names that no recipe has
   std::string model_path;
-  std::string description;  // for example "llama 135M Q4_1"
+  std::string description;  // such as "llama 135M Q4_1"
   std::string fingerprint;
   std::string recipe;
   double bits = 0;                   // bits per value of the cache at the full context

@@ -36,7 +36,7 @@ class SessionFolder {
 
   // The functions from names() to remove() require valid names. Several threads may call the functions at the
   // same time for different names.
-  std::vector<std::string> names() const;  // in alphabetical order
+  std::vector<std::string> names() const;  // names in alphabetical order
   bool holds(const std::string& name) const;
   std::int64_t last_write(const std::string& name) const;  // seconds since 1970; 0 if there is no file
   std::string file_of(const std::string& name) const;

@@ -1,5 +1,5 @@
-// Tests sessions of the scheduler with the fake engine: which commands are allowed when, and what goes to
-// memory and disk.
+// Tests sessions of the scheduler with the fake engine. The tests cover which commands are allowed when, and
+// what goes to memory and disk.
 #include "serve/session_store.h"
 
 #include <gtest/gtest.h>

@@ -1,6 +1,5 @@
-// Reads the options for a model's thoughts: how much the model should think, and where the thoughts go.
-// Servers and families of models have different names for these options, and all names lead to one
-// ThinkingOptions.
+// Reads the options that say how much a model should think and where its thoughts go. Servers and families of
+// models have different names for these options, and all names lead to one ThinkingOptions.
 #pragma once
 
 #include "chat/thinking_switch.h"

@@ -43,8 +43,8 @@ namespace kvant::cuda {
 namespace {
 
 constexpr int kUniquePages = 16;
-// A graph reads at least this many bytes, so that no byte is still in the L2 cache when the next replay reads
-// it again.
+// A graph reads at least this many bytes. No byte is then still in the L2 cache when the next replay reads it
+// again.
 constexpr std::size_t kColdBytes = 600UL << 20;
 constexpr std::size_t kPoolBytes = 40UL << 30;
 
@@ -63,12 +63,12 @@ struct Settings {
   int seqs = 0;
   // If not 0, only shapes with this many tokens a sequence are timed.
   int context = 0;
-  int settled = 0;          // as in kvant_decode_layer
-  int reproducible = 0;     // as in kvant_decode_layer
+  int settled = 0;          // kvant_decode_layer::settled
+  int reproducible = 0;     // kvant_decode_layer::reproducible
   int tail = 0;             // tokens
   int protected_share = 0;  // percent of the sealed tokens
   int correction = 0;
-  int sas = 0;        // as in kvant_decode_shape
+  int sas = 0;        // kvant_decode_shape::sas
   int sharpness = 1;  // factor of all scores
   // If not 0, values whose weights are below 10^-skip are not read.
   int skip = 0;

@@ -12,7 +12,7 @@ namespace kvant::cuda {
 struct Gpu {
   int multiprocessors;
   int shared_bytes;                 // maximum per CTA
-  int multiprocessor_shared_bytes;  // for all CTAs of an SM, with kReservedBytes more for each CTA
+  int multiprocessor_shared_bytes;  // limit for all CTAs of an SM, which each take kReservedBytes more
   Capabilities has;                 // capabilities of the code that the device runs
 
   static constexpr int kReservedBytes = 1024;

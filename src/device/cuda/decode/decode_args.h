@@ -83,7 +83,7 @@ struct alignas(16) WorkStart {
 struct Schedule {
   // Holds the first unit of each sequence, counted from the first unit of the sequence's head, [n_seqs + 1].
   std::int32_t* first_unit;
-  std::int32_t* protected_pages;  // [n_seqs]: pages, the maximum over heads
+  std::int32_t* protected_pages;  // [n_seqs], the largest number of pages over the heads
   // Holds each CTA's share for every kind of launch, [n_kv_heads][2][n_ctas]. The first index is the number
   // of heads that a launch serves, less one. The second index is 0 for equal ranges and 1 for graded ranges.
   // A decode kernel's pointer leads to the n_ctas shares of its launch.
@@ -142,7 +142,7 @@ struct DecodeArgs {
   // Kernels that skip values skip a page's values if no sum of the page's weights exceeds this threshold
   // (pairs/skipping.cuh).
   float skip_below;
-  unsigned long long* skip_counts;  // [2]: pages seen and pages skipped; or null
+  unsigned long long* skip_counts;  // [2], pages seen and pages skipped; may be null
   // The pointers lead to KVLinC's correction: phi(q) S, [n_seqs][query head][head_dim], and phi(q) z,
   // [n_seqs][query head]. Both pointers are null without a correction.
   const float *correction_numerator, *correction_denominator;

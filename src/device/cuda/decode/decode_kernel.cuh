@@ -148,7 +148,7 @@ __device__ __forceinline__ int part_of_page() {
 template <int PageWarps>
 inline constexpr int kTilesOfWarp = kTokenTiles / PageWarps;
 
-// Says whether some tokens of a sealed page may be hidden from columns.
+// Returns whether some tokens of a sealed page may be hidden from columns.
 __device__ __forceinline__ bool may_be_masked(const DecodeArgs& args, const Segment&, int page) {
   return args.masks != nullptr || (page == 0 && (args.sink > 0 || args.first_tokens != nullptr));
 }
@@ -323,8 +323,8 @@ requires requires {
 }
 inline constexpr bool kHastensQueries<Pair> = Pair::kHastensQueries;
 
-// Says whether queries should be loaded early while pages are read before predecessors have finished. Kernels
-// for several queries have no registers for early queries.
+// Returns whether queries should be loaded early while pages are read before predecessors have finished.
+// Kernels for several queries have no registers for early queries.
 template <class Pair>
 __device__ __forceinline__ bool hastens_queries(const DecodeArgs& args) {
   return kHastensQueries<Pair> && args.settled != 0;

@@ -65,7 +65,7 @@ inline int lay_out_shared(const DecodeKernel& kernel, const Gpu& gpu, int column
   return args->ring_at + rings * args->stages * args->slot_bytes;
 }
 
-// Says whether at least one ring of the kernel fits into the GPU's shared memory.
+// Returns whether at least one ring of the kernel fits into the GPU's shared memory.
 inline bool fits(const DecodeKernel& kernel, const Gpu& gpu, int sharers = 1) {
   DecodeArgs args{};
   args.key_page = kernel.key_page;

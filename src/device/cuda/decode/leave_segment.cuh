@@ -260,7 +260,7 @@ __device__ __forceinline__ void leave_segment(const Args& args, int sharers_log2
     if (t / 2 == of_warp / kMergedHeads && is_ours) buffer.put(acc, warp, lane);
     named_barrier(1, n_threads);
     const int n_heads = min(n_columns - first, kMergedHeads);
-    // A warp handles one slice at a time, or all slices of a query head if outputs are rotated. One loop
+    // A warp processes one slice at a time, or all slices of a query head if outputs are rotated. One loop
     // serves both cases, because small code matters. The loop runs once a segment, and its code usually comes
     // from memory.
     const int together_log2 = args.out_hadamard != 0 ? log2_of(kSlices) : 0;

@@ -40,7 +40,7 @@ struct Rings {
   }
   __device__ std::uint32_t last_unit(int warp) const { return unit(n, 0) + warp * 4; }
   __device__ std::uint32_t next_unit() const { return last_unit(n); }
-  // This word becomes nonzero when the CTA's first queries have arrived.
+  // The word that becomes nonzero when the CTA's first queries have arrived.
   __device__ std::uint32_t have_queries() const { return next_unit() + 4; }
   static constexpr int bytes(int n_rings, int stages) { return n_rings * stages * 20 + (n_rings + 2) * 4; }
   __device__ std::uint32_t full(int warp, int stage) const { return barriers + (warp * stages + stage) * 16; }
@@ -111,10 +111,10 @@ class PageCopier {
     advance();
   }
 
-  // Says whether the first copies should go through may_poll(). Otherwise, queries and the requests of
+  // Returns whether the first copies should go through may_poll(). Otherwise, queries and the requests of
   // predecessors would wait until the SM has all pages that it requested to fill its rings.
   __device__ bool begins_slowly() const { return range_.n_units() <= kFewUnits; }
-  // Says whether the lane may start its next copy while only few copies may be in flight. Sets `slowly` to
+  // Returns whether the lane may start its next copy while only few copies may be in flight. Sets `slowly` to
   // false when queries have arrived or all rings are full. All lanes must call this function.
   __device__ bool may_poll(bool& slowly) {
     while (ended_ < begun_ && barrier_test(rings_.full(warp_, ended_), 0)) ++ended_;
@@ -225,7 +225,7 @@ class PageCopier {
   int first_copies_;         // copies that may be in flight
   Segment segment_;
   const PageSource* source_;
-  // This pointer leads to the unit's entry in the page table.
+  // Points to the unit's entry in the page table.
   const std::int32_t* entry_;
   // Units are numbered within the CTA's range.
   int number_;

@@ -218,7 +218,7 @@ class MarkedResults {
         before_(slice.lane == 0 ? add_relaxed(counter_, 1) : -1),
         last_(slice.last_cta - slice.first_cta),
         parts_(schedule, slice, slice.first_cta) {}
-  // Says whether this CTA was the last to leave its part. All lanes must call this function.
+  // Returns whether this CTA was the last to leave its part. All lanes must call this function.
   __device__ __forceinline__ bool is_last() const {
     if (before_ == last_) *counter_ = 0;
     return __any_sync(~0U, before_ == last_);

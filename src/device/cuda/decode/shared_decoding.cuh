@@ -125,7 +125,8 @@ struct TokenRow {
 template <int Sets, int Tiles>
 using SetSums = float[Sets][Tiles][4];
 
-// Says whether any lane has a weight above kLargestSharedWeight. `largest` holds two half-precision numbers.
+// Returns whether any lane has a weight above kLargestSharedWeight. `largest` holds two half-precision
+// numbers.
 __device__ __forceinline__ bool are_too_large(std::uint32_t largest) {
   // The limit has the bits of 256 in half precision.
   constexpr std::uint32_t kLimit = 0x5c00;

@@ -13,8 +13,8 @@ namespace kvant::cuda {
 struct AppendArgs;       // defined in seal/encode_args.h
 struct ShortSealedArgs;  // defined in short_args.h
 
-// Says whether a kernel for short sequences serves a step, which then needs no schedule. The result does not
-// depend on formats, so all layers of a step agree.
+// Returns whether a kernel for short sequences serves a step, which then needs no schedule. The result does
+// not depend on formats, so all layers of a step agree.
 bool takes_short_kernel(const kvant_decode_shape& shape, const kvant_decode_lengths& lengths, const Gpu& gpu);
 
 // Attends in one layer of a short step without sealed pages. `new_rows` has the last token of each sequence.
@@ -30,7 +30,7 @@ cudaError_t attend_short_sealed(const kvant_decode_shape& shape, const kvant_dec
                                 const DecodeKernel& kernel, const Gpu& gpu, ShortSealedArgs& args,
                                 cudaStream_t stream);
 
-// Says whether pages of the kernel's formats fit into the shared memory of attend_short_sealed()'s launch.
+// Returns whether pages of the kernel's formats fit into the shared memory of attend_short_sealed()'s launch.
 bool fits_short(const DecodeKernel& kernel, const Gpu& gpu);
 
 }  // namespace kvant::cuda

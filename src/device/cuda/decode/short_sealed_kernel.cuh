@@ -45,7 +45,7 @@ __device__ __forceinline__ void load_query_channels(const DecodeArgs& args, cons
 struct RingPages {
   int ring;  // index of the ring within the CTA
   int first, step;
-  // This lane copies pages for the ring if `copies` is true.
+  // If `copies` is true, this lane copies pages for the ring.
   bool copies;
 
   template <int PageWarps>
@@ -158,7 +158,7 @@ struct StoredTile {
   }
 };
 
-// Attends to unquantized tiles: tile `first` and every `step`th tile after it.
+// Attends to unquantized tiles, which are tile `first` and every `step`th tile after it.
 template <int D>
 __device__ __forceinline__ void attend_tiles(const ShortSealedArgs& args, const PlainTiles& tiles, int first,
                                              int step, const ShortPlace& at, const ShortShared<D>& shared,

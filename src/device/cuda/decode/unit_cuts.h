@@ -6,8 +6,8 @@
 
 namespace kvant::cuda {
 
-// A page of protected tokens costs as much as this many sealed pages. It has 16 bits per value, and recipes
-// that protect tokens seal pages with 2 to 4 bits.
+// A page of protected tokens costs as much as this many sealed pages. Protected tokens have 16 bits per
+// value, and recipes that protect tokens seal pages with 2 to 4 bits.
 inline constexpr int kProtectedCost = 4;
 
 // Holds the numbers of a sequence's units, in the order in which the kernels number units: sealed pages,

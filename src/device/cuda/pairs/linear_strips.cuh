@@ -21,7 +21,7 @@ struct ChannelKeyStrips : QueriesInOrder<D> {
                                                SetSums<Sets, Tiles>& s) {
     const auto* scales = reinterpret_cast<const uint4*>(page + kCodes + lane % 4 * (D / 2));
     const auto* zeros = reinterpret_cast<const uint4*>(page + kCodes + 2 * D + lane % 4 * (D / 2));
-    uint4 two_scales, two_zeros;  // for two contraction tiles
+    uint4 two_scales, two_zeros;  // parameters of two contraction tiles
 #pragma unroll
     for (auto& of_set : s) clear(of_set);
     ColumnSums<Sets> zero;

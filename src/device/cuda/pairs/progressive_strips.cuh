@@ -78,7 +78,7 @@ struct ProgressiveKeyStrips : QueriesInOrder<D> {
 // BlockTokens serves the tokens of a warp, which belong to one block and share its scale. Half-precision
 // numbers hold the weights times the scale.
 struct BlockTokens {
-  std::uint32_t scale;  // in both halves, divided by `unit`
+  std::uint32_t scale;  // scale in both halves, divided by `unit`
   float unit;
 
   __device__ __forceinline__ explicit BlockTokens(const float (&scales)[2], int block) {
@@ -122,7 +122,7 @@ struct ProgressiveValueStrips : TokensInOrder {
     const Page page{bytes};
 #pragma unroll
     for (int block = 0; block < 2; ++block) {
-      std::uint32_t steps[Tiles][2];  // for rows g and g + 8
+      std::uint32_t steps[Tiles][2];  // steps of rows g and g + 8
 #pragma unroll
       for (int m = 0; m < Tiles; ++m) {
 #pragma unroll
@@ -154,8 +154,8 @@ struct ProgressiveValueStrips : TokensInOrder {
                              pack_half2(unit, unit));
         }
       }
-      // The sums of a block's weights come from half of the warps. They are rows of one tile, or both rows of
-      // a tile.
+      // The sums of a block's weights come from half of the warps. These sums are rows of one tile, or both
+      // rows of a tile.
 #pragma unroll
       for (int tile = 0; tile < Sets / 2; ++tile) {
         const int low = Sets == 2 ? 0 : tile, high = Sets == 2 ? 1 : tile;

@@ -19,7 +19,7 @@ namespace kvant::cuda {
 inline constexpr int kGridTokens = 64;
 inline constexpr int kLargestCode = 15;
 
-// Says whether pages of a head and side have 4-bit codes with grids by channel.
+// Returns whether pages of a head and side have 4-bit codes with grids by channel.
 inline bool has_channel_codes(const PageDecoding& decoding) {
   if (decoding.layout.order != CodeOrder::planes || decoding.layout.bits != 4 || decoding.stored.symmetric)
     return false;
@@ -27,7 +27,7 @@ inline bool has_channel_codes(const PageDecoding& decoding) {
   return decoding.encoding == Encoding::channel_grid && decoding.group == kPageTokens;
 }
 
-// Says whether a head's values have 4-bit codes with grids by token.
+// Returns whether a head's values have 4-bit codes with grids by token.
 template <int D>
 bool has_token_codes(const PageDecoding& decoding) {
   return decoding.layout.order == CodeOrder::planes && decoding.layout.bits == 4 &&

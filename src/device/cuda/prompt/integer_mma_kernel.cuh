@@ -35,7 +35,7 @@ struct IntegerMmaShape {
 // Holds a CTA's static shared memory.
 template <class Shape>
 struct IntegerMmaShared : WarpBlock<Shape::kWarps> {
-  float query_scale[Shape::kRows];  // [row]: including the softmax scale and log2(e)
+  float query_scale[Shape::kRows];  // [row], including the softmax scale and log2(e)
   alignas(16) TileNote notes[kMostSlots];
 };
 

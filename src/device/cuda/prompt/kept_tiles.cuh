@@ -117,7 +117,7 @@ __global__ void __launch_bounds__(kQuantizeThreads)
                        : make_uint4(0, 0, 0, 0);
     return;
   }
-  // A thread handles four rows together, which fill a word of each channel.
+  // A thread processes four rows together, which fill a word of each channel.
   for (int row = 4 * group; row < kTileTokens; row += 4 * kTogether) {
     uint4 four[4];
 #pragma unroll

@@ -94,7 +94,7 @@ __device__ __forceinline__ int tiles_of(const PromptItem& item) {
   return item.end_page - item.page + item.end_tile - item.tile;
 }
 
-// Cuts a block in two: its first n tiles, and the rest.
+// Cuts a block in two parts, which are its first n tiles and the rest.
 __device__ __forceinline__ void cut(const PromptItem& item, int n, PromptItem& first, PromptItem& second) {
   const int pages = min(n, item.end_page - item.page);
   first = second = item;
@@ -102,8 +102,8 @@ __device__ __forceinline__ void cut(const PromptItem& item, int n, PromptItem& f
   first.end_tile = second.tile = item.tile + n - pages;
 }
 
-// Says whether the last of n_items blocks may be cut in two. Cutting pays if there are few blocks per CTA and
-// some CTAs would have one block more than others.
+// Returns whether the last of n_items blocks may be cut in two. Cutting pays if there are few blocks per CTA
+// and some CTAs would have one block more than others.
 __device__ __forceinline__ bool may_split(const PromptArgs& args, int n_items) {
   constexpr int kManyEach = 8;
   const int work = n_items * args.n_sets;
@@ -200,8 +200,8 @@ __device__ inline Cuts choose_cuts(const PromptArgs& args, int n_items, PlanShar
   const int shortest = tiles_of(args.items[n_items - 1]);
   const Cuts none{0, 0};
   if (shortest * 4 < longest * 3) return none;
-  // Candidates cut about as many items as remain after each CTA has had the same number of blocks. They have
-  // about one run per CTA.
+  // Candidates cut about as many items as remain after each CTA has had the same number of blocks. There is
+  // about one run of candidates per CTA.
   constexpr int kItems = 16;
   const int left = n_items * args.n_sets % args.n_ctas / args.n_sets;
   const auto cuts_of = [&](int i) {

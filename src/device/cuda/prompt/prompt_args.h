@@ -85,7 +85,7 @@ struct PromptArgs {
   const std::int32_t* q_begins;  // [n_seqs + 1]
   const std::int32_t* k_begins;
   const std::int32_t* sealed_begins;     // [n_seqs + 1]; null if there are no sealed pages
-  const std::int32_t* query_sealed;      // [queries]: pages that each query reads in sealed form; null if all
+  const std::int32_t* query_sealed;      // [queries], pages that each query reads in sealed form; null if all
   const std::int32_t* first_row_tokens;  // [n_seqs]; null if rows follow the sealed pages
   int n_seqs, n_heads, n_kv_heads, group;
   // A block has rows of this many query heads, called a set: 1, or all of a KV head.

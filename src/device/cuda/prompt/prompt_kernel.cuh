@@ -38,7 +38,7 @@ struct PromptShape {
 // Holds a block that the query warps have prepared.
 template <int D>
 struct PreparedBlock : MixedSight<PromptShape<D>> {
-  float scale[PromptShape<D>::kRows];  // [row]: scales of queries, including the softmax scale and log2(e)
+  float scale[PromptShape<D>::kRows];  // [row], scales of queries, including the softmax scale and log2(e)
   // The keys' centre adds these numbers to the scores of each row, in units of log 2.
   float shift[PromptShape<D>::kRows];
   alignas(8) float channels[2 * D];  // [2][D]: the values' centres, then their scales
@@ -310,8 +310,8 @@ __device__ __forceinline__ void attend(const PromptArgs& args, const Kept& kept,
     const auto note = [&]() -> const TileNote& {
       return *reinterpret_cast<const TileNote*>(shared.stages[stage.slot] + Tile::kNote);
     };
-    // Says whether some tokens of the tile are hidden from some row of the group. The note is read while the
-    // tile's scores are computed.
+    // Returns whether some tokens of the tile are hidden from some row of the group. The note is read while
+    // the tile's scores are computed.
     const auto is_cut = [&] {
       const int first = note().first_token;
       const SeenByAll all = block.all[group][note().is_rows];

@@ -31,7 +31,7 @@ bool have_gpu() {
   return cudaGetDeviceCount(&n) == cudaSuccess && n > 0;
 }
 
-// Says whether Hopper's kernels run. All other kernels attend to kept rows in the tiles of their pages.
+// Returns whether Hopper's kernels run. All other kernels attend to kept rows in the tiles of their pages.
 bool have_hopper_kernels() {
   kvant_decode_shape shape{};
   shape.struct_size = sizeof shape;

@@ -53,7 +53,7 @@ struct Case {
   std::function<double(int side, int row, int head, int channel)> value;
   double scale = 0;  // scale of scores; 0 means 1 / sqrt(head_dim)
   bool half_products = false;
-  std::vector<float> sinks;  // [n_heads]: logits that count in the denominators
+  std::vector<float> sinks;  // [n_heads], logits that count in the denominators
   // Scores are capped at this value. 0 means no cap. Caps need half_products.
   float softcap = 0;
 };
@@ -237,7 +237,7 @@ Errors errors_of(const Case& c, int rows) {
   return errors;
 }
 
-// Mixes bits so that neighbouring inputs look independent (splitmix64's last step).
+// Mixes bits with the last step of splitmix64, so neighbouring inputs give independent outputs.
 std::uint64_t mixed(std::uint64_t x) {
   x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9;
   x = (x ^ x >> 27) * 0x94d049bb133111eb;

@@ -110,7 +110,7 @@ __device__ __forceinline__ void quantize_octets(OctetsOfTile<D>& octets, const T
     for (int j = 0; j < 8; ++j) x[j] = is_token ? x[j] - centre[j] : 0;
   };
   if (at.is_value) {
-    // A thread handles four tokens together, which fill a word of each channel.
+    // A thread processes four tokens together, which fill a word of each channel.
 #pragma unroll
     for (int first = 0; first < Octets::kRows; first += 4) {
       float x[4][8];

@@ -82,7 +82,7 @@ __device__ __forceinline__ StepPlace place_of_step(const PromptItem& item, int s
               step * kStepTokens};
 }
 
-// Says whether a warp stores tile m of its rows. If two CTAs share a block, the CTA that arrives last adds
+// Returns whether a warp stores tile m of its rows. If two CTAs share a block, the CTA that arrives last adds
 // the other CTA's results to its own and stores the tile.
 template <class Shape>
 __device__ __forceinline__ bool stores_tile(const PromptArgs& args, const PromptItem& item, int head,

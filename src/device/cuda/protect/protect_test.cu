@@ -136,7 +136,7 @@ class TokenWeights : public ::testing::TestWithParam<std::tuple<int, int, float,
   std::unique_ptr<DeviceArray<std::uint16_t>> keys_;
 };
 
-// The first 7 queries are weighed before the others, and keys come in parts of various lengths.
+// The first 7 queries are weighed before the other queries, and keys come in parts of various lengths.
 TEST_P(TokenWeights, AreThoseOfTheDefinitionInAnyParts) {
   for (const auto& [first_query, end_query] : {std::pair{0, 7}, {7, kQueries}}) {
     for (const auto& [first_key, end_key] : {std::pair{0, 128}, {128, 256}, {256, 290}, {290, kTokens}})

@@ -96,7 +96,7 @@ TEST_P(AppendingPrompts, WritesEachRowWhereItsTokenLies) {
       device_values(as_bytes(first_channels(values[1], d, channels), type));
   const DeviceArray<std::int32_t> seq(seqs), token(tokens);
   const DeviceArray<float> key_factors(factors);
-  std::vector<std::int32_t> ids(static_cast<std::size_t>(n_seqs) * kTailPages);  // for all heads and sides
+  std::vector<std::int32_t> ids(static_cast<std::size_t>(n_seqs) * kTailPages);  // all heads and sides
   std::iota(ids.rbegin(), ids.rend(), 0);
   const DeviceArray<std::int32_t> table(ids);
   const std::int64_t page = kPageTokens * d;

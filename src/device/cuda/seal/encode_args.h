@@ -52,7 +52,7 @@ struct PageMetrics {
   const float2* turns;      // [layers][D], the ChannelFrame of each channel
   const float* basis;       // [heads][D][D], the rotation before encoding; null without one
   std::int64_t basis_head_stride;
-  std::int64_t direction_layer_stride, turn_layer_stride;  // in numbers
+  std::int64_t direction_layer_stride, turn_layer_stride;  // numbers from layer to layer
   // first_pages [n_seqs] holds the number of the first page to seal. Null means that DueArgs::sealed_page
   // holds the numbers.
   const std::int32_t* first_pages;

@@ -13,7 +13,7 @@ static_assert(sizeof(FeedbackStep) == kStepNumbers * sizeof(float));
 template <int D>
 struct PageMetricWork {
   float turned[D][kMetricRank];
-  float steps[D * kStepNumbers];  // in the layout of FeedbackStep
+  float steps[D * kStepNumbers];  // the layout is that of FeedbackStep
 };
 
 // Computes the feedback and the weights of the directions in `steps`, from the last value to the first

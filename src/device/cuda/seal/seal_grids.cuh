@@ -15,7 +15,7 @@ struct CodeWord {
   int lane;
   int fragment;   // first fragment with codes in the word
   int fragments;  // 1, 2 or 4 fragments with codes in the word
-  int half;       // for 8-bit codes, the half of a fragment's contraction indices; else -1
+  int half;       // half of a fragment's contraction indices for 8-bit codes, or -1
   int width;      // number of bits of a code in the word
   int first_bit;  // lowest of these bits within the code
 

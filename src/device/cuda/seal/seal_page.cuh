@@ -26,7 +26,7 @@ struct alignas(16) SealShared {
   std::uint32_t page[kHasPage ? kMaxPageBytes / 4 : 4];
   float2 grids[kMaxGrids];  // zero and reciprocal of the step, or other numbers of the encoder
   std::uint32_t left_out[kPageTokens / 32];
-  float largest[2];  // of each block of 64 tokens
+  float largest[2];  // the largest magnitude in each block of 64 tokens
 };
 
 // DuePage is a page that must be sealed. It has the page's index in its sequence, its source and its

@@ -48,7 +48,7 @@ struct alignas(16) NearestLevels {
     for (int i = 0; i < kBetween; ++i)
       levels[i] = level_of_state<Bits>(branch / kNodes << Bits | i * kNodes | branch % kNodes);
     for (int bin = thread / kBranches; bin < kBins; bin += threads / kBranches) {
-      const int middle = 2 * bin + 1 - kBins;  // in quarters of a level
+      const int middle = 2 * bin + 1 - kBins;  // middle of the bin in quarters of a level
       int best = 0x7fffffff;                   // distance, with the level in the lowest byte
 #pragma unroll
       for (const int level : levels) best = min(best, abs(middle - 4 * level) * 256 + (level + kOffset));

@@ -264,7 +264,7 @@ __device__ __forceinline__ Weights pack_bf16_weights(const Scores& p) {
 }
 
 struct TokenFactors {
-  float of[kTokenTiles / 2][4];  // for the lane's tokens in each part of 32 tokens
+  float of[kTokenTiles / 2][4];  // factors of the lane's tokens in each part of 32 tokens
 };
 
 __device__ __forceinline__ Weights pack_weights(const Scores& p, const TokenFactors& factors, float unit) {

@@ -230,7 +230,7 @@ struct GridScaler<D, PageSide::value, Grid> : GridsReadAnew {
       const int first_m = (run * kRun + first) % kMTiles;
 #pragma unroll
       for (int m = 0; m < kTogether; m += 2) {
-        ScaleZero grid[2];  // for the channels of two m tiles
+        ScaleZero grid[2];  // grids of the channels of two m tiles
         grids.four(first_channel<D>(PageSide::value, lane / 4) + 2 * (first_m + m), grid);
 #pragma unroll
         for (int i = 0; i < 8; ++i) {

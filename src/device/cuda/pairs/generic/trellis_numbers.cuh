@@ -45,7 +45,7 @@ __device__ __forceinline__ void select(const std::uint32_t (&array)[N][M], int i
 // previous lane, and the columns of the first lane continue those of the last lane.
 template <int D, int Bits>
 __device__ __forceinline__ void link_key_columns(TrellisColumns<Bits, 4>& columns, int lane) {
-  constexpr int kGroupsOfToken = D == 256 ? 2 : 1;  // with heads of 64 channels, a group has two tokens
+  constexpr int kGroupsOfToken = D == 256 ? 2 : 1;  // a group has two tokens with heads of 64 channels
   const int lane_before = lane / 4 * 4 + (lane + 3) % 4;
 #pragma unroll
   for (int group = 0; group < 4; ++group) {
