@@ -6,8 +6,10 @@
 
 namespace kvant {
 
-// Each has room for a token more. A sequence's next page then takes what is missing to its first token, and
-// those behind it 128 each: so as many sequences as possible get one, unless it takes more than these.
+// Every sequence has pages for one more token than it holds. The first further page of a sequence takes the
+// tokens up to the first token of that page, and each page after it takes 128. So the most pages arise if as
+// many sequences as possible get a further page. If a further page takes more than 128 tokens, only one
+// sequence gets it.
 std::int64_t most_batch_pages(int n_tokens, std::int64_t held, const Batch& batch) {
   const std::int64_t most = pages_for(n_tokens), base = held / kPageTokens + 1;
   if (base >= most) return batch.n_seqs * most;

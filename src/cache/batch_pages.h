@@ -1,19 +1,20 @@
-// How many pages the tokens of a batch of sequences lie in at most, while its steps add some to them.
+// Bounds the number of pages that the tokens of a batch of sequences lie in while its steps add tokens. A
+// device must know this bound before memory is promised to a batch.
 #pragma once
 
 #include <cstdint>
 
 namespace kvant {
 
-// Sequences that grow side by side: a step adds step_tokens at most to some of them, all together, and one to
-// each of the others.
+// Describes sequences that grow side by side. A step adds at most step_tokens tokens to some sequences, all
+// together, and one token to each of the others.
 struct Batch {
   int n_seqs = 1;
   int step_tokens = 1;
 };
 
-// Of sequences that hold `held` tokens when a step begins, the first of a page among them, and what it adds,
-// but n_tokens at most.
+// Returns the maximum number of pages. Each sequence holds `held` tokens when a step begins, counted from the
+// first token of a page, and at most n_tokens tokens after the step.
 std::int64_t most_batch_pages(int n_tokens, std::int64_t held, const Batch& batch);
 
 }  // namespace kvant

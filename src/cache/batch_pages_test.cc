@@ -9,7 +9,7 @@
 namespace kvant {
 namespace {
 
-// By trying all ways to deal a step's tokens out.
+// Finds the maximum by trying all ways to distribute the tokens of a step.
 std::int64_t most_dealt(int n_tokens, int held, int n_seqs, int step_tokens) {
   if (n_seqs == 0) return 0;
   std::int64_t most = 0;

@@ -1,4 +1,4 @@
-// Bytes of a cache's interchange: plain numbers and arrays, little-endian, without gaps.
+// Writes and reads the bytes of a cache's interchange: plain numbers and arrays, little-endian, without gaps.
 #pragma once
 
 #include <bit>
@@ -25,7 +25,7 @@ class ByteWriter {
     if (values.empty()) return;
     std::memcpy(skip(values.size_bytes()), values.data(), values.size_bytes());
   }
-  // Room for n bytes that the caller writes: until the next call.
+  // Returns room for n bytes that the caller writes. The pointer is valid until the next call.
   std::byte* skip(std::size_t n) {
     bytes_.resize(bytes_.size() + n);
     return bytes_.data() + bytes_.size() - n;
@@ -38,7 +38,8 @@ class ByteWriter {
   std::vector<std::byte> bytes_;
 };
 
-// Reads what may be anything. Once something is missing or refused, nothing more is read, and ok() is false.
+// Reads bytes that may be damaged. Once bytes are missing or refused, the reader reads nothing more, and ok()
+// is false.
 class ByteReader {
  public:
   explicit ByteReader(std::span<const std::byte> bytes) : left_(bytes) {}
@@ -46,10 +47,10 @@ class ByteReader {
   bool ok() const { return ok_; }
   bool at_end() const { return left_.empty(); }
   std::size_t n_left() const { return left_.size(); }
-  // Refuses what was read, unless the condition holds.
+  // Refuses what was read if the condition does not hold.
   void require(bool condition) { ok_ = ok_ && condition; }
 
-  // The next n bytes; null where they are missing.
+  // Returns the next n bytes, or null if they are missing.
   const std::byte* skip(std::size_t n) {
     require(n <= left_.size());
     if (!ok_) return nullptr;
@@ -64,13 +65,13 @@ class ByteReader {
     if (const std::byte* at = skip(sizeof(T))) std::memcpy(&value, at, sizeof(T));
     return value;
   }
-  // A number within [least, most]; `least` where it isn't.
+  // Reads a number within [least, most]. Any other number is refused, and the result is `least`.
   int read_int(int least, int most) {
     const auto value = read<std::int32_t>();
     require(value >= least && value <= most);
     return ok_ ? value : least;
   }
-  // n values; none where they are missing.
+  // Reads n values. The result is empty if values are missing.
   template <class T>
   std::vector<T> read_all(std::size_t n) {
     static_assert(std::is_trivially_copyable_v<T>);

@@ -9,7 +9,7 @@ namespace {
 
 constexpr int kSize = 8;
 
-// Errors of zero have the features 2 / D, whatever the weights: each token adds 2 / D of its V.
+// Errors of zero have the features 2 / D for any weights, so each token adds 2 / D of its V.
 TEST(CorrectionState, GrowsByTheSameAmountForTwoThousandPages) {
   constexpr int kPages = 2000;
   const std::vector<float> adapter(feature_map_weights(kSize), 0.3F);
@@ -35,7 +35,7 @@ TEST(CorrectionState, GrowsByTheSameAmountForTwoThousandPages) {
     }
     ASSERT_NEAR(sums[kSize], tokens * feature, 1e-4 * tokens * feature) << "feature " << f;
   }
-  // phi S and phi P of a uniform phi of sum 2.
+  // A uniform phi of sum 2 gives phi S and phi P in closed form.
   const std::vector<float> phi(kCorrectionFeatures, static_cast<float>(feature));
   std::vector<float> out(kSize);
   const float mass = state.apply(phi, out.data());

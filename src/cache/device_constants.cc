@@ -13,22 +13,23 @@
 namespace kvant {
 namespace {
 
-constexpr std::size_t kAlignment = 128;  // numbers that a head's codebook begins at a multiple of
+constexpr std::size_t kAlignment = 128;  // A head's codebook begins at a multiple of this many numbers.
 constexpr float kLargestHalf = 65504;
 
-// The centroids of a head's side; none where its format has no codebook.
+// Returns the centroids of a head's side. The span is empty if the format has no codebook.
 std::span<const float> codebook_of(const SidePlan& side) {
   if (!side.sealed->codebook_shape()) return {};
   return side.context.constants.find(side.sealed->needed_constants().front());
 }
 
-// The metric of errors of a head's K; nothing where its format doesn't shape them, or no queries are known.
+// Returns the metric by which errors of a head's K are shaped. The span is empty if the format shapes no
+// errors, or if no queries are known.
 std::span<const float> metric_of(const SidePlan& keys) {
   if (!keys.sealed->shapes_errors()) return {};
   return keys.context.constants.find(kPageMetric);
 }
 
-// What the transform makes of unit vectors as queries, [d, d].
+// Returns what the transform makes of unit vectors as queries, [d, d].
 std::vector<float> basis_of(const Transform& transform, int d) {
   std::vector<float> units(static_cast<std::size_t>(d) * d, 0.0F);
   for (int i = 0; i < d; ++i) units[static_cast<std::size_t>(i) * d + i] = 1;
@@ -36,13 +37,13 @@ std::vector<float> basis_of(const Transform& transform, int d) {
   return units;
 }
 
-// The metrics of a layer, as kvant_page_metrics has them.
+// Holds the metrics of a layer, in the order of kvant_page_metrics.
 struct LayerMetrics {
   std::vector<float> directions, turns;
   std::vector<float> bases;  // [n_kv_heads or 1][d][d]
 };
 
-// Empty where no head has one.
+// The result is empty if no head has a metric.
 LayerMetrics metrics_of(const Plan& plan, int layer) {
   const Geometry& g = plan.geometry;
   const int d = g.dim(layer);
@@ -117,7 +118,7 @@ Status DeviceConstants::bring_codebooks(const Plan& plan) {
   return {};
 }
 
-// Layers of one basis, as most recipes have them, share it.
+// Most recipes use one basis in all layers. Neighbouring layers with equal bases share it.
 Status DeviceConstants::bring_metrics(const Plan& plan) {
   const Geometry& g = plan.geometry;
   struct Places {

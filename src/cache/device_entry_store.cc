@@ -61,10 +61,10 @@ void DeviceEntryStore::upload(const std::byte* from, PageEntry entry) {
 
 namespace {
 
-// As many entries are asked for at once as there are, so that few calls are made; but not more bytes than
-// these.
+// A table asks for as many entries at once as it has, because few calls are faster, but for no more bytes
+// than this.
 constexpr std::size_t kDeviceSlabBytes = std::size_t{32} << 20;
-// Nor a larger part of a cache's memory than this.
+// A table also asks for no more than 1 / kSlabsOfBudget of the cache's memory.
 constexpr std::size_t kSlabsOfBudget = 64;
 
 }  // namespace
@@ -77,7 +77,7 @@ DeviceEntryTable::~DeviceEntryTable() {
   for (const Slab& slab : slabs_) device_.release(slab.memory);
 }
 
-// As many entries as there are, or fewer where memory is short.
+// Doubles the number of entries, or adds fewer if memory is short.
 bool DeviceEntryTable::grow() {
   std::size_t most = kDeviceSlabBytes;
   if (budget_.limit() > 0) most = std::min(most, static_cast<std::size_t>(budget_.limit()) / kSlabsOfBudget);
@@ -88,8 +88,8 @@ bool DeviceEntryTable::grow() {
   return false;
 }
 
-// Numbers of slabs that were given back are used again, so that tables stay as long as the most entries that
-// there have been.
+// Entries reuse the numbers of slabs that were given back. So the lists stay as short as the largest number
+// of entries that ever existed.
 bool DeviceEntryTable::grow_by(std::size_t n) {
   const std::size_t bytes = n * layout_.bytes;
   const auto unused = std::search_n(data_.begin(), data_.end(), n, static_cast<char*>(nullptr));
@@ -101,7 +101,7 @@ bool DeviceEntryTable::grow_by(std::size_t n) {
   free_.reserve(size);
   if (!budget_.take(static_cast<std::int64_t>(bytes))) return false;
   auto* memory = static_cast<char*>(device_.allocate(bytes));
-  // Numbers in page tables have 32 bits.
+  // Numbers in page tables have 32 bits, so all slabs must lie within their reach.
   constexpr auto kReach =
       std::ptrdiff_t{std::numeric_limits<std::int32_t>::max()} * static_cast<std::ptrdiff_t>(kDeviceUnit);
   if (memory != nullptr && !slabs_.empty() &&

@@ -1,4 +1,5 @@
-// DeviceEntryStore: entries in the memory of a device of several kinds, which their rooms tell apart.
+// DeviceEntryStore keeps entries of several kinds in the memory of a device. The room of an entry tells its
+// kind.
 #pragma once
 
 #include <cstdint>
@@ -12,42 +13,42 @@
 
 namespace kvant {
 
-// Entries of one kind in the memory of a device, each one run of bytes (device_layout.h). Runs come from
-// slabs that stay where they are, because page tables name places in them while the table grows.
+// Holds entries of one kind in the memory of a device, each as one run of bytes (device_layout.h). Entries
+// lie in slabs that never move, because page tables name places in the slabs while the table grows.
 class DeviceEntryTable {
  public:
-  // Both outlive the table.
+  // Device and budget outlive the table.
   DeviceEntryTable(PageDevice& device, MemoryBudget& budget, EntryLayout layout);
   ~DeviceEntryTable();
   DeviceEntryTable(const DeviceEntryTable&) = delete;
   DeviceEntryTable& operator=(const DeviceEntryTable&) = delete;
 
   const EntryLayout& layout() const { return layout_; }
-  // -1 where memory is exhausted; may throw std::bad_alloc, and has then taken nothing.
+  // Returns -1 if memory is exhausted. take() may throw std::bad_alloc, and has then taken nothing.
   std::int32_t take();
   void retain(std::int32_t id) { ++holders_[id]; }
   void release(std::int32_t id) noexcept;
   bool shared(std::int32_t id) const { return holders_[id] > 1; }
   int n_held() const { return n_held_; }
-  // Gives slabs back in which no entry is held, but the first, which page tables count from. Waits for the
-  // device. Whether there were any.
+  // Gives slabs without held entries back and returns whether there were any. The first slab stays, because
+  // page tables count from it. The call waits for the device.
   bool shrink() noexcept;
 
   char* data(std::int32_t id) const { return data_[id]; }
-  // The number of an entry in page tables: its place in units of kDeviceUnit from base().
+  // Returns the number of an entry in page tables, which is its place in units of kDeviceUnit from base().
   std::int32_t table_id(std::int32_t id) const {
     return static_cast<std::int32_t>((data_[id] - base()) / static_cast<std::ptrdiff_t>(kDeviceUnit));
   }
-  // Where page tables count from; null as long as there are no entries.
+  // Page tables count from base(). The pointer is null while there are no entries.
   char* base() const { return slabs_.empty() ? nullptr : slabs_.front().memory; }
-  // The pages of a layer whose heads are alike as the library addresses them, with tables that the caller
-  // fills.
+  // Describes the pages of a layer whose heads are alike, as the library addresses them. The caller fills in
+  // the tables.
   kvant_pages pages(int layer) const;
-  // Where the library is to count a layer's pages from: without what heads and sides add.
+  // Describes where the library counts a layer's pages from, without the offsets of heads and sides.
   kvant_pages first_page(int layer) const;
 
  private:
-  // An entry range [first, first + n) of one allocation.
+  // Describes the entries [first, first + n), which are one allocation.
   struct Slab {
     char* memory = nullptr;
     std::int32_t first = 0, n = 0;
@@ -59,20 +60,20 @@ class DeviceEntryTable {
   MemoryBudget& budget_;
   EntryLayout layout_;
   std::vector<Slab> slabs_;
-  std::vector<char*> data_;            // [entries]; null: its slab was given back
-  std::vector<std::int32_t> holders_;  // [entries]; 0: free
+  std::vector<char*> data_;            // [entries]; null if the slab was given back
+  std::vector<std::int32_t> holders_;  // [entries]; 0 if free
   std::vector<std::int32_t> free_;
   int n_held_ = 0;
 };
 
-// The room of an entry of the sink, however many tokens that has: no number of tokens, so that a sink of a
-// whole page isn't taken for a page of the tail.
+// Entries of the sink have this room. The value is no number of tokens, because a sink of a whole page would
+// else be taken for a page of the tail.
 inline constexpr int kSinkRoom = -1;
 
-// And the room of an entry of a correction's sums.
+// Entries of a correction's sums have this room.
 inline constexpr int kSumsRoom = -2;
 
-// Entries of rows that scores protect, and of queries that observe.
+// Entries of rows that scores protect and of queries that observe have these values as their room.
 inline constexpr int kProtectedRoom = -3;
 inline constexpr int kObserversRoom = -4;
 
@@ -82,8 +83,8 @@ class DeviceEntryStore final : public EntryStore {
     int room = 0;
     EntryLayout layout;
   };
-  // make_room: asked where memory is exhausted, whether anything else has given some back. Device and budget
-  // outlive the store.
+  // The store calls make_room if memory is exhausted. make_room returns whether anything else has given
+  // memory back. Device and budget outlive the store.
   DeviceEntryStore(PageDevice& device, MemoryBudget& budget, std::vector<Kind> kinds,
                    std::function<bool()> make_room);
 
@@ -99,11 +100,11 @@ class DeviceEntryStore final : public EntryStore {
   std::int64_t entry_bytes(int room) const { return static_cast<std::int64_t>(layout(room).bytes); }
   std::int64_t bytes_in_use() const;
 
-  // Gives back what no entry needs (DeviceEntryTable::shrink). Whether there was any.
+  // Gives back what no entry needs (DeviceEntryTable::shrink) and returns whether there was any.
   bool shrink() noexcept;
 
-  // The bytes of an entry, in host memory and back: layout(entry.room).bytes. An error: the device has
-  // failed.
+  // Transfer the bytes of an entry to host memory and back. The number of bytes is layout(entry.room).bytes.
+  // An error says that the device has failed.
   Status download(PageEntry entry, std::byte* to);
   void upload(const std::byte* from, PageEntry entry);
 

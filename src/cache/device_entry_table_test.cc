@@ -1,4 +1,4 @@
-// Entries on a device of host memory.
+// Tests entries on a device whose memory is host memory.
 #include "cache/device_entry_store.h"
 
 #include <gtest/gtest.h>

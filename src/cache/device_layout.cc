@@ -17,7 +17,7 @@ namespace {
 constexpr int kWideDeviceHead = 256;
 constexpr int kMaxDeviceGroup = 16;
 constexpr int kMaxDeviceHeads = 64;
-constexpr std::size_t kMaxFormatPairs = 8;  // in a layer
+constexpr std::size_t kMaxFormatPairs = 8;  // pairs of formats in a layer
 constexpr int kMaxCorrectedHeadDim = 128;
 constexpr int kMaxCorrectedGroup = 8;
 
@@ -41,19 +41,19 @@ Status check_geometry(const Geometry& g, const std::string& device) {
   return {};
 }
 
-// Of heads of 512 channels less is there: neither prompts in integers nor tokens that are weighed.
+// Heads of 512 channels lack two features: prompts in integers, and tokens that are weighed.
 bool has_wide_heads(const Geometry& g) {
   return g.head_dim > kWideDeviceHead;
 }
 
-// Kernels of prompts in integers have neither caps nor sinks, nor a correction.
+// Kernels for prompts in integers support no caps, no sink logits and no correction.
 bool takes_integer_prompts(const Plan& plan) {
   const Geometry& g = plan.geometry;
   return !has_wide_heads(g) && g.score_softcap == 0 && g.sink_logits.empty() &&
          plan.recipe.correction == Correction::none;
 }
 
-// Prompts of wide heads take more shared memory than most GPUs have.
+// Prompts of wide heads need more shared memory than most GPUs have.
 Status check_wide_prompts(const Plan& plan, const PageDevice& device) {
   const Geometry& g = plan.geometry;
   for (int layer = 0; layer < g.n_layers; ++layer) {
@@ -78,7 +78,7 @@ Status check_wide_prompts(const Plan& plan, const PageDevice& device) {
   return {};
 }
 
-// What a recipe asks of scores that have a cap or sinks.
+// Checks what a recipe asks of scores that have a cap or sinks.
 Status check_scores(const Plan& plan, const std::string& device) {
   const Geometry& g = plan.geometry;
   const Recipe& recipe = plan.recipe;
@@ -133,7 +133,7 @@ Status check_rules(const Plan& plan, const std::string& device) {
   return {};
 }
 
-// The library sums up what pages of one kind lose.
+// The library computes a correction only for keys by channel and values by token.
 Status check_correction(const Plan& plan, const std::string& device) {
   if (!is_corrected(plan)) return {};
   const Geometry& g = plan.geometry;
@@ -214,7 +214,7 @@ Status check_formats(const Plan& plan, const PageDevice& device) {
   return {};
 }
 
-// page_bytes: [heads][2].
+// page_bytes is [heads][2].
 void add_layer(EntryLayout& layout, std::vector<std::size_t> page_bytes) {
   EntryLayout::Layer layer;
   layer.offset = layout.bytes;
@@ -226,7 +226,7 @@ void add_layer(EntryLayout& layout, std::vector<std::size_t> page_bytes) {
   layout.layers.push_back(std::move(layer));
 }
 
-// Of heads that are alike.
+// Adds a layer whose heads are alike.
 void add_layer(EntryLayout& layout, std::size_t key_bytes, std::size_t value_bytes, int n_heads) {
   std::vector<std::size_t> page_bytes;
   for (int head = 0; head < n_heads; ++head) page_bytes.insert(page_bytes.end(), {key_bytes, value_bytes});
@@ -295,7 +295,8 @@ Result<PlacedPlan> place_on(std::shared_ptr<PageDevice> device, const std::share
   auto placed = std::make_shared<Plan>(*plan);
   placed->tail = find_format("bf16");
   placed->recipe.tail = "bf16";
-  // Integer codes are multiplied exactly, q and P in half precision, but where prompts have integers.
+  // The device multiplies integer codes exactly, and rounds q and P to half precision. Prompts use integers
+  // if the device has kernels for them.
   if (plan->recipe.products == Products::integer && takes_integer_prompts(*plan))
     placed->recipe.prompt = PromptAttention::flashq;
   placed->recipe.products = Products::real;
@@ -408,13 +409,13 @@ EntryLayout correction_layout(const Plan& plan) {
 
 namespace {
 
-// Of a sequence.
+// Returns the bytes of a sequence that lie outside its pages.
 std::int64_t bytes_beside_pages(const Plan& plan, int n_tokens) {
   const int n_sealed = page_counts(n_tokens, device_window(plan)).sealed;
-  // The sums of a correction, and, within a step that seals, those that it makes.
+  // A sequence has the sums of a correction. A step that seals makes a second set of sums.
   const std::int64_t sums = is_corrected(plan) ? static_cast<std::int64_t>(correction_layout(plan).bytes) : 0;
   std::int64_t bytes = sums;
-  // The open page's observers, and, within a step that ends a page, those of the next one.
+  // A sequence has the observers of the open page. A step that ends a page also has those of the next page.
   if (protects_by_score(plan)) bytes += 2 * static_cast<std::int64_t>(observer_layout(plan).bytes);
   if (n_sealed == 0) return bytes;
   bytes += sums;
@@ -424,23 +425,23 @@ std::int64_t bytes_beside_pages(const Plan& plan, int n_tokens) {
   return bytes;
 }
 
-// Pages of a group that a batch has at most.
+// Counts the pages of a group that a batch has at most.
 struct MostPages {
   std::int64_t tail = 0, sealed = 0;
 };
 MostPages most_pages(const GroupRules& rules, int n_tokens, const Batch& batch) {
   const std::int64_t window = rules.window, sliding = rules.sliding_window;
   if (!rules.seals) {
-    // The first page that either window holds is held as a whole.
+    // A window may begin within a page, which is then held as a whole.
     const std::int64_t held = sliding == 0 ? n_tokens : std::max(window, sliding) + kPageTokens;
     return {most_batch_pages(n_tokens, held, batch), 0};
   }
-  // The longest tail when a step begins: the window and a page whose end no token has passed yet, and of a
-  // prompt that goes on from there all but the last token of a block.
+  // When a step begins, the longest tail has three parts. The first two are the window, and a page whose end
+  // no token has passed. The third is all but the last token of a block, in a prompt that continues there.
   const std::int64_t tail = window + kPageTokens + std::max(rules.prefill, 1) - 1;
   MostPages most{most_batch_pages(n_tokens, tail, batch),
                  std::int64_t{batch.n_seqs} * page_counts(n_tokens, rules.window).sealed};
-  // Sealed pages that the step's first token sees, and those that the step adds.
+  // The sealed pages are those that the step's first token sees, and those that the step adds.
   if (sliding > 0)
     most.sealed =
         std::min(most.sealed, most_batch_pages(n_tokens, std::max(sliding + kPageTokens, tail), batch));

@@ -83,13 +83,14 @@ TEST(PlaceOn, KeepsTheTailInBf16AndSaysSo) {
   EXPECT_NE(to_string((*plan)->recipe).find("tail=bf16"), std::string::npos);
   const auto integers = placed("turboattention-4bit");
   ASSERT_TRUE(integers.ok());
-  EXPECT_EQ(to_string((*integers)->recipe).find("products"), std::string::npos);  // real: as always
+  EXPECT_EQ(to_string((*integers)->recipe).find("products"),
+            std::string::npos);  // A device always uses real products.
   EXPECT_NE(to_string((*integers)->recipe).find("softmax=sas"), std::string::npos);
   EXPECT_TRUE(is_unquantized(**placed("bf16")));
   EXPECT_FALSE(is_unquantized(**plan));
 }
 
-// Their answers are attended to in half precision.
+// Prompts attend in integers, but decoded tokens attend in half precision.
 TEST(PlaceOn, ReadsPromptsInIntegersWhereTheRecipeMultipliesThem) {
   EXPECT_EQ((*placed("turboattention-4bit"))->recipe.prompt, PromptAttention::flashq);
   EXPECT_EQ((*placed("turboattention-4bit,products=real"))->recipe.prompt, PromptAttention::exact);
@@ -106,7 +107,7 @@ TEST(PlaceOn, SaysWhatItHasNoRoomFor) {
   expect_refused(place_on(std::make_shared<testing::HostPages>(/*limit=*/1000), plan), "out of memory",
                  "constants of vecinfer-2bit");
   std::vector<float> codebook(std::size_t{256} * 4, 1);
-  codebook[5] = 70000;  // half precision ends at 65504
+  codebook[5] = 70000;  // Half precision ends at 65504.
   constants.set(1, 0, Side::value, "codebook/vq-d4b8", codebook);
   expect_refused(place_on(std::make_shared<testing::HostPages>(),
                           resolve(recipe, geometry, std::make_shared<Constants>(constants)).value()),
@@ -157,11 +158,12 @@ TEST(EntryLayout, OtherGroupsLayersTakeNothing) {
       EXPECT_LT(layout.bytes - bytes, kDeviceUnit);
     }
   }
-  const EntryLayout sink = sink_layout(**plan);  // 16 tokens in BF16 of the layer that has one
+  const EntryLayout sink = sink_layout(**plan);  // The layer with a sink keeps 16 tokens in BF16.
   EXPECT_EQ(sink.bytes, std::size_t{2} * 16 * 2 * g.n_kv_heads * g.head_dim);
 }
 
-// By the formats' definitions: 128 x 64 codes of a page, and two f16 for every channel, or for every token.
+// The formats' definitions give the expected bytes: a page has 128 x 64 codes, and two f16 for every channel
+// or for every token.
 TEST(EntryLayout, UnlikeHeadsTakeTheBytesOfTheirOwnFormats) {
   const auto plan = placed("k=ch4g128,v=tok4g64,k@0.0=ch2g128,v@0.1=tok8g64");
   ASSERT_TRUE(plan.ok());

@@ -1,4 +1,4 @@
-// EntryHold: one holder of an entry of a store.
+// EntryHold is one holder of an entry of a store. The destructor releases the entry.
 #pragma once
 
 #include <utility>
@@ -10,7 +10,7 @@ namespace kvant {
 class EntryHold {
  public:
   EntryHold() = default;
-  // Takes over the entry, which is held once for it. The store outlives the hold.
+  // Takes over an entry that the caller has held once. The store outlives the hold.
   EntryHold(EntryStore& store, PageEntry entry) : store_(&store), entry_(entry) {}
   ~EntryHold() { reset(); }
   EntryHold(EntryHold&& other) noexcept : store_(other.store_), entry_(std::exchange(other.entry_, {})) {}
@@ -21,7 +21,7 @@ class EntryHold {
   }
 
   PageEntry entry() const { return entry_; }
-  // Another holder of the same entry.
+  // Returns another holder of the entry.
   EntryHold share() const {
     if (!entry_.held()) return {};
     store_->retain(entry_);

@@ -1,5 +1,5 @@
-// The layers whose pages are opened, sealed and freed together, and so lie in one entry (page_layout.h).
-// Their heads are alike: on a device their attention is divided once for all.
+// Groups the layers whose pages are opened, sealed and freed together and so lie in one entry
+// (page_layout.h). The heads of a group are alike, so a device divides the attention of all its layers once.
 #pragma once
 
 #include <vector>
@@ -11,11 +11,11 @@ namespace kvant {
 
 struct LayersOfEntry {
   GroupRules rules;
-  std::vector<int> layers;  // ascending
+  std::vector<int> layers;  // in ascending order
 };
 
-// In the order of their first layers, with the rules of a cache in host memory. A device has the same groups,
-// with rules of its own (device_rules in device_layout.h).
+// Returns the groups in the order of their first layers, with the rules of a cache in host memory. A device
+// has equal groups with rules of its own (device_rules in device_layout.h).
 std::vector<LayersOfEntry> layer_groups(const Plan& plan);
 
 }  // namespace kvant

@@ -1,4 +1,5 @@
-// MemoryBudget: what a cache may take from the operating system, accounted to the byte.
+// MemoryBudget counts what a cache takes from the operating system, to the byte, and refuses more than a
+// limit.
 #pragma once
 
 #include <cstdint>
@@ -7,10 +8,10 @@ namespace kvant {
 
 class MemoryBudget {
  public:
-  // limit in bytes; 0: none.
+  // `limit` is in bytes; 0 means no limit.
   explicit MemoryBudget(std::int64_t limit) : limit_(limit) {}
 
-  // False, and nothing taken, when it would exceed the limit.
+  // Returns false and takes nothing if the bytes would exceed the limit.
   bool take(std::int64_t bytes) {
     if (limit_ > 0 && taken_ + bytes > limit_) return false;
     taken_ += bytes;

@@ -10,7 +10,7 @@ namespace {
 static_assert(page_counts(1000, 256).sealed == 5);
 static_assert(page_counts(1000, 256).tail_tokens == 1000 - 5 * 128);
 
-// From the definition: token by token, page by page.
+// The expected numbers come from the definition, token by token and page by page.
 TEST(PageCounts, FollowFromWhichPageEachTokenSeesSealed) {
   for (const int window : {0, 128, 256}) {
     for (const int sliding : {0, 1, 100, 128, 200, 512}) {

@@ -1,6 +1,6 @@
-// PageDevice: a device that keeps pages and attends to them: its memory, its stream, and the functions of
-// kvant's GPU library (kvant/kvant.h). An interface, so that all that lies above it runs in tests without a
-// GPU.
+// PageDevice is a device that keeps pages and attends to them: its memory, its stream, and the functions of
+// kvant's library for the device (kvant/kvant.h). PageDevice is an interface, so tests run everything above
+// it without a GPU.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@
 
 namespace kvant {
 
-// The functions of the library that the cache and its attention call.
+// Holds the functions of the library that the cache and its attention call.
 struct PageLibrary {
   decltype(&kvant_last_error) last_error;
   decltype(&kvant_page_bytes) page_bytes;
@@ -33,48 +33,47 @@ struct PageLibrary {
   decltype(&kvant_protect) protect;
 };
 
-// What is copied, and what the library does, happens in the order of the calls, on one stream. Not
-// thread-safe.
+// Copies and library calls run in the order of the calls, on one stream. A PageDevice is not thread-safe.
 class PageDevice {
  public:
   virtual ~PageDevice() = default;
 
-  virtual const std::string& name() const = 0;  // "cuda:0"
+  virtual const std::string& name() const = 0;  // for example "cuda:0"
   virtual const PageLibrary& library() const = 0;
   virtual kvant_stream stream() const = 0;
 
-  // To be called by each thread before it uses the device, the library included.
+  // Each thread calls enter() before it uses the device or the library.
   virtual void enter() const = 0;
-  // Null where memory is exhausted. From an address that is a multiple of 256.
+  // Returns memory at a multiple of 256 bytes, or null if memory is exhausted.
   virtual void* allocate(std::size_t bytes) = 0;
   virtual void release(void* memory) noexcept = 0;
   virtual std::int64_t free_bytes() const = 0;
 
-  // `from` is the caller's again on return.
+  // The caller may overwrite `from` when upload() returns.
   virtual void upload(void* to, const void* from, std::size_t bytes) = 0;
-  // Waits for what precedes.
+  // download() waits for all earlier work.
   virtual void download(void* to, const void* from, std::size_t bytes) = 0;
   virtual void copy(void* to, const void* from, std::size_t bytes) = 0;
-  // Rows of so many bytes, the first bytes of every so many.
+  // Copies n_rows rows of row_bytes bytes. Rows begin to_stride and from_stride bytes apart.
   virtual void copy_rows(void* to, std::size_t to_stride, const void* from, std::size_t from_stride,
                          std::size_t row_bytes, std::size_t n_rows) = 0;
-  // Such rows become zero.
+  // Sets n_rows rows of row_bytes bytes to zero. Rows begin `stride` bytes apart.
   virtual void clear_rows(void* rows, std::size_t stride, std::size_t row_bytes, std::size_t n_rows) = 0;
 
-  // A page of a format as the library keeps it in memory (page_bytes of the library), in the format's
-  // canonical bytes (Format::page_bytes), and back. Both lie in host memory. Of bf16: rows [kPageTokens,
-  // head_dim].
+  // Convert a page from the library's form (page_bytes of the library) to the format's canonical bytes
+  // (Format::page_bytes), and back. Both forms lie in host memory. A canonical page of bf16 is rows
+  // [kPageTokens, head_dim].
   virtual void page_to_host(const std::string& format, Side side, int head_dim, const std::byte* page,
                             std::byte* canonical) const = 0;
   virtual void page_from_host(const std::string& format, Side side, int head_dim, const std::byte* canonical,
                               std::byte* page) const = 0;
 
-  // Waits for everything. An error: what went wrong since the last time.
+  // Waits for all work. An error says what has failed since the last call.
   virtual Status finish() = 0;
 };
 
-// A status of the library as an error that says what it couldn't do. To be made before the thread calls the
-// library again.
+// Turns a status of the library into an error that says what the library could not do. The thread must call
+// this function before it calls the library again, because last_error() is per thread.
 inline Status library_status(const PageDevice& device, const char* doing, kvant_status status) {
   if (status == KVANT_OK) return {};
   if (status == KVANT_OUT_OF_MEMORY)
@@ -82,7 +81,7 @@ inline Status library_status(const PageDevice& device, const char* doing, kvant_
   return error("{} failed on {}: {}", doing, device.name(), device.library().last_error());
 }
 
-// Memory of a device, while it lives. Null where the device has none.
+// A DeviceMemory owns memory of a device. The pointer is null if the device has no memory left.
 struct DeviceRelease {
   PageDevice* device;
   void operator()(char* memory) const { device->release(memory); }

@@ -36,7 +36,8 @@ std::byte* PagePool::data(PageId page) const {
 bool PagePool::add_slab() {
   auto empty = std::find_if(slabs_.begin(), slabs_.end(), [](const Slab& s) { return s.memory == nullptr; });
   const int slab = static_cast<int>(empty - slabs_.begin());
-  if (empty == slabs_.end()) {  // bookkeeping first, so that a failure leaves nothing half-made
+  if (empty ==
+      slabs_.end()) {  // The bookkeeping grows first, so a failed allocation leaves no half-made slab.
     holders_.resize(holders_.size() + pages_per_slab_, 0);
     slabs_.emplace_back();
   }
@@ -74,7 +75,7 @@ void PagePool::release(PageId page) {
   if (--holders_[page] > 0) return;
   --pages_in_use_;
   free_.push_back(page);
-  // One empty slab stays, so that a tail that comes and goes doesn't return to the operating system each
+  // One empty slab stays. A tail that comes and goes would else return memory to the operating system each
   // time.
   const int slab = page / pages_per_slab_;
   if (--slabs_[slab].pages_in_use == 0 && static_cast<int>(free_.size()) > 2 * pages_per_slab_)

@@ -33,7 +33,7 @@ RecurrentStates::Memory RecurrentStates::allocate() const {
   return memory;
 }
 
-// Without values where memory is exhausted.
+// Returns memory without values if memory is exhausted.
 RecurrentStates::Memory RecurrentStates::memory_for_state() {
   if (!spares_.empty()) {
     Memory spare = std::move(spares_.back());

@@ -1,5 +1,5 @@
-// RecurrentStates: the states that layers without attention keep of sequences, all of one size, whatever the
-// sequences' lengths.
+// RecurrentStates keeps the states of sequences in layers without attention. All states have one size,
+// whatever the lengths of the sequences. Forks share a state until one of them goes on.
 #pragma once
 
 #include <cstdint>
@@ -12,34 +12,34 @@
 
 namespace kvant {
 
-// A state that sequences share until one of them goes on; null: zeros, which a new sequence has.
+// A state that sequences share until one of them goes on. Null means zeros, the state of a new sequence.
 using RecurrentState = std::shared_ptr<const float>;
 
-// Not thread-safe. States go back to it: it outlives them.
+// The class is not thread-safe. States return their memory to the object, which outlives them.
 class RecurrentStates {
  public:
-  // n_values of each; 0: none is ever taken. In the memory of `device`, which outlives them; null: in the
-  // host's.
+  // Each state has n_values values; with 0, no state is ever taken. States lie in the memory of `device`,
+  // which outlives this object, or in host memory if `device` is null.
   RecurrentStates(std::int64_t n_values, MemoryBudget& budget, PageDevice* device = nullptr)
       : n_values_(n_values), budget_(budget), device_(device) {}
   RecurrentStates(const RecurrentStates&) = delete;
   RecurrentStates& operator=(const RecurrentStates&) = delete;
   ~RecurrentStates();
 
-  // One with undefined contents; null where the budget or a device's memory is exhausted. Throws
-  // std::bad_alloc.
+  // Returns a state with undefined contents, or null if the budget or the device's memory is exhausted.
+  // Throws std::bad_alloc.
   std::shared_ptr<float> take();
 
-  // Memory of states that nobody holds any more is kept for so many new ones, at most: what a step of as many
-  // sequences takes and gives back.
+  // Keeps the memory of at most n released states for new ones. A step of n sequences takes n states and
+  // gives n back.
   void keep_spares(std::size_t n);
 
   std::int64_t state_bytes() const { return n_values_ * static_cast<std::int64_t>(sizeof(float)); }
-  std::int64_t bytes_in_use() const { return n_held_ * state_bytes(); }  // of states that are held, each once
+  std::int64_t bytes_in_use() const { return n_held_ * state_bytes(); }  // Counts each held state once.
 
  private:
   struct Owner;
-  struct Memory {  // one of them
+  struct Memory {  // Memory of one state.
     HugeBuffer on_host;
     DeviceMemory on_device{nullptr, {nullptr}};
     float* values() {
@@ -55,7 +55,7 @@ class RecurrentStates {
   std::int64_t n_values_;
   MemoryBudget& budget_;
   PageDevice* device_;
-  std::vector<Memory> spares_;  // has room for n_spares_
+  std::vector<Memory> spares_;  // The list has room for n_spares_ entries.
   std::size_t n_spares_ = 0;
   std::int64_t n_held_ = 0;
 };

@@ -19,7 +19,7 @@ std::shared_ptr<const Plan> plan(const char* recipe = "k=ch4g128,v=tok4g128") {
   return testing::plan_for(recipe, g);
 }
 
-// A cache whose states are a function of what a sequence has read, and of its cuts into steps.
+// Holds a cache whose states depend on what a sequence has read and on its division into steps.
 class Recurrent {
  public:
   explicit Recurrent(std::int64_t byte_limit = 0, const char* recipe = "k=ch4g128,v=tok4g128")
@@ -41,7 +41,7 @@ class Recurrent {
     return {};
   }
 
-  // The state, empty: it is new.
+  // Returns the state of a sequence. The list is empty if the sequence is new.
   std::vector<float> state(SequenceId sequence) {
     const auto step = cache.reserve({{sequence, 1, true}}).value();
     const float* values = step->state_before(0);
@@ -105,9 +105,9 @@ TEST(RecurrentState, GoesBackToNothingOrToACheckpointAlone) {
   EXPECT_FALSE(r.cache.truncate(s, 231).ok());
   EXPECT_FALSE(r.cache.truncate(s, 200).ok());
   EXPECT_EQ(contents(r.cache, s), whole);
-  EXPECT_TRUE(r.cache.truncate(s, 290).ok());  // as long as it is
+  EXPECT_TRUE(r.cache.truncate(s, 290).ok());  // The length does not change.
   const SequenceId fork = r.cache.fork(s).value();
-  for (const SequenceId id : {s, fork, s}) {  // and again
+  for (const SequenceId id : {s, fork, s}) {  // The last round cuts the first sequence again.
     ASSERT_TRUE(r.cache.truncate(id, 230).ok());
     EXPECT_EQ(r.state(id), r.state(r.with({200, 30})));
     ASSERT_TRUE(r.read(id, 40).ok());
@@ -117,7 +117,7 @@ TEST(RecurrentState, GoesBackToNothingOrToACheckpointAlone) {
   EXPECT_TRUE(r.state(s).empty());
   ASSERT_TRUE(r.read(s, 240).ok());
   EXPECT_EQ(r.state(s), r.state(r.with({240})));
-  EXPECT_FALSE(r.cache.truncate(s, 230).ok());  // gone with the tokens
+  EXPECT_FALSE(r.cache.truncate(s, 230).ok());  // The checkpoint went with the tokens.
 }
 
 TEST(RecurrentState, IsPartOfAnImage) {
@@ -131,7 +131,7 @@ TEST(RecurrentState, IsPartOfAnImage) {
   EXPECT_EQ(other.state(copy), r.state(s));
   ASSERT_TRUE(other.cache.truncate(copy, 300).ok());
   EXPECT_EQ(other.state(copy), r.state(r.with({300})));
-  // A checkpoint of the whole length is no other state.
+  // A checkpoint of the whole length is stored as the state itself, so the export has one state less.
   ASSERT_TRUE(r.cache.checkpoint(s).ok());
   const auto shorter = r.cache.export_sequence(s).value();
   EXPECT_EQ(shorter.size(), bytes.size() - kValues * sizeof(float));
@@ -163,12 +163,12 @@ TEST(RecurrentState, IsCountedOnceForAllWhoShareIt) {
   const std::int64_t in_use = r.cache.page_bytes_in_use();
   r.cache.free(fork);
   EXPECT_EQ(r.cache.bytes().recurrent, 2 * kBytes);
-  EXPECT_LT(r.cache.page_bytes_in_use(), in_use);  // pages of its tail
+  EXPECT_LT(r.cache.page_bytes_in_use(), in_use);  // The fork's tail gives pages back.
   r.cache.free(s);
   EXPECT_EQ(r.cache.page_bytes_in_use(), 0);
 }
 
-// Of a step of two sequences as many are kept, for the next one.
+// A step of two sequences takes and releases two states, so at most two released states are kept.
 TEST(RecurrentState, MemoryOfNobodysIsKeptForOneStep) {
   MemoryBudget budget(0);
   {
@@ -191,11 +191,12 @@ TEST(RecurrentState, MemoryOfNobodysIsKeptForOneStep) {
 TEST(RecurrentState, WithoutMemoryForItAStepLeavesTheSequenceAsItWas) {
   Recurrent unlimited;
   unlimited.with({1});
-  Recurrent r(unlimited.cache.bytes_reserved() + kValues * sizeof(float));  // for two states
+  Recurrent r(unlimited.cache.bytes_reserved() +
+              kValues * sizeof(float));  // The budget has room for two states.
   const SequenceId first = r.with({1});
   const SequenceId kept = r.cache.fork(first).value();
   const auto before = r.state(first);
-  ASSERT_TRUE(r.read(first, 1).ok());  // the fork holds the other state
+  ASSERT_TRUE(r.read(first, 1).ok());  // The fork holds the other state.
   const Status refused = r.read(kept, 1);
   ASSERT_FALSE(refused.ok());
   EXPECT_TRUE(refused.error().is_shortage);

@@ -13,7 +13,7 @@ int rewindable_tokens(const Cache& cache, SequenceId sequence) {
   int most = kPageTokens - 1 - length % kPageTokens;
   for (const int window : g.sliding_window) {
     if (window == 0) continue;
-    // The first token that is kept decides which pages are freed.
+    // Truncation cannot bring back freed pages, and the first visible token decides which pages are freed.
     const int first_page = first_visible_token(length + 1, window) / kPageTokens;
     most = std::min(most, (first_page + 1) * kPageTokens - 2 + window - length);
   }

@@ -1,14 +1,15 @@
-// Speculative decoding may run ahead by this many tokens, because truncation undoes them exactly and cheaply.
+// Says by how many tokens speculative decoding may run ahead, because truncation undoes that many tokens
+// exactly and cheaply.
 #pragma once
 
 #include "cache/cache.h"
 
 namespace kvant {
 
-// Max tokens that one step may decode of a sequence such that Cache::truncate() to any length behind the
-// first of them leaves it as if the others had never been there: as many as neither end a page, at which
-// pages are sealed and scores are counted, nor let a sliding window free one. 1: none can be taken back, as
-// in a model with recurrent states.
+// Returns the maximum number of tokens that one step may decode if Cache::truncate() has to undo them
+// exactly. Truncation to any length from the first of them on leaves the sequence as if the other tokens had
+// never been there. So the tokens end no page, because pages are sealed and scores counted at a page end, and
+// free no page of a sliding window. 1 means that no token can be undone, as in a model with recurrent states.
 int rewindable_tokens(const Cache& cache, SequenceId sequence);
 
 }  // namespace kvant

@@ -11,10 +11,11 @@
 namespace kvant {
 namespace {
 
-constexpr int kStartNumbers = 7;  // before those of the groups: sequence_image.cc
+constexpr int kStartNumbers =
+    7;  // The image begins with this many numbers, before those of the groups (sequence_image.cc).
 constexpr int kMaxImageTokens = 1 << 30;
 
-// Of the unsealed pages of a group's layers.
+// Returns the bytes of the unsealed pages of a group's layers.
 std::size_t unsealed_bytes(const Plan& plan, const std::vector<int>& layers, int n_sealed, int length) {
   std::size_t sum = 0;
   for (const int layer : layers) {
@@ -40,7 +41,7 @@ std::optional<std::vector<SealedRun>> sealed_runs(const Plan& plan, std::span<co
   const int length = from.read_int(0, kMaxImageTokens);
   from.skip(sizeof(std::int32_t));
   std::vector<SealedRun> runs;
-  std::size_t behind = 0;  // bytes from the first run's beginning on
+  std::size_t behind = 0;  // bytes from the first run's beginning
   for (const LayersOfEntry& group : layer_groups(plan)) {
     const int n_sealed = from.read_int(0, length / kPageTokens), first = from.read_int(0, n_sealed);
     SealedRun run{group.layers, behind, PageLayout(plan, group.layers).entry_bytes(), first,

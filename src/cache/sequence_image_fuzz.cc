@@ -1,6 +1,6 @@
-// libFuzzer target for the rows in a session's file: any bytes, as somebody may write who computes the
-// checksums, give a sequence that can be exported again, cut and dropped, or an error; and all memory comes
-// back. See cmake/fuzz.cmake; the seeds are in fuzz/seeds/sequence.
+// Is the libFuzzer target for the rows in a session file. Any bytes, even with correct checksums, must give
+// an error or a sequence that can be exported again, cut and dropped. All memory must come back.
+// cmake/fuzz.cmake builds the target, and fuzz/seeds/sequence holds the seeds.
 #include <cstdint>
 #include <memory>
 
@@ -29,7 +29,7 @@ std::shared_ptr<const kvant::Plan> plan_of(const char* recipe, int recurrent_val
   return kvant::resolve(kvant::parse_recipe(recipe).value(), g, nullptr).value();
 }
 
-// In pieces, as a server does.
+// Imports in pieces, as a server does.
 kvant::Result<kvant::SequenceId> import(kvant::Cache& cache, std::span<const std::byte> bytes) {
   kvant::SequenceImport pieces(cache, bytes);
   while (true) {
@@ -59,7 +59,8 @@ void check_import(kvant::Cache& cache, std::span<const std::byte> bytes) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  // A window and a tail in integers; scores, protected tokens and evictions; recurrent states.
+  // The plans cover a window and a tail in integers; scores, protected tokens and evictions; and recurrent
+  // states.
   static kvant::Cache window(plan_of("k=tok4g16,v=tok2g16,window=128,sink=4"), 16 << 20);
   static kvant::Cache scores(plan_of("h2o-50"), 16 << 20);
   static kvant::Cache recurrent(plan_of("k=tok4g16,v=tok2g16", 5), 16 << 20);

@@ -1,4 +1,5 @@
-// SequenceView: what a sequence of the cache holds, by page and by head: for people who look on.
+// SequenceView describes what a sequence of the cache holds, by page and by head. The server and the command
+// line show this to people.
 #pragma once
 
 #include <cstdint>
@@ -8,28 +9,29 @@
 
 namespace kvant {
 
-// Consecutive pages of 128 tokens that are held alike.
+// Describes consecutive pages of 128 tokens that are held alike.
 struct PageRun {
   enum class Kind : std::uint8_t {
     sealed,
-    tail,   // unsealed: the open page, and those that the window keeps; maybe encoded ahead
-    freed,  // by sliding windows, or by eviction, in all layers and heads
+    tail,   // Unsealed: the open page, and the pages that the window keeps. Such a page may be encoded ahead.
+    freed,  // Freed by sliding windows or by eviction, in all layers and heads.
   } kind = Kind::sealed;
-  bool shared = false;  // other sequences hold them as well: they are stored once
+  bool shared = false;  // Other sequences hold the pages as well, and the pages are stored once.
   int n_pages = 0;
 };
-const char* page_kind_name(PageRun::Kind kind);  // "sealed"
+const char* page_kind_name(PageRun::Kind kind);  // for example "sealed"
 
 struct SequenceView {
   int n_tokens = 0;
-  CacheBytes bytes;  // shared pages count fully
-  // Bytes of pages by KV head, layer by layer (Geometry::head_index): sealed, of the tail and of protected
-  // tokens. What belongs to both sides (lists, scores, a correction) is in neither.
+  CacheBytes bytes;  // Shared pages count fully.
+  // Bytes of pages by KV head, layer by layer (Geometry::head_index). Sealed pages, tail pages and protected
+  // tokens count. Data of both sides (lists, scores, a correction) count in neither.
   std::vector<std::int64_t> k_bytes, v_bytes;
   std::vector<PageRun> pages;  // in the order of tokens
 };
 
-// Of a sequence that the cache holds, between steps. Takes a time proportional to its pages in all heads.
+// Describes a sequence that the cache holds, between steps. The time is proportional to the number of its
+// pages in all heads.
 SequenceView view_sequence(const Cache& cache, SequenceId sequence);
 
 }  // namespace kvant

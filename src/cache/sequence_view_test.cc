@@ -25,15 +25,16 @@ std::int64_t sum(const std::vector<std::int64_t>& bytes) {
   return std::accumulate(bytes.begin(), bytes.end(), std::int64_t{0});
 }
 
-// By the formats' definitions: a page of ch4g128 has 128 d codes of 4 bits, and two f16 a channel; one of
-// tok2g64 128 d codes of 2 bits, and two f16 for each 64 channels of a token. Unsealed tokens are bf16.
+// The formats' definitions give the expected bytes. A page of ch4g128 has 128 d codes of 4 bits, and two f16
+// for each channel. A page of tok2g64 has 128 d codes of 2 bits, and two f16 for each 64 channels of a token.
+// Unsealed tokens are bf16.
 TEST(SequenceView, CountsTheBytesOfEverySideByTheFormatsDefinitions) {
   const Geometry g = testing::small_geometry();
   Cache cache(testing::plan_for("k=ch4g128,v=tok2g64,sink=4", g), 0);
   const SequenceId s = cache.add();
   ASSERT_TRUE(testing::append_tokens(cache, s, 3 * 128 + 20).ok());
   const SequenceView view = view_sequence(cache, s);
-  constexpr int d = 64, kSink = 4 * d * 2, kTail = 32 * d * 2;  // the tail grows in steps of 16 tokens
+  constexpr int d = 64, kSink = 4 * d * 2, kTail = 32 * d * 2;  // The tail grows in steps of 16 tokens.
   const std::int64_t k = 3 * (128 * d / 2 + d * 4) + kSink + kTail;
   const std::int64_t v = 3 * (128 * d / 4 + 128 * 4) + kSink + kTail;
   EXPECT_EQ(view.k_bytes, std::vector<std::int64_t>(4, k));
@@ -43,7 +44,8 @@ TEST(SequenceView, CountsTheBytesOfEverySideByTheFormatsDefinitions) {
   EXPECT_EQ(cache.page_bytes_in_use(), 4 * (k + v));
 }
 
-// Heads whose formats differ, on a device: a tail of whole pages, and a sink in tiles of 16 tokens.
+// The heads have different formats. On a device, the tail has whole pages, and the sink has tiles of 16
+// tokens.
 TEST(SequenceView, CountsTheBytesOfUnlikeHeadsOnADevice) {
   const auto plan = place_on(
       std::make_shared<testing::HostPages>(),
@@ -102,7 +104,7 @@ TEST_P(SequenceViewOfRecipe, AddsUpToTheBytesOfTheCache) {
     for (const PageRun& run : view.pages) n_pages += run.n_pages;
     EXPECT_EQ(n_pages, (view.n_tokens + 127) / 128);
   }
-  // What two sequences share counts once in the whole cache, however it is counted.
+  // Pages that two sequences share count once in the whole cache, with either way to count.
   EXPECT_EQ(all - cache.bytes().all(), pages - cache.page_bytes_in_use());
 }
 

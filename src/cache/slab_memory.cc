@@ -24,7 +24,7 @@ std::byte* SlabMemory::take() {
     void* memory = ::operator new (kChunkBytes, std::align_val_t{kChunkBytes}, std::nothrow);
     if (memory == nullptr) return nullptr;
 #if defined(__linux__)
-    madvise(memory, kChunkBytes, MADV_HUGEPAGE);  // a wish: nothing depends on it
+    madvise(memory, kChunkBytes, MADV_HUGEPAGE);  // Nothing depends on this request.
 #endif
     chunks_.push_back({static_cast<std::byte*>(memory), 0});
     chunk = std::prev(chunks_.end());

@@ -1,5 +1,6 @@
-// SlabMemory: memory for slabs of pages, from chunks that the operating system may back with huge pages:
-// attention reads pages that lie scattered, and each would else miss the processor's table of small pages.
+// SlabMemory provides memory for slabs of pages, from chunks that the operating system may back with huge
+// pages. Attention reads scattered pages, and with small memory pages each read would miss the processor's
+// TLB.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +11,7 @@ namespace kvant {
 
 inline constexpr std::size_t kSlabBytes = std::size_t{128} << 10;
 
-// Not thread-safe.
+// SlabMemory is not thread-safe.
 class SlabMemory {
  public:
   SlabMemory() = default;
@@ -18,15 +19,16 @@ class SlabMemory {
   SlabMemory(const SlabMemory&) = delete;
   SlabMemory& operator=(const SlabMemory&) = delete;
 
-  // kSlabBytes with undefined contents, aligned to them; null when memory is exhausted.
+  // Returns kSlabBytes bytes with undefined contents at a multiple of kSlabBytes, or null if memory is
+  // exhausted.
   std::byte* take();
   void give_back(std::byte* slab);
 
  private:
-  static constexpr std::size_t kChunkBytes = std::size_t{2} << 20;  // a huge page
+  static constexpr std::size_t kChunkBytes = std::size_t{2} << 20;  // the size of a huge page
   struct Chunk {
     std::byte* memory = nullptr;
-    std::uint32_t used = 0;  // a bit for each slab
+    std::uint32_t used = 0;  // one bit for each slab
   };
   std::vector<Chunk> chunks_;
 };

@@ -12,7 +12,7 @@ namespace {
 TEST(SlabMemory, GivesSlabsThatDontOverlap) {
   SlabMemory memory;
   std::set<std::byte*> slabs;
-  for (int i = 0; i < 40; ++i) {  // more than a chunk
+  for (int i = 0; i < 40; ++i) {  // One chunk has fewer slabs.
     std::byte* slab = memory.take();
     ASSERT_NE(slab, nullptr);
     EXPECT_EQ(reinterpret_cast<std::uintptr_t>(slab) % kSlabBytes, 0U);

@@ -1,8 +1,9 @@
-// What a step does to a sequence, from its length and its number of new tokens alone: which of these attend
-// together, what they see sealed and in the tail, and which pages become due. Host and device, as
-// page_counts.h: steps of which only a device knows the lengths (kvant_plan_step) take it from here.
+// Says what a step does to a sequence: which new tokens attend together, what they see sealed and in the
+// tail, and which pages become due. All follows from the sequence's length and its number of new tokens
+// alone. Host and device use these functions, as with page_counts.h. kvant_plan_step needs them for steps
+// whose lengths only the device knows.
 //
-// New tokens are decoded ones: each sees what its index demands (page_counts.h).
+// New tokens are decoded tokens, so each sees what its index demands (page_counts.h).
 #pragma once
 
 #include "cache/page_counts.h"
@@ -15,16 +16,16 @@
 
 namespace kvant {
 
-// What all sequences of a step have in common.
+// Holds the rules that all sequences of a step share.
 struct StepRules {
   int window = 0;          // tokens
-  int sliding_window = 0;  // tokens; 0: full attention
-  int max_queries = 1;     // of a part
+  int sliding_window = 0;  // tokens; 0 for full attention
+  int max_queries = 1;     // queries of a part
 };
 
-// A sequence of n_tokens, the last n_new of which are the step's. It may have fewer than these: the first
-// ones then are none. n_sealed: pages that are sealed before the step, of which there may be more than the
-// window demands where a sequence has been cut back.
+// Describes a sequence of n_tokens, the last n_new of which belong to the step. If n_tokens is smaller than
+// n_new, the first new tokens do not exist. n_sealed pages are sealed before the step. If the sequence has
+// been cut back, they may be more than the window demands.
 struct StepTokens {
   int n_tokens = 0;
   int n_new = 0;
@@ -32,29 +33,29 @@ struct StepTokens {
   KVANT_STEP_PARTS int first_new() const { return n_tokens - n_new; }
 };
 
-// New tokens of a sequence one after another that see the same pages sealed: up to max_queries queries.
+// Describes up to max_queries consecutive new tokens of a sequence that see equal pages sealed.
 struct StepPart {
-  int first = 0, n = 0;                   // of the new tokens
-  int first_page = 0;                     // of the sequence, that the first of them sees
-  int sealed_pages = 0, tail_tokens = 0;  // that the last one sees, from that page on
-  int hidden_tokens = 0;                  // of that page, before the last one's window
+  int first = 0, n = 0;                   // first counts the new tokens
+  int first_page = 0;                     // The first page of the sequence that the part's first token sees.
+  int sealed_pages = 0, tail_tokens = 0;  // What the part's last token sees, from first_page on.
+  int hidden_tokens = 0;                  // Tokens of first_page that lie before the last token's window.
   KVANT_STEP_PARTS int first_tail_page() const { return first_page + sealed_pages; }
 };
 
-// New tokens of a sequence, at most: then one page's end at most divides what they see.
+// A sequence has at most this many new tokens in a step. At most one page end then divides what they see.
 inline constexpr int kMaxNewTokens = kPageTokens;
 
-// Parts of a sequence with up to max_new tokens, at most.
+// Returns the maximum number of parts of a sequence with up to max_new new tokens.
 KVANT_STEP_PARTS int parts_of(int max_new, int max_queries) {
   return max_new == 1 ? 1 : (max_new + max_queries - 1) / max_queries + 1;
 }
 
-// Pages that a tail has at most while up to max_new tokens are appended.
+// Returns the maximum number of pages of a tail while up to max_new tokens are appended.
 KVANT_STEP_PARTS int tail_pages_of(int max_new, int window) {
   return pages_for(window + kPageTokens - 1 + max_new);
 }
 
-// Part `nth` of a sequence; the parts behind the last one are empty.
+// Returns part `nth` of a sequence. Parts after the last one are empty.
 KVANT_STEP_PARTS StepPart step_part(const StepRules& rules, const StepTokens& tokens, int nth) {
   StepPart part;
   int sealed = 0;
@@ -65,7 +66,7 @@ KVANT_STEP_PARTS StepPart step_part(const StepRules& rules, const StepTokens& to
     const int demanded = sealed_pages(token, rules.window);
     sealed = demanded > tokens.n_sealed ? demanded : tokens.n_sealed;
     const int alike =
-        kPageTokens * (sealed + 1) + rules.window - token;  // tokens that see as many pages sealed
+        kPageTokens * (sealed + 1) + rules.window - token;  // The tokens that see as many pages sealed.
     const int left = tokens.n_new - part.first;
     const int most = left < rules.max_queries ? left : rules.max_queries;
     part.n = alike < most ? alike : most;
@@ -80,8 +81,8 @@ KVANT_STEP_PARTS StepPart step_part(const StepRules& rules, const StepTokens& to
   return part;
 }
 
-// Pages that are to be sealed before a token behind the step's sees them, and before any of the step's does
-// that lies behind their end.
+// Describes the pages that must be sealed before a token sees them sealed. The token is the next one after
+// the step, or a token of the step that lies after the page's end.
 struct DuePages {
   int first = 0, n = 0;
   int sealed_after = 0;  // leading pages

@@ -12,7 +12,7 @@ namespace {
 static_assert(parts_of(1, 1) == 1 && parts_of(4, 4) == 2 && parts_of(9, 4) == 4);
 static_assert(tail_pages_of(1, 0) == 1 && tail_pages_of(2, 0) == 2 && tail_pages_of(1, 128) == 2);
 
-// The rule of visibility, from its definition: pages that token t sees sealed.
+// Returns how many pages token t sees sealed, by the definition of visibility.
 int sealed_for(int t, int window, int n_sealed) {
   int sealed = 0;
   while (128 * (sealed + 1) + window <= t) ++sealed;
@@ -22,11 +22,12 @@ bool sees(int t, int other, int sliding_window) {
   return other <= t && (sliding_window == 0 || t - other < sliding_window);
 }
 
-// What each query sees of each token, told by its part: sealed ('s'), in the tail ('t') or not at all ('.'),
-// as the decode kernel reads sealed_pages, tail_tokens and first_tokens of several queries (kvant.h).
+// Says what a query sees of each token by its part: sealed ('s'), in the tail ('t') or not at all ('.'). The
+// function reads the part as the decode kernel reads sealed_pages, tail_tokens and first_tokens of several
+// queries (kvant.h).
 std::string seen_in(const StepPart& part, int query, int n_tokens) {
   std::string seen(n_tokens, '.');
-  const int before = part.n - 1 - query;  // the last query
+  const int before = part.n - 1 - query;  // queries between this one and the last one
   const int begin = part.first_page * 128, tail_begin = part.first_tail_page() * 128;
   const int hidden = std::max(0, part.hidden_tokens - before);
   for (int t = begin + hidden; t < tail_begin + part.tail_tokens - before; ++t)
@@ -61,8 +62,8 @@ void check_step(const StepRules& rules, const StepTokens& tokens) {
   ASSERT_EQ(n, tokens.n_new) << at();
 }
 
-// A page is due if it isn't sealed, and a token from the step's first on to the one behind the step sees it
-// sealed.
+// A page is due if it is not sealed, and if a token sees it sealed. The tokens run from the step's first
+// token to the one after the step.
 void check_due(const StepRules& rules, const StepTokens& tokens) {
   const DuePages due = due_pages(rules, tokens);
   for (int page = 0; page <= tokens.n_tokens / 128; ++page) {
@@ -72,17 +73,18 @@ void check_due(const StepRules& rules, const StepTokens& tokens) {
         expected |= sees(t, other, rules.sliding_window) && page < sealed_for(t, rules.window, 0);
     expected &= page >= tokens.n_sealed;
     const bool is_due = page >= due.first && page < due.first + due.n;
-    // A window's page may be sealed though none of them sees it.
+    // A page of a sliding window may be sealed although none of these tokens sees it.
     ASSERT_TRUE(is_due || !expected) << tokens.n_tokens << ", page " << page;
     ASSERT_TRUE(is_due == expected || rules.sliding_window > 0) << tokens.n_tokens << ", page " << page;
     ASSERT_TRUE(!is_due || 128 * (page + 1) <= tokens.n_tokens);
   }
   ASSERT_EQ(due.sealed_after, sealed_for(tokens.n_tokens, rules.window, tokens.n_sealed));
-  // The tables of the first part reach it.
+  // The page tables of the first part reach the first due page.
   ASSERT_TRUE(due.n == 0 || due.first >= step_part(rules, tokens, 0).first_tail_page());
 }
 
-// Lengths up to four pages, all of those about a page's end and behind a window of 100 tokens.
+// Returns lengths up to four pages. All lengths near a page end are included, and all lengths after a window
+// of 100 tokens.
 std::vector<int> lengths_from(int least) {
   std::vector<int> lengths;
   for (int n = least; n < 420; ++n)
@@ -125,11 +127,11 @@ TEST(DuePagesOfAStep, AreThoseThatTokensUpToTheNextOneSeeSealed) {
               check_due({window, sliding, 4}, {n, n_new, sealed_for(n - n_new, window, 0)}));
 }
 
-// Rejected drafts: a page that was sealed with them is sealed anew when others have taken their place.
+// A page that was sealed with rejected drafts is sealed again when other tokens have taken their place.
 TEST(DuePagesOfAStep, AreDueAgainWhereDraftsWereRejected) {
   const StepRules rules{0, 0, 4};
   EXPECT_EQ(due_pages(rules, {130, 4, 0}).n, 1);
-  EXPECT_EQ(due_pages(rules, {131, 4, 0}).n, 1);  // after a step that kept one of four
+  EXPECT_EQ(due_pages(rules, {131, 4, 0}).n, 1);  // The step before kept one of four tokens.
   EXPECT_EQ(due_pages(rules, {135, 4, 1}).n, 0);
 }
 

@@ -14,22 +14,23 @@ namespace {
 
 constexpr float kScoreUnit = 1.0F / 256;
 
-// Scores of a page's tokens, in units of kScoreUnit: of n_before observers of its first token (fewer of those
-// of its second half), and then of those from first_observer to `end` as well, tokens of the page counted
-// from its first.
+// Updates the scores of a page's tokens, in units of kScoreUnit. A score is an average over n_before
+// observers of the page's first token; tokens of the second half have fewer. The new observers are tokens
+// first_observer to `end`, counted from the page's first token.
 KVANT_SIMD_CLONES void add_weights(float* scores, const double* weights, int n_before, int first_observer,
                                    int end) {
   for (int t = 0; t < kPageTokens; ++t) {
     const int before = std::max(n_before - std::max(t - (kPageTokens - kObservers), 0), 0);
-    const int now = end - std::max(t, first_observer);  // heads summed
+    const int now = end - std::max(t, first_observer);  // observers; the weights are summed over heads
     const double sum = static_cast<double>(scores[t] * kScoreUnit) * before + weights[t];
     scores[t] = static_cast<float>(sum / (before + now) / kScoreUnit);
   }
 }
 
-// How many of so many numbers are at most x.
+// Returns how many of n numbers are at most x.
 KVANT_SIMD_CLONES int count_up_to(const std::uint16_t* numbers, int n, std::uint16_t x) {
-  constexpr int kPart = 1 << 15;  // whose count is a number of 16 bits, of which there are most in a vector
+  constexpr int kPart =
+      1 << 15;  // The count of a part fits into 16 bits, and a vector holds most 16-bit numbers.
   int count = 0;
   for (int first = 0; first < n; first += kPart) {
     const int end = std::min(n, first + kPart);
@@ -40,8 +41,8 @@ KVANT_SIMD_CLONES int count_up_to(const std::uint16_t* numbers, int n, std::uint
   return count;
 }
 
-// The number that `rank` others precede in order, of numbers below 2^15. Bit by bit: the smallest that more
-// numbers are at most than `rank`.
+// Returns the number at position `rank` of the sorted numbers, which are below 2^15. The search goes bit by
+// bit. The result is the smallest number such that more than `rank` numbers are at most as large.
 std::uint16_t number_of_rank(const std::uint16_t* numbers, int n, int rank) {
   std::uint16_t found = 0;
   for (int bit = 1 << 14; bit > 0; bit /= 2) {
@@ -114,7 +115,7 @@ float TokenScores::score(int token) const {
 }
 
 float TokenScores::quantile(double rho, int end) const {
-  // Scores are not negative: they are in the order of their bits.
+  // Scores are not negative, so their bits as integers are in the order of the scores.
   const int rank = std::min(end - 1, static_cast<int>(std::ceil((1 - rho) * end)) - 1);
   return float_from_f16(number_of_rank(scores_.data(), end, rank)) * kScoreUnit;
 }
@@ -167,7 +168,8 @@ void TokenScores::load(ByteReader& from, int n_tokens, int group, int head_dim) 
   append(token_, n_observers);
   append(q_, static_cast<std::size_t>(n_observers) * head_dim);
   for (auto* numbers : {&offset_, &max_, &sum_}) append(*numbers, n_observers);
-  const int first = n_tokens / kPageTokens * kPageTokens;  // of the open page, which they observe
+  const int first = n_tokens / kPageTokens *
+                    kPageTokens;  // The first token of the open page, which the observers belong to.
   from.require(std::is_sorted(token_.begin(), token_.end()) &&
                (token_.empty() || (token_.front() >= first && token_.back() < n_tokens)));
 }

@@ -8,7 +8,8 @@ namespace kvant {
 namespace {
 
 TEST(ObserversOf, CountsTheQueriesThatCouldSeeAToken) {
-  // Brute force over the definition: the last 64 queries of each page before `end`, at or after the token.
+  // The expected count applies the definition: the last 64 queries of each page before `end`, at or after the
+  // token.
   for (const int end : {128, 256, 640}) {
     for (int token = 0; token < end; ++token) {
       int n = 0;
@@ -18,7 +19,7 @@ TEST(ObserversOf, CountsTheQueriesThatCouldSeeAToken) {
   }
 }
 
-// Observers of a page's queries from `first` on, one head.
+// Adds the page's queries from `first` on as observers of one head.
 void observe_from(TokenScores& scores, int first, int end) {
   const std::vector<float> q(8, 1.0F);
   for (int t = first; t < end; ++t) scores.observe({.token = t, .q = q, .sum = 1}, 1);
@@ -54,7 +55,7 @@ TEST(TokenScores, SelectTheHighestOfAPageAboveTheQuantileWithinTheRoom) {
   EXPECT_EQ(two.count(), 2);
   EXPECT_TRUE(two.test(150 - 128) && two.test(200 - 128));
   EXPECT_TRUE(scores.select(0, 0.02, 10, 0).test(3));
-  EXPECT_FALSE(scores.select(0, 0.02, 10, 4).test(3));  // the sink is protected anyway
+  EXPECT_FALSE(scores.select(0, 0.02, 10, 4).test(3));  // The sink is protected anyway.
   EXPECT_TRUE(scores.select(1, 0.02, 0, 0).empty());
 }
 
@@ -79,9 +80,10 @@ TEST(TokenScores, AverageOverFewerObserversAfterATruncationIntoAPageThatHadEnded
   observe_from(scores, 128, 256);
   scores.end_page(256, std::vector<double>(256, 0.64));
   scores.truncate(246);
-  observe_from(scores, 246, 256);  // 10 queries
+  observe_from(scores, 246, 256);  // These are only 10 queries.
   scores.end_page(256, std::vector<double>(256, 0.1));
-  // Token 0: 64 observers of 0.64 / 64 each in page 0; 10 of 0.1 / 10 each now: 0.01 throughout.
+  // In page 0, 64 observers gave token 0 a weight of 0.64 / 64 each. The 10 observers now give 0.1 / 10 each,
+  // so the score is 0.01 throughout.
   EXPECT_NEAR(scores.score(0), 0.01, 1e-5);
   EXPECT_NEAR(scores.score(200), 0.1 / 10, 1e-5);
   EXPECT_NEAR(scores.score(250), 0.1 / 6, 2e-5);
@@ -91,7 +93,8 @@ TEST(TokenScores, KeepTheirPrecisionAtAnyContext) {
   TokenScores scores;
   scores.reserve(128, 1, 8);
   observe_from(scores, 0, 128);
-  std::vector<double> weights(128, 64e-6);  // 1e-6 from each of 64 queries: of a million tokens
+  std::vector<double> weights(128,
+                              64e-6);  // Each of 64 queries gives 1e-6, as in a context of a million tokens.
   weights[5] = 64.2e-6;
   scores.end_page(128, weights);
   EXPECT_NEAR(scores.score(0), 1e-6, 1e-9);

@@ -10,7 +10,7 @@ using testing::contents;
 using testing::plan_for;
 using testing::small_geometry;
 
-// Bytes of a tail of n tokens: 2 layers x 2 heads x 2 sides of d = 64.
+// Returns the bytes of a tail with room for `room` tokens: 2 layers x 2 heads x 2 sides of d = 64.
 constexpr std::int64_t bf16_tail(int room) {
   return 2 * 2 * 2 * std::int64_t{room} * 64 * 2;
 }
@@ -34,7 +34,7 @@ TEST_P(TailFormat, TakesMemoryForTheTokensThatItHolds) {
   }
 }
 
-// Every token's row lies where readers find it, whatever pages the tail has moved through.
+// Every row of the tail must lie where readers find it, however the tail has grown.
 TEST_P(TailFormat, ReadsTheSameRowsHoweverItGrew) {
   const auto plan = plan_with_tail(GetParam());
   Cache at_once(plan, 0), cache(plan, 0);
@@ -60,7 +60,7 @@ TEST_P(TailFormat, ShrinksWhenItIsCut) {
   ASSERT_TRUE(append_tokens(fresh, f, 150).ok());
   EXPECT_EQ(contents(cache, s), contents(fresh, f));
   EXPECT_EQ(cache.bytes(s).tail, fresh.bytes(f).tail);
-  ASSERT_TRUE(cache.truncate(s, 40).ok());  // opens a sealed page again
+  ASSERT_TRUE(cache.truncate(s, 40).ok());  // The cut opens a sealed page again.
   ASSERT_TRUE(fresh.truncate(f, 40).ok());
   EXPECT_EQ(contents(cache, s), contents(fresh, f));
   EXPECT_EQ(static_cast<double>(cache.bytes(s).tail), 8 * 48 * 64 * plan->tail->bits(64) / 8);
@@ -86,7 +86,7 @@ TEST_P(TailFormat, ReturnsToTheSmallerPageWhenAStepIsAborted) {
 TEST(TailMemory, OfAWindowIsWholePagesAndTheOpenOne) {
   Cache cache(plan_for("k=ch4g128,v=tok4g128,window=128", small_geometry()), 0);
   const SequenceId s = cache.add();
-  ASSERT_TRUE(append_tokens(cache, s, 300).ok());  // one page sealed
+  ASSERT_TRUE(append_tokens(cache, s, 300).ok());  // One page is sealed.
   EXPECT_EQ(cache.bytes(s).tail, bf16_tail(128 + 48));
 }
 

@@ -1,4 +1,5 @@
-// Tests only: a device whose memory is the host's.
+// HostPages is a device whose memory is host memory and whose library is the CPU library. Tests run the code
+// for devices on HostPages, without a GPU.
 #pragma once
 
 #include <sys/mman.h>
@@ -39,14 +40,14 @@ inline PageLibrary cpu_library() {
 
 class HostPages : public PageDevice {
  public:
-  // limit: bytes that can be had; 0: any number.
+  // `limit` is the number of bytes that can be allocated; 0 means no limit.
   explicit HostPages(std::size_t limit = 0) : limit_(limit) {}
 
   const std::string& name() const override { return name_; }
   const PageLibrary& library() const override { return library_; }
   kvant_stream stream() const override { return nullptr; }
   void enter() const override {}
-  // As a GPU's, all memory lies in one range of addresses.
+  // All memory lies in one range of addresses, as on a GPU.
   void* allocate(std::size_t bytes) override {
     if (limit_ > 0 && taken_ + bytes > limit_) return nullptr;
     void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -91,7 +92,7 @@ class HostPages : public PageDevice {
   }
   Status finish() override { return std::exchange(failure_, {}); }
 
-  // For tests of failures: functions that fail in place of the library's, and what finish() says next.
+  // Tests of failures replace functions of the library, and set what finish() returns next.
   PageLibrary& functions() { return library_; }
   void fail(Error failure) { failure_ = std::move(failure); }
 
