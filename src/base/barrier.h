@@ -9,9 +9,9 @@ namespace kvant {
 
 // A waiting thread spins for a short time, then sleeps until another thread wakes it. On an idle machine
 // nearly all waits end while spinning. Where other programs use the cores too, the awaited thread may not be
-// running. So each wait that ends in sleep halves the spinning time of the next waits, which frees the core
-// soon. (Yielding instead would put the thread behind everything else that is ready to run, which is many
-// times slower on a busy machine.)
+// running. Each wait that ends in sleep therefore halves the spinning time of the next waits, which frees the
+// core soon. If a waiting thread yielded instead, it would run after all other threads that are ready,
+// which is many times slower on a busy machine.
 class Barrier {
  public:
   // Returns when n_threads threads have called wait(). The last thread to arrive runs `last` before any

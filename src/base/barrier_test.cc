@@ -47,7 +47,8 @@ TEST(Barrier, LetsThreadsSleepThatWaitLong) {
 }
 
 // A lost wake-up would leave a thread asleep for ever. There are more threads than cores, and pauses of all
-// lengths around the spinning time. So threads are caught awake, falling asleep and asleep.
+// lengths around the spinning time. Releases therefore meet threads that are awake, that are falling asleep
+// and that sleep.
 TEST(Barrier, LosesNoWakeUpAmongMoreThreadsThanCores) {
   for (const int n_threads : {2, 3, 16}) {
     Barrier barrier;

@@ -15,7 +15,7 @@ constexpr float kTiny = 1e-30F;
 constexpr int kStrip = 2;
 
 // Rounds one block of one row. The sum of 32 products of a byte and a code is at most 127 * 255 * 32, which
-// is below 2^20. So high bytes times 256 plus low bytes are far below 2^31.
+// is below 2^20. High bytes times 256 plus low bytes are therefore far below 2^31.
 inline void round_block(const float* x, std::uint32_t* quads, float& unit, float& sum) {
   const __m512 a = _mm512_loadu_ps(x), b = _mm512_loadu_ps(x + kLanes);
   const float largest = _mm512_reduce_max_ps(_mm512_max_ps(_mm512_abs_ps(a), _mm512_abs_ps(b)));

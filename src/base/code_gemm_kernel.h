@@ -23,7 +23,7 @@ struct NumberRowsView {
 
 // Holds the inner loops for one processor.
 struct CodeGemm {
-  // Rounds row r of x to rows[r] for r in [first, end). x has k values per row, and rows lie `stride` values
+  // Rounds row r of x to rows[r] for r in [first, end). x has k values per row, and rows are `stride` values
   // apart. If a value is not finite, all products of its row will be NaN.
   void (*round_rows)(const float* x, std::ptrdiff_t stride, int first, int end, int k,
                      const NumberRowsView& rows);

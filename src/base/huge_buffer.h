@@ -1,6 +1,6 @@
 // HugeBuffer holds uninitialized bytes for large data that is written once and read once, such as session
-// files. The first touch of a small page costs as much as the copy that fills the page. So the operating
-// system is asked for huge pages.
+// files. The first touch of a small page costs as much as the copy that fills the page. HugeBuffer therefore
+// asks the operating system for huge pages.
 #pragma once
 
 #include <cstddef>

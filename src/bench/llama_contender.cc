@@ -132,7 +132,7 @@ class LlamaContender : public Contender {
   std::string name_;
   double bits_;
   ContenderOptions options_;
-  // The model outlives the context.
+  // The model must outlive the context.
   std::shared_ptr<LlamaModelFile> model_;
   LlamaContextPointer context_;
   int n_vocab_;

@@ -34,7 +34,7 @@ class VocabularyProducts {
   virtual Status finish(MatrixView<float> gradient) = 0;
 };
 
-// Makes products that the CPU computes.
+// Returns products that the CPU computes.
 std::unique_ptr<VocabularyProducts> make_host_vocabulary(const ModelParts& model, GemmPrecision precision);
 
 }  // namespace kvant

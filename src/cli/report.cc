@@ -211,7 +211,7 @@ std::string shell_word(const std::string& word) {
   return plain ? word : "'" + word + "'";
 }
 
-// Fills in the commands that measure the figures of the page one by one.
+// Fills in the command lines. Each of them measures one part of the page's figures.
 void Report::name_commands() {
   std::string kv;
   for (std::size_t i = 1; i < rows_.size(); ++i) kv += " --kv " + shell_word(rows_[i].name);

@@ -41,7 +41,7 @@ QualityGuard::QualityGuard(AttentionBackend& inner, const Plan& plan, const Guar
 }
 
 void QualityGuard::run_layer(Step& step, int layer, const LayerRows& rows, Team& team) {
-  // run_layer() ends with a barrier of the team's threads.
+  // run_layer() ends with a barrier of the team's threads, so all threads have then finished the layer.
   inner().run_layer(step, layer, rows, team);
   if (team.index() != 0 || !rows.has_kv()) return;
   KVANT_CHECK(step.slices().size() == 1, "one sequence is guarded");

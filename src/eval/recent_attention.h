@@ -36,8 +36,8 @@ struct RecentTokens {
 RecentTokens recent_tokens(const Plan& plan, int layer, int kv_head, const std::vector<PageView>& pages,
                            int n_sealed, const RecentRows& recent, int first);
 
-// Returns one side of a page, [n_tokens, d], decoded and with the transform undone. Without quantization,
-// these would be the model's values.
+// Returns one side of a page, [n_tokens, d], decoded and with the transform undone. Without quantization, the
+// result would be the model's values.
 std::vector<float> decoded_rows(const PageSide& side, const Transform& transform, int n_tokens);
 
 // Holds the errors that the cache causes in the outputs of one query token's group of heads.

@@ -11,7 +11,8 @@ namespace {
 
 using Bytes = std::vector<std::byte>;
 
-// Calls check(format, ordered, side) for every format, head size and side with a special code order.
+// Calls check(format, ordered) for every format, head size and side that has a code order of its own.
+// `ordered` is the format with this order.
 template <class Check>
 void for_each_order(const Check& check) {
   int n = 0;

@@ -5,9 +5,9 @@
 // The metric keeps the largest eigenvalues of E[q q^T] and replaces all other eigenvalues by one number,
 // which serves as the unit:
 //   M = 1 + V V^T,  V [d, rank]
-// Encoders choose the values of a row in order. So the cost is written as a sum of one term per value, which
-// assumes the best choice of all later errors. With s(i) = V_0 e_0 + ... + V_(i-1) e_(i-1) (rank numbers; V_i
-// is the row of value i),
+// Encoders choose the values of a row in order. The cost is therefore written as a sum of one term per value,
+// which assumes the best choice of all later errors. With s(i) = V_0 e_0 + ... + V_(i-1) e_(i-1) (rank
+// numbers; V_i is the row of value i),
 //   e^T M e = sum of D_i (e_i + g_i.s(i))^2
 //   K_n = 1,  D_i = 1 + V_i^T K_(i+1) V_i,  g_i = K_(i+1) V_i / D_i,  K_i = K_(i+1) - D_i g_i g_i^T
 // This is the LDL^T decomposition of M (Gill, Golub, Murray, Saunders 1974 for rank one), computed by the

@@ -4,8 +4,8 @@
 // RoPE rotates a query at position t by R(t), and a key at position p by R(p). Relative to the key, the
 // queries that read the key are similar everywhere in a text. E[R(t - p) q q^T R(t - p)^T] describes their
 // directions. Keys are stored after rotation, where the same queries give a different matrix at each
-// position. So a head's constant holds directions in the frame of a page's middle, m, and R(m) rotates the
-// directions to the page.
+// position. A head's constant therefore holds directions in the frame of a page's middle, m, and R(m) rotates
+// the directions to the page.
 #pragma once
 
 #include <optional>

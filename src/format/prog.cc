@@ -7,19 +7,19 @@
 //                              a token
 //   steps    [2][d]            u8: si, 1 .. 80
 //   zeros    [2][d]            i8: zi
-//   scales   [2]               f32: s = max |x| over the block's tokens that aren't left out / 119
+//   scales   [2]               f32: s = max |x| over the block's tokens that are not left out / 119
 // Bits per value: B + 0.25 + 0.5 / d.
 //
 // First stage: q1 = round(x / s), in -119 .. 119. Second stage, over the tokens of a block and channel that
-// aren't left out: si = max(1, ceil((max q1 - min q1) / (2^B - 1))), zi = min q1, code = clamp(round((q1 -
+// are not left out: si = max(1, ceil((max q1 - min q1) / (2^B - 1))), zi = min q1, code = clamp(round((q1 -
 // zi) / si), 0, 2^B - 1). Decoded: q1' = clamp(code * si + zi, -127, 127), value = q1' * s. The error is at
 // most s * (si + 1) / 2. Halves are rounded up.
 //
 // prog<B>-paper rounds as Algorithm 1 prints it, for the ablation. si is rounded for K, which clips a
 // channel's range when the range is small, and rounded up for V. The zero point is kept in units of si: zi =
 // round(min q1 / si) for K and ceil(min q1 / si) for V, code = clamp(round(q1 / si) - zi, 0, 2^B - 1), q1' =
-// clamp((code + zi) * si, -127, 127). (Algorithm 2 prints code * si + zi, which would not invert this
-// encoding.)
+// clamp((code + zi) * si, -127, 127). Algorithm 2 prints code * si + zi, which would not invert this
+// encoding.
 //
 // Left-out tokens widen no range, and their integers and codes are clamped. Blocks whose tokens are all left
 // out, or whose values are all below 2^-100, decode to zeros. Larger magnitudes than 3e38 count as 3e38 in s,

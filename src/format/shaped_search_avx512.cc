@@ -25,7 +25,7 @@ using Ints = __m512i;
 }
 // everywhere() broadcasts one number to every lane, and four_times() broadcasts four numbers to every
 // quarter. Loads broadcast for free. Compilers that know how the numbers reached memory would shuffle
-// registers instead, and a step already has enough shuffles. So the loads are in assembly.
+// registers instead, and a step already has enough shuffles. The loads are therefore in assembly.
 [[gnu::always_inline]] inline Ints everywhere(const void* one) {
   Ints x;
   asm("vpbroadcastd %1, %0" : "=v"(x) : "m"(*static_cast<const char(*)[4]>(one)));
@@ -152,8 +152,8 @@ struct Parents {
 // With 2 bits a node is three digits of base 4. A node's parents are the nodes whose upper two digits equal
 // the node's lower two digits. One digit selects the register, and two digits select the lane. If a parent's
 // last digit selects the lane, the parent's children use the parent's register. If the last digit selects the
-// register, the children use the parent's lane. So data moves only within registers, and after three steps
-// every digit is back in its place.
+// register, the children use the parent's lane. Data therefore moves only within registers, and after three
+// steps every digit is back in its place.
 template <int B, int kPhase>
 [[gnu::always_inline]] inline void arrange_parents(const Survivors<B>& paths, const Step& step,
                                                    Parents<B>& parents) {

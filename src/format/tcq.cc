@@ -6,8 +6,8 @@
 //   codes     [kPageTokens][d]  B bits each: every token is a circular little-endian bit stream of its own,
 //                               d * B / 8 bytes
 //   gains     [kPageTokens]     u8
-//   means     [d]               i8: of the tokens that aren't left out, in steps; -127 to 127
-//   loudest   [1]               f32: the largest gain of the tokens that aren't left out, at most 2^126
+//   means     [d]               i8: of the tokens that are not left out, in steps; -127 to 127
+//   loudest   [1]               f32: the largest gain of the tokens that are not left out, at most 2^126
 //   step      [1]               bf16: of the means, 1/127 of the largest one, at most 2^125
 // Bits per value: B + 8 / d + (8 + 48 / d) / kPageTokens.
 //

@@ -176,8 +176,8 @@ TEST(TokenGroups, SaturateHugeValuesAtTheEndsOfTheLargestGrid) {
 }
 
 TEST(TokenGroups, MatchAHandWorkedSymmetricGroup) {
-  // The largest magnitude x* = 4 gives the scale -4 / 8 = -0.5. So 4 gets code 0 (value 4), -3.9 gets code 15
-  // (value -3.5), and 0.3 gets code 7 (value 0.5).
+  // The largest magnitude x* = 4 gives the scale -4 / 8 = -0.5. Therefore 4 gets code 0 (value 4), -3.9 gets
+  // code 15 (value -3.5), and 0.3 gets code 7 (value 0.5).
   std::vector<float> values(kPageTokens * 64, 0.0F);
   values[0] = 4.0F;
   values[1] = -3.9F;

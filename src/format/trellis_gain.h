@@ -23,9 +23,10 @@ KVANT_HOST_DEVICE constexpr Number gain_of_code(int code, Number loudest, const 
 // Quantization errors lie across the values as well as along them. A least squares gain is <x, c> / <c, c>
 // for values x and their shape c. This gain shortens x by the share of the energy of x that quantization
 // loses. Shorter keys flatten the softmax and shorter values shrink the output, for all tokens alike, while
-// errors across the values average out. So gains lie between least squares and the unbiased gain <x, x> / <x,
-// c>, for which <gain c, x> = <x, x>. The gain is the product of the two, with the exponents 1 - u and u.
-// kUnbiasedKeys and kUnbiasedValues are the values of u that harm predictions least (docs/lab/trellises.md).
+// errors across the values average out. Gains therefore lie between least squares and the unbiased gain <x,
+// x> / <x, c>, for which <gain c, x> = <x, x>. The gain is the product of the two, with the exponents 1 - u
+// and u. kUnbiasedKeys and kUnbiasedValues are the values of u that harm predictions least
+// (docs/lab/trellises.md).
 inline constexpr float kUnbiasedKeys = 0.75F, kUnbiasedValues = 1;
 // Limits the unbiased gain, relative to least squares, of codes that hardly resemble their values.
 inline constexpr float kMostStretch = 2;

@@ -80,8 +80,8 @@ double SpeculationPace::seconds(int n_rows) const {
   return of_low + of_row * (n_rows - low);
 }
 
-// Other work may have delayed a first step. So the least of all known sizes counts, up to kLongestStart
-// steps.
+// Other work may have delayed the first step of a size. The function therefore returns the least of all known
+// values, and at most the time of kLongestStart later steps.
 double SpeculationPace::start_seconds() const {
   double least = std::numeric_limits<double>::infinity();
   for (const auto& [rows, m] : measured_) {

@@ -23,8 +23,8 @@ class SpeculationPace {
   // rows, and each sequence needs one of them without drafts. If there are several sequences, the drafts of
   // one sequence may delay the tokens of the other sequences by at most kMostDelay.
   //
-  // The first step of a size takes longer, because a device builds a graph for the size. So drafts use a new
-  // size only when they have missed a part of that time.
+  // The first step of a size takes longer, because a device builds a graph for the size. Drafts therefore use
+  // a new size only when they have missed a part of that time.
   std::vector<int> choose(std::span<const Draft> drafts, int most_rows);
 
   // Returns whether steps without drafts have been measured. Drafts are used only after such steps.

@@ -18,7 +18,7 @@
 
 namespace kvant {
 
-// GrammarStates is the number of a set of states. Equal sets have the same number.
+// GrammarStates identifies a set of states by a number. Equal sets have the same number.
 using GrammarStates = int;
 inline constexpr GrammarStates kNoStates = 0;
 

@@ -272,7 +272,7 @@ class GraphPart::Builder {
     if (!ggml_is_empty(node)) ggml_build_forward_expand(part_.graph_, node);
   }
 
-  // Adds a barrier if other threads may still be writing values that this thread is about to read.
+  // Adds a barrier to the graph if other threads may still be writing values that this thread reads next.
   void synchronize() {
     if (!unfinished_) return;
     ggml_tensor* none = nullptr;

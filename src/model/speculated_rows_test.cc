@@ -80,7 +80,7 @@ class Pair {
   SequenceId plain_, drafting_;
 };
 
-// Continues with drafts of many lengths, each right up to some point.
+// Decodes with drafts of many lengths up to token `end`. Each draft is right up to a random place.
 void go_on(Pair& pair, int most_rows, int end) {
   std::mt19937 random(pair.length());
   while (pair.length() < end) {

@@ -1,4 +1,4 @@
-// Chooses one format of the recipe's ladder for each (layer, KV head, side) such that the loss is smallest
+// Chooses one format of the recipe's ladder for each (layer, KV head, side). The choice minimizes the loss
 // within a budget of bits. Calibration measures the sensitivity of each place to each format as the
 // divergence of the model's predictions.
 #pragma once

@@ -28,7 +28,7 @@ bool is_override_key(const std::string& key);
 // Parses `key`, which is k@LAYER, k@FIRST-LAST, k@LAYER.HEAD, k@FIRST-LAST.HEAD or the same with v@. `side`
 // is the text after '='.
 Result<SideOverride> parse_override(const std::string& key, const std::string& side);
-// Returns the text before '='.
+// Returns the key of an override, which is the text before '='.
 std::string override_key(const SideOverride& override);
 
 }  // namespace kvant

@@ -41,11 +41,11 @@ struct Job {
   std::int64_t bytes = 0;                       // the cache of the job takes at most this many bytes
   JobState state = JobState::waiting;
 
-  // During prefill, the prompt is read into `sequence`, which does not exist before the first step. keep_at
-  // lists the lengths, in ascending order, at which the prefix cache keeps a copy.
+  // The flag is true once `sequence` exists, which is from the first step of prefill on.
   bool has_sequence = false;
   // The job waits for this file of the prefix cache, or has waited for the file. An empty name means no file.
   std::string prefix_file = {};
+  // Prefill reads the prompt into this sequence.
   SequenceId sequence = 0;
   int n_read = 0;
   // LongRoPE has one set of factors for short sequences and one set for long sequences. With short_rope, the
@@ -54,6 +54,7 @@ struct Job {
   bool short_rope = false;
   std::vector<std::int32_t> again = {};
   const std::vector<std::int32_t>& reading() const { return again.empty() ? request.prompt : again; }
+  // Lists the lengths, in ascending order, at which the prefix cache keeps a copy of the sequence.
   std::vector<int> keep_at;
 
   // These are the probabilities of the prompt tokens read so far, if the request wants them.

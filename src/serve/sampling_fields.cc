@@ -16,7 +16,8 @@ constexpr double kMaxPenalty = 100;
 constexpr double kMaxBias = 1e6;
 constexpr std::size_t kMaxBiases = 4096;
 
-// Returns the request's number under `key`, or `otherwise` if the request has none.
+// Returns the request's number under `key`, which must be in [low, high], or `otherwise` if the request has
+// none.
 float number(JsonFields& fields, const char* key, double low, double high, float otherwise) {
   return static_cast<float>(fields.number(key, low, high).value_or(otherwise));
 }

@@ -41,8 +41,8 @@ class ServerLog {
   std::int64_t lost_ = 0;
 };
 
-// Returns a line of the log without its newline. `utc` has the form "2026-11-28T17:50:00.123Z". Only tests
-// call this.
+// Returns a line of the log without its newline. `utc` has the form "2026-11-28T17:50:00.123Z". Outside of
+// the log, only tests call log_line().
 std::string log_line(LogFormat format, const std::string& utc, const RequestRecord& record);
 std::string log_line(LogFormat format, const std::string& utc, std::string_view sentence);
 

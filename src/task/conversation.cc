@@ -113,7 +113,7 @@ Result<GeneratedText> Conversation::next() {
   return shown;
 }
 
-// The newest token is read only at the next call, so its text can be shown first.
+// The next call reads the newest token, so this call can return the token's text before.
 Result<GeneratedText> Conversation::next_token() {
   KVANT_RETURN_IF_ERROR(read_answered());
   const std::size_t n_vocab = session_.engine().n_vocab();

@@ -74,8 +74,8 @@ class Transform {
   bool identity() const { return steps_.empty(); }
   // Maps K or V [n, d], in place, into the cache's space.
   void forward(MatrixView<float> x) const;
-  // Maps decoded K or V, or attention outputs, back, in place. Attention weights sum to 1, so the offset of V
-  // is removed from outputs too.
+  // Maps decoded K, decoded V or attention outputs back in place. Attention weights sum to 1, so the offset
+  // of V is removed from outputs too.
   void inverse(MatrixView<float> x) const;
   // Maps queries [n, d], in place, to match a transformed K. Sets offset [n], which may be null, to what must
   // be added to the transformed scores to get the original scores.

@@ -1,5 +1,5 @@
-// Compares decode attention with attention in double precision if callers announce few pages per CTA. Several
-// warps then share each page.
+// Compares decode attention with attention in double precision. Callers announce few pages per CTA, so
+// several warps share each page.
 #include <gtest/gtest.h>
 
 #include "device/cuda/common/limits.h"

@@ -1,6 +1,6 @@
 // Exchanges results between CTAs that share a sequence and KV head, one slice at a time. The warp that is the
-// last to leave its part of a slice combines all parts. So no warp waits for a warp that has not yet left its
-// part. FencedResults takes fewer registers, and MarkedResults takes less time.
+// last to leave its part of a slice combines all parts. Therefore no warp waits for a warp that has not yet
+// left its part. FencedResults takes fewer registers, and MarkedResults takes less time.
 #pragma once
 
 #include "device/cuda/common/ptx.cuh"

@@ -1,8 +1,8 @@
 // Decodes pages for many columns. `Sets` warps that share a page also share its decoding. Each warp decodes
 // its part of the page's codes once and multiplies the decoded part with the columns of all warps. A warp's
 // part is some of the tokens for keys, and some of the channels for values. The values' products need the
-// weights of all tokens. So between the two products, warps write the weights of their tokens to shared
-// memory and synchronize, once a page.
+// weights of all tokens. Once for each page, between the two products, warps therefore write the weights of
+// their tokens to shared memory and synchronize.
 #pragma once
 
 #include "device/cuda/decode/decode_kernel.cuh"
@@ -345,8 +345,8 @@ struct SharedDecoding : Strips {
  private:
   // Returns the part of a page's tiles that a lane handles. Each of four warps reads one or two words of
   // every 16-byte piece, which hold lanes' streams of codes. If all lanes of a warp had one part, the words
-  // that the warp reads would fill only a quarter or half of the banks. So lanes that are eight apart have
-  // different parts, which the bits of Strips::kMixedParts select. Rows of an MMA operand then belong to
+  // that the warp reads would fill only a quarter or half of the banks. Lanes that are eight apart therefore
+  // have different parts, which the bits of Strips::kMixedParts select. Rows of an MMA operand then belong to
   // different tiles, which does not affect the products.
   static __device__ __forceinline__ int part_of_lane(int lane) {
     return State::sharer() ^ (lane / 8 & (Sets == 4 ? Strips::kMixedParts : 0));

@@ -26,7 +26,8 @@ struct ShortArgs {
   const std::int32_t* tail_tokens;
   PageSource tail;
   int table_pages;  // least number of pages in a sequence's tables
-  // Holds the number of hidden tokens of each sequence's first page, [n_seqs]. Null hides no tokens.
+  // Holds the number of hidden tokens of each sequence's first page, [n_seqs]. Null means that no tokens are
+  // hidden.
   const std::int32_t* first_tokens;
   int group, n_kv_heads;
   NumberType q_type, rows_type;

@@ -3,8 +3,8 @@
 // rows of a new token, after a rotation if the caller asks for one. Warps attend to the new token in shared
 // memory.
 //
-// In a model, weights evict all other data from the caches between two layers. So the time depends on the
-// size of the kernel's code, and on the number of successive waits for memory. The general kernel
+// In a model, weights evict all other data from the caches between two layers. The time therefore depends on
+// the size of the kernel's code, and on the number of successive waits for memory. The general kernel
 // (decode_kernel.cuh) is ten times as large, and needs a schedule and barriers before reading a page.
 #pragma once
 

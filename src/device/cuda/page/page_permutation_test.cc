@@ -23,7 +23,8 @@ std::vector<std::byte> random_bytes(std::size_t n, std::uint32_t seed) {
   return bytes;
 }
 
-// Calls check(name, format, side, d, page_bytes) for every format that a kernel reads.
+// Calls check(format, side, d, page_bytes) for every format that a kernel reads, with all sides and head
+// sizes.
 template <class Check>
 void for_each_case(const Check& check) {
   int cases = 0;

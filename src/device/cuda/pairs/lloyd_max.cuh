@@ -7,8 +7,8 @@
 
 namespace kvant::cuda {
 
-// Holds N indices of 6 bits from the first bit of `words` on, such that each index can be read as part of one
-// byte. An index that crosses a byte boundary lies within one byte after a shift by four bits.
+// Holds N indices of 6 bits from the first bit of `words` on, in a form in which each index can be read as
+// part of one byte. An index that crosses a byte boundary lies within one byte after a shift by four bits.
 template <int N, int Words>
 struct PairIndices {
   std::uint32_t here[Words], moved[Words];

@@ -1,5 +1,5 @@
 // Turns scores of half-precision products into weights. Weights are relative to a row's reference, which
-// moves only if the row's scores rise a lot. So sums of values seldom need to be rescaled.
+// moves only if the row's scores rise a lot. Sums of values therefore seldom need to be rescaled.
 #pragma once
 
 #include "device/cuda/prompt/weigh.cuh"

@@ -8,7 +8,7 @@
 
 namespace kvant::cuda {
 
-// Calls body(shape, slots, CTAs per SM) with the shape that suits the device.
+// Calls body(shape, slots, ctas) with the shape that suits the device. `ctas` is the number of CTAs per SM.
 template <int D, class Body>
 auto with_integer_mma_shape(const Gpu& gpu, const Body& body) {
   // With heads of 256, registers do not hold the sums of more rows.

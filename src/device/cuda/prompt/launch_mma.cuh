@@ -8,8 +8,8 @@
 
 namespace kvant::cuda {
 
-// Calls body(shape, slots, CTAs per SM) with the shape that suits the device. Heads of 512 have only one
-// shape, and `slots` may be less than the shape's kLeastSlots.
+// Calls body(shape, slots, ctas) with the shape that suits the device. `ctas` is the number of CTAs per SM.
+// Heads of 512 channels have only one shape, for which `slots` may be less than the shape's kLeastSlots.
 template <int D, class Body>
 auto with_mma_shape(const Gpu& gpu, const Body& body) {
   if constexpr (D == 512) {

@@ -21,10 +21,10 @@ int slots_of(const Gpu& gpu, int ctas, std::size_t static_bytes) {
   return std::min((bytes - others) / Shape::kSlotBytes, kMostSlots);
 }
 
-// Calls body(shape, slots, CTAs per SM). If shared memory suffices, the shape is Several with as many CTAs as
-// registers allow, because the CTAs' products and weights then interleave by themselves. Otherwise one CTA of
-// Wide runs, or one CTA of Several if even Wide does not fit. Shared<Shape> is the shape's static shared
-// memory.
+// Calls body(shape, slots, ctas), where `ctas` is the number of CTAs per SM. If shared memory suffices, the
+// shape is Several with as many CTAs as registers allow, because the CTAs' products and weights then
+// interleave by themselves. Otherwise one CTA of Wide runs, or one CTA of Several if even Wide does not fit.
+// Shared<Shape> is the shape's static shared memory.
 template <class Several, class Wide, template <class> class Shared, class Body>
 auto with_warp_shape(const Gpu& gpu, const Body& body) {
   for (int ctas = Several::kMostCtas; ctas > 1; --ctas) {

@@ -70,8 +70,8 @@ __device__ __forceinline__ int take_work(const PromptArgs& args) {
 }
 
 // Prepares blocks until no work is left, like prepare_blocks(). For a long block, more work is taken near its
-// end, when the copying warp arrives on shared.near_end. So CTAs that finish first get the remaining work.
-// For a short block, more work is taken while the block is prepared.
+// end, when the copying warp arrives on shared.near_end. The remaining work then goes to CTAs that finish
+// first. For a short block, more work is taken while the block is prepared.
 template <class Shared, class Await, class Read>
 __device__ __forceinline__ void prepare_mixed_blocks(const PromptArgs& args, Shared& shared, int warp,
                                                      int lane, const Await& await_queries,

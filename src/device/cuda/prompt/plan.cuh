@@ -291,10 +291,10 @@ __device__ inline void cut_items(const PromptArgs& args, int n_items, const Cuts
   if (is_there) args.items[place] = item;
 }
 
-// Chooses how many sets of heads attend to all items before the next sets start. With few sets at a time,
-// CTAs find tiles in the L2 cache that other CTAs have brought there. (In a long prompt, CTAs drift apart.)
-// But each group of sets ends with its shortest blocks, and the next group's longest blocks follow. Each
-// group should therefore give each CTA many blocks, because otherwise CTAs would end at different times.
+// Chooses how many sets of heads attend to all items before the next sets start. CTAs drift apart in a long
+// prompt. With few sets at a time, they still find tiles in the L2 cache that other CTAs have read. But each
+// group of sets ends with its shortest blocks, and the next group's longest blocks follow. Each group should
+// therefore give each CTA many blocks, because otherwise CTAs would end at different times.
 __device__ __forceinline__ int choose_together(const PromptArgs& args, int tiles, int longest) {
   constexpr int kManyEach = 8;  // blocks as long as the longest
   const int turns = tiles / (kManyEach * max(longest, 1)) * args.n_sets / args.n_ctas;

@@ -453,8 +453,8 @@ __device__ __forceinline__ void attend(const PromptArgs& args, const Kept& kept,
       attend_kept<D>(args, kept, shared, place.slot, group, thread, stage, rows, sums);
     bool is_whole = true;
     int same_thread = thread, same_group = group, slot = place.slot;
-    // With heads of 128, values derived from `thread` have no registers while tiles are processed. So this
-    // code reads the thread's number again.
+    // With heads of 128, values derived from `thread` have no registers while tiles are processed. This code
+    // therefore reads the thread's number again.
     if constexpr (!PromptShape<D>::kScoresAhead) {
       asm volatile("mov.u32 %0, %%tid.x;" : "=r"(same_thread), "+r"(slot));
       same_group = same_thread / kGroupThreads - 1;

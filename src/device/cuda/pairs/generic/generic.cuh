@@ -69,7 +69,8 @@ __device__ __forceinline__ void with_number_bits(int bits, const Body& body) {
   }
 }
 
-// Calls body(constant) with the number of bits of codes that are levels as a compile-time constant.
+// Calls body(constant) with a compile-time constant. The constant is the number of bits per code of a format
+// whose codes are levels.
 template <class Body>
 __device__ __forceinline__ void with_level_bits(int bits, const Body& body) {
   switch (bits) {

@@ -77,7 +77,7 @@ struct BlockCodes {
   __device__ __forceinline__ const uint4* part(int i, int lane) const {
     return reinterpret_cast<const uint4*>(own + i * kPartBytes<Bits>) + lane;
   }
-  // Returns the word before a word of part i, which is the last word of a group.
+  // Returns the last word of the group that precedes a word of part i.
   template <int Bits>
   __device__ __forceinline__ std::uint32_t word_before(int i, int word) const {
     const auto* words = reinterpret_cast<const std::uint32_t*>(before + i * kPartBytes<Bits>);
