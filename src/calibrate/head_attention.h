@@ -1,8 +1,8 @@
-// HeadAttention computes exact causal attention of one query head over a context. HeadAttention also computes
-// the derivative, and the effects of errors of K or V on sealed pages.
+// HeadAttention computes exact causal attention of one query head over a context. The class also computes the
+// derivative, and the effects of errors of K or V on sealed pages.
 //
-// Queries come in blocks of one page. A block's queries read the pages before their own as sealed, and their
-// own page as unsealed.
+// Queries come in blocks of one page. A block's queries read the pages before their own page in sealed form,
+// and their own page in unsealed form.
 #pragma once
 
 #include <vector>

@@ -33,10 +33,11 @@ void linear(MatrixView<const float> x, const PackedMatrix& transposed_weight, st
 void linear_back(MatrixView<const float> gradient, const PackedMatrix& weight, bool accumulate,
                  MatrixView<float> out);
 
-// gated_unit() computes out = activation(gate) * up. The activation is x sigma(x) (SwiGLU), the Gaussian
-// error unit in ggml's approximation by tanh (GeGLU), or max(x, 0)^2. If `up` is empty, the network has no
-// gate. `gate` is then its only input, and up counts as 1.
+// Names the activations, which are x sigma(x) (SwiGLU), the Gaussian error unit in ggml's approximation by
+// tanh (GeGLU), and max(x, 0)^2.
 enum class GatedUnit : std::uint8_t { silu, gelu, relu_squared };
+// Computes out = activation(gate) * up. If `up` is empty, the network has no gate. `gate` is then its only
+// input, and up counts as 1.
 void gated_unit(GatedUnit kind, MatrixView<const float> gate, MatrixView<const float> up,
                 MatrixView<float> out);
 // Computes the derivatives by `gate` and `up`, and stores them in `gate` and `up`. `gradient` is the

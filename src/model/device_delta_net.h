@@ -1,5 +1,5 @@
-// Builds a gated delta net (delta_network.h) from ggml operations for a device's graph. The operations come
-// from ggml, which has kernels for GPUs.
+// Builds a gated delta net (delta_network.h) for a device's graph. The net consists of ggml operations, for
+// which ggml has kernels on GPUs.
 #pragma once
 
 #include <span>

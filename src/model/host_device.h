@@ -1,5 +1,5 @@
-// HostDevice is a device for tests: host memory and ggml's CPU backend. HostDevice uses the same graphs,
-// tables, ledgers and calls as a GPU.
+// HostDevice is a device for tests that consists of host memory and ggml's CPU backend. It uses the same
+// graphs, tables, ledgers and calls as a GPU.
 #pragma once
 
 #include <ggml-backend.h>

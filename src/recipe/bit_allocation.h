@@ -29,10 +29,9 @@ bool knows_sensitivities(const Recipe& recipe, const Geometry& geometry, const C
 // Returns `recipe` with one more override for every (layer, KV head, side) that its own overrides do not
 // name.
 //
-// Allocation is greedy (Shoham and Gersho 1988). All places begin with the cheapest format. Then the raise
-// that lowers the total sensitivity most per bit follows, as long as the mean bits stay within the budget.
-// Without sensitivities, K and V get one format everywhere: the largest format of the ladder within the
-// budget.
+// Allocation is greedy (Shoham and Gersho 1988). All places begin with the cheapest format. While the mean
+// bits stay within the budget, the function then makes the raise that lowers the total sensitivity most per
+// bit. Without sensitivities, K and V get the largest format of the ladder within the budget everywhere.
 //
 // A recipe without a budget is returned unchanged. Returns an error if only some sensitivities are known, or
 // if the cheapest formats exceed the budget.
