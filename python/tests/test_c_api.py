@@ -24,7 +24,8 @@ def layout_in_c(structs) -> dict[str, tuple[int, int]]:
         for name, _ in struct._fields_:
             member = f"(({struct.c_name}*)0)->{name}"
             lines.append(f'printf("{struct.c_name}.{name} %zu %zu\\n", offsetof({struct.c_name}, {name}), sizeof({member}));')
-    for name in ("KVANT_BF16", "KVANT_F32", "KVANT_F16", "KVANT_KEY", "KVANT_VALUE", "KVANT_VERSION"):
+    for name in ("KVANT_BF16", "KVANT_F32", "KVANT_F16", "KVANT_KEY", "KVANT_VALUE", "KVANT_SEALING", "KVANT_EVICTION",
+                 "KVANT_VERSION"):
         lines.append(f'printf("{name} %d 0\\n", (int){name});')
     source = f'#include <stdio.h>\n#include "{HEADER}"\nint main(void) {{\n' + "\n".join(lines) + "\nreturn 0;\n}\n"
     with tempfile.TemporaryDirectory() as folder:
@@ -59,7 +60,8 @@ class Structures(unittest.TestCase):
             self.assertEqual(offset + size, self.layout[struct.c_name][1], struct.c_name)
 
     def test_enumerators_have_the_same_values(self):
-        for name, value in (("BF16", c_api.BF16), ("F32", c_api.F32), ("F16", c_api.F16), ("KEY", c_api.KEY), ("VALUE", c_api.VALUE)):
+        for name, value in (("BF16", c_api.BF16), ("F32", c_api.F32), ("F16", c_api.F16), ("KEY", c_api.KEY), ("VALUE", c_api.VALUE),
+                            ("SEALING", c_api.SEALING), ("EVICTION", c_api.EVICTION)):
             self.assertEqual(self.layout["KVANT_" + name][0], value)
         self.assertEqual(divmod(self.layout["KVANT_VERSION"][0], 1000), (c_api.MAJOR_VERSION, c_api.MINOR_VERSION))
 
@@ -73,6 +75,18 @@ class Construction(unittest.TestCase):
         self.assertEqual(c_api.Shape(n_seqs=2).struct_size, ctypes.sizeof(c_api.Shape))
         with self.assertRaisesRegex(TypeError, "kvant_decode_shape has no member tokens"):
             c_api.Shape(tokens=1)
+
+
+@unittest.skipUnless(any(path.exists() for path in c_api.library_candidates("cpu")), "libkvant_cpu is not built")
+class Support(unittest.TestCase):
+    def test_a_device_says_what_it_has_at_most_and_what_it_lacks(self):
+        library = c_api.Library(device="cpu")
+        shape = c_api.Shape(n_seqs=1, n_kv_heads=2, group=4, head_dim=128, softmax_scale=1, key_format=b"ch4g128", value_format=b"tok4g128")
+        limits = library.limits(c_api.Plan(shape=shape, features=c_api.SEALING))
+        self.assertEqual(limits.max_queries, 8)
+        self.assertEqual(limits.features & c_api.EVICTION, 0)
+        with self.assertRaisesRegex(c_api.KvantError, "KVANT_EVICTION"):
+            library.limits(c_api.Plan(shape=shape, features=c_api.EVICTION))
 
 
 @unittest.skipIf(COMPILER is None, "no C compiler")
