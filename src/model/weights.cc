@@ -588,7 +588,7 @@ Result<std::unique_ptr<Weights>> Weights::load(std::shared_ptr<GgufFile> file, H
   if (embedding->ne[1] > (1 << 30)) return error("'{}' has an implausibly large vocabulary", file->path());
   hparams.n_vocab = static_cast<int>(embedding->ne[1]);
   std::unique_ptr<Weights> weights(new Weights());
-  KVANT_RETURN_IF_ERROR(Loader(*weights, file, hparams, mode, n_threads, device).run());
+  KVANT_RETURN_IF_ERROR(Loader(*weights, std::move(file), hparams, mode, n_threads, device).run());
   return weights;
 }
 
