@@ -1,4 +1,5 @@
-// The calls of kvant/kvant.h, of arguments that cpu_api.cc has checked.
+// Declares the calls of kvant/kvant.h. cpu_api.cc has checked their arguments, so no call here can refuse
+// them.
 #pragma once
 
 #include "device/cpu/kernels/byte_kernels.h"
@@ -6,8 +7,8 @@
 
 namespace kvant::device::cpu {
 
-inline constexpr int kMostChannels = 512;  // of a head
-inline constexpr int kMostQueries = 8;     // of a sequence
+inline constexpr int kMostChannels = 512;  // channels of a head
+inline constexpr int kMostQueries = 8;     // queries of a sequence
 
 void transform(const kvant_transformation& t);
 void append(const kvant_decode_shape& shape, const kvant_decode_layer& layer, const kvant_new_rows& rows);
@@ -17,10 +18,10 @@ void append_row(const kvant_decode_shape& shape, const kvant_decode_layer& layer
 // Writes a row of new keys or values as the tail keeps it, [head_dim] in F32.
 void stored_row(const kvant_new_rows& rows, int head_dim, int row, int head, int side, float* to);
 
-// Returns the kernels that attend: those of a name, or the best that the processor runs if the name is null.
-// Null stands for attention in double precision: that is the name "reference", and what narrow heads get.
+// Returns the kernels called `name`, or the best that the processor runs if `name` is null. A null result
+// stands for attention in double precision, which "reference" names and narrow heads get.
 const kvant::cpu::ByteKernels* kernels_of(const char* name, int head_dim);
-// Whether a name is null, "reference", or a set of instructions that the processor and the build have.
+// Returns whether `name` is null, "reference", or an instruction set that the processor and the build have.
 bool knows_kernels(const char* name);
 // Returns a name such as "cpu/avx512/ch4g128+tok4g128", which is never freed.
 const char* kernel_name(const kvant_decode_shape& shape);

@@ -1,4 +1,5 @@
-// The CPU library: every call checks its arguments here, and no exception leaves it.
+// Implements the calls of the CPU library. Every call checks its arguments here, and no exception leaves a
+// call.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -15,8 +16,8 @@ namespace kvant::device::cpu {
 namespace {
 
 constexpr int kLeastHeadDim = 16;
-constexpr int kMostTokens = 1 << 30;          // of a sequence, so that a token's number is an int32
-constexpr std::size_t kWorkspaceBytes = 256;  // nothing lies there, and callers may still allocate it
+constexpr int kMostTokens = 1 << 30;  // Tokens of a sequence; a token's number then fits into an int32.
+constexpr std::size_t kWorkspaceBytes = 256;  // The CPU needs no workspace, but callers may allocate one.
 constexpr Reason kNoHeadDim = "head_dim must be a multiple of 16 from 16 to 512";
 constexpr Reason kNoKernels =
     "shape.kernels must be null, \"reference\" or a set of instructions that this processor and this build "
@@ -30,7 +31,7 @@ kvant_status refuse(kvant_status status, Reason reason) {
   return status;
 }
 
-// Returns why a structure can't be read; null: it can be.
+// Returns why a structure cannot be read, or null if it can.
 template <class T>
 Reason fault_of_struct(const T* from) {
   static_assert(kNoStruct<T> != nullptr);
@@ -122,7 +123,7 @@ constexpr Reason kNoTail = "layer.tail: table or pool is null, or an address is 
 constexpr Reason kNoProtected =
     "layer.protected_pages: table or pool is null, or an address is not a multiple of 16";
 
-// Whether rows may have this number of channels; 0 stands for all.
+// Returns whether rows may have this number of channels. 0 stands for all.
 bool is_channel_count(int channels, int d) {
   return channels >= 0 && channels <= d && channels % 8 == 0;
 }

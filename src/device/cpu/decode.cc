@@ -37,7 +37,7 @@ constexpr int kLeastKernelHead = 64;
 // QueryWork holds what one KV head needs for one query. Each query lists its pages alone, because its output
 // must not depend on the queries that come with it.
 struct QueryWork {
-  std::int64_t row = 0;  // among the call's queries
+  std::int64_t row = 0;  // The index among the call's queries.
   AttentionRules rules;
   QueryTile tile;
   std::vector<PageView> pages;
@@ -95,7 +95,7 @@ class Decode {
   void finish(HeadWork& work) const;
 
  private:
-  // What a query sees.
+  // Counts what a query sees.
   struct Visible {
     int sealed, protected_tokens, tail, hidden;
   };
@@ -125,7 +125,7 @@ void Decode::list_sealed(const HeadWork& head, int n_sealed, QueryWork& work) co
   }
 }
 
-// `page` has what the pages have in common, and the first token.
+// `page` holds the first token and all that the pages have in common.
 void Decode::list_plain(const HeadWork& head, const kvant_pages& from, int n_tokens, PageView page,
                         QueryWork& work) const {
   for (int i = 0; i < pages_for(n_tokens); ++i) {
@@ -210,7 +210,7 @@ void Decode::attend(const ByteKernels& kernels, const Run& run) const {
 
 void Decode::finish_query(const HeadWork& head, QueryWork& work) const {
   const int d = shape_.head_dim;
-  if (work.runs.empty()) work.runs.resize(1);  // The query sees no token, and gets zeros.
+  if (work.runs.empty()) work.runs.resize(1);  // The query sees no token, so its output is zeros.
   PartialAttention& total = work.runs.front();
   if (work.pages.empty()) total.reset(work.tile.rows(), d);
   for (std::size_t run = 1; run < work.runs.size(); ++run) total.merge(work.runs[run], d);

@@ -20,7 +20,7 @@ void expect_like_reference(TestLayer& layer, const char* kernels, double most) {
                                        layer.sizes.n_sealed, layer.sizes.n_tail, layer.sizes.n_queries);
   EXPECT_LT(relative_error(found.out, expected.out), most) << name;
   for (std::size_t i = 0; i < found.lse.size(); ++i) {
-    if (found.lse[i] == expected.lse[i]) continue;  // infinities, too
+    if (found.lse[i] == expected.lse[i]) continue;  // Two infinities have no difference.
     ASSERT_NEAR(found.lse[i], expected.lse[i], most) << name;
   }
 }
@@ -99,8 +99,8 @@ TEST_P(CpuKernels, AttendWithAllThatScoresObey) {
   }
 }
 
-// The reference takes the exponential itself, and drops what is 6 below the largest score of all: weights of
-// e^-6 at most.
+// The reference uses the exact exponential. It drops tokens that are 6 below the largest score of all, whose
+// weights are at most e^-6.
 TEST_P(CpuKernels, AttendWithSas) {
   TestLayer layer({}, "prog4", "prog4");
   layer.fill_sealed();
@@ -126,7 +126,7 @@ TEST_P(CpuKernels, LeaveOutMaskedAndHiddenTokens) {
 }
 
 TEST_P(CpuKernels, AttendWithSeveralQueries) {
-  for (const int n_tail : {3, 5, 200}) {  // fewer tokens than queries, too
+  for (const int n_tail : {3, 5, 200}) {  // The first tail has fewer tokens than there are queries.
     for (const int hidden : {0, 50, 131}) {
       TestLayer layer({.n_sealed = n_tail == 3 && hidden == 0 ? 0 : 2, .n_tail = n_tail, .n_queries = 5},
                       "ch4g128", "tok4g128");
@@ -140,7 +140,7 @@ TEST_P(CpuKernels, AttendWithSeveralQueries) {
   }
 }
 
-// A draft that is verified must give what the same tokens give one by one.
+// A draft that is verified must give the bits that its tokens give one by one.
 TEST_P(CpuKernels, GiveEachOfSeveralQueriesTheBitsThatItHasAlone) {
   constexpr int kQueries = 4;
   for (const int n_tail : {4, 17, 128, 131}) {
@@ -217,7 +217,7 @@ TEST_P(CpuKernels, CorrectWhatPagesLose) {
   }
 }
 
-// The keys of page 0 are far from the query, those of page 1 near: nothing of page 0 counts.
+// The keys of page 0 are far from the query, and the keys of page 1 are near. So page 0 has no weight.
 TEST_P(CpuKernels, LeaveValuesUnreadThatCountLittle) {
   TestLayer layer({.d = 128, .group = 1, .n_kv_heads = 1, .n_seqs = 1, .n_tail = 0}, "ch8g128", "tok8g128");
   const SideContext keys(layer.shape, layer.layer, 0, KVANT_KEY),

@@ -1,4 +1,5 @@
-// kvant_plan_step: what a step's calls read, by the rules that the cache has (cache/step_parts.h).
+// Implements kvant_plan_step, which writes what the calls of a step read. The rules are those of the cache
+// (cache/step_parts.h).
 #include <algorithm>
 #include <cstdint>
 
@@ -8,7 +9,7 @@
 namespace kvant::device::cpu {
 namespace {
 
-// Writes the table of a sequence that is a part of a request: n pages from the request's page first_page on.
+// Writes the table of one part of a request: n pages, from the request's page first_page on.
 void write_table(const kvant_step_table* to, int request, int seq, int first_page, int n) {
   if (to == nullptr) return;
   const int pages_of_block = std::max(to->pages_of_block, 1);
@@ -88,7 +89,7 @@ class StepPlan {
     }
     if (tokens.n_tokens == 0 || part.n == 0) return;
     write_table(step_.sealed, request.number, seq, part.first_page, part.sealed_pages);
-    // The tail's table reaches as far as tokens behind this part, because pages that are due may lie there.
+    // The tail's table also covers tokens after this part, because pages that are due may lie there.
     const int n_tail_pages = pages_for(tokens.n_tokens) - part.first_tail_page();
     write_table(step_.tail, request.number, seq, part.first_tail_page(), n_tail_pages);
     write_table(step_.protected_pages, request.number, seq, 0, 1);

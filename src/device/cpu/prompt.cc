@@ -1,5 +1,5 @@
-// Attends to prompts with the processor's kernels. A task is some queries of a sequence and one KV head,
-// which see equally many pages sealed. It goes through the pages and rows once.
+// Attends to prompts with the processor's kernels. A task is some queries of a sequence and one KV head that
+// see an equal number of sealed pages. Each task reads the pages and rows once.
 #include <algorithm>
 #include <cstring>
 #include <optional>
@@ -24,7 +24,7 @@ constexpr int kQueriesOfTask = 64;
 
 struct PromptTask {
   int seq, first, end;  // rows of q
-  int n_seen;           // sealed pages that the queries see
+  int n_seen;           // The sealed pages that the queries see.
 };
 
 // A thread keeps these buffers from task to task.
@@ -47,7 +47,7 @@ PromptBuffers& prompt_buffers_of_thread(const ByteKernels& kernels) {
   return *buffers;
 }
 
-// What a sequence of a prompt has.
+// Describes a sequence of a prompt.
 struct PromptSequence {
   int first_row, n_rows, n_sealed, first_row_token, n_tokens;
 };
@@ -80,7 +80,7 @@ class Prompt {
   void attend(const PromptTask& task, int head) const;
 
  private:
-  // Work is one task and head.
+  // Work is one task for one KV head.
   struct Work {
     const PromptTask& task;
     int head;
@@ -149,7 +149,7 @@ void Prompt::load_queries(Work& work) const {
   work.buffers.partial.reset(tile.rows(), d);
 }
 
-// Whether any query sees a token of a page whose tokens follow one another.
+// Returns whether any query sees a token of a page whose tokens are consecutive.
 bool Prompt::reaches(const Work& work, const PageView& page) const {
   const QueryTile& tile = work.buffers.tile;
   const int first_visible = shape_.window > 0 ? tile.first_token + 1 - shape_.window : 0;
@@ -183,7 +183,7 @@ void Prompt::add_sealed(Work& work) const {
   }
 }
 
-// Protected tokens are added as pages of their own, in which they stand at their place.
+// Adds protected tokens as pages of their own, in which each token has its own position.
 void Prompt::add_protected(Work& work) const {
   const kvant_decode_layer& layer = *prompt_.pages->layer;
   const std::size_t row_bytes = std::size_t{2} * shape_.head_dim;
@@ -216,7 +216,7 @@ void Prompt::add_protected(Work& work) const {
   }
 }
 
-// Adds rows behind the sealed pages that the queries see.
+// Adds the rows after the sealed pages that the queries see.
 void Prompt::add_rows(Work& work) const {
   const PromptSequence& s = work.sequence;
   const std::size_t row_bytes = std::size_t{2} * shape_.head_dim;

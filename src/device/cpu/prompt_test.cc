@@ -7,8 +7,8 @@
 namespace kvant::device::cpu {
 namespace {
 
-// TestPrompt has two sequences: the first one's queries are its last 150 rows of 200, the second one's the
-// last 70 of 90. Sealed pages come before the rows, of which the first ones may be in a page, too.
+// TestPrompt has two sequences. The queries of the first are the last 150 of its 200 rows, and the queries of
+// the second the last 70 of its 90. Sealed pages come before the rows, and may also hold the first rows.
 struct TestPrompt {
   explicit TestPrompt(const std::string& key = "ch4g128", const std::string& value = "tok4g128", int d = 64,
                       int n_sealed = 2, int n_protected = 0)
@@ -83,7 +83,7 @@ void expect_prompt_like_reference(TestPrompt& test, const char* kernels, double 
   const TestLayer::Result expected = test.attend("reference"), found = test.attend(kernels);
   EXPECT_LT(relative_error(found.out, expected.out), most) << name;
   for (std::size_t i = 0; i < found.lse.size(); ++i) {
-    if (found.lse[i] == expected.lse[i]) continue;  // Infinities are equal, too.
+    if (found.lse[i] == expected.lse[i]) continue;  // Two infinities have no difference.
     ASSERT_NEAR(found.lse[i], expected.lse[i], most) << name << ", " << i;
   }
 }
@@ -140,15 +140,17 @@ TEST_P(CpuPrompts, AttendWithAllThatScoresObey) {
   }
 }
 
-// Kernels drop what is 6 below the largest score so far, and the reference what is 6 below the largest of all.
-// What only one of them drops weighs e^-6 of the largest token each, and there are up to 450 tokens.
+// Kernels drop tokens that are 6 below the largest score so far. The reference drops tokens that are 6 below
+// the largest score of all. A token that only one of them drops has at most e^-6 of the largest weight, and
+// there are up to 450 tokens.
 TEST_P(CpuPrompts, AttendWithSas) {
   TestPrompt test;
   test.shape.sas = 1;
   expect_prompt_like_reference(test, GetParam(), 0.1);
 }
 
-// Queries see one page sealed, then two; rows begin within a page, or at its end.
+// The first queries see one sealed page, and later queries see two. The rows begin within a page or at its
+// end.
 TEST_P(CpuPrompts, SeeWhatIsSealedWhenTheyAttend) {
   std::vector<std::int32_t> seen(220, 1);
   for (int i = 60; i < 150; ++i) seen[i] = 2;

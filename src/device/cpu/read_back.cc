@@ -1,4 +1,4 @@
-// Pages as rows again, and what is computed of rows alone.
+// Turns pages back into rows, and computes what follows from rows alone.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -12,18 +12,18 @@
 namespace kvant::device::cpu {
 namespace {
 
-// One sequence, head and side of a dequantization.
+// Describes one sequence, head and side of a dequantization.
 struct ReadBack {
   const kvant_decode_shape& shape;
   const kvant_decode_layer& layer;
   const kvant_dequantization& to;
-  int nth, seq, head, side;  // the nth of the chosen sequences
+  int nth, seq, head, side;  // nth counts the chosen sequences.
 
   void write(int n_sealed, int n_tail) const;
 
  private:
   void write_row_back(float* row, std::int64_t token) const;
-  // Protected tokens of the sealed pages before `page`.
+  // Counts the protected tokens of the sealed pages before `page`.
   int protected_before(int page) const {
     int n = 0;
     for (int i = 0; i < page; ++i) n += masked_tokens(layer, seq, head, i).count();
@@ -74,7 +74,7 @@ void ReadBack::write(int n_sealed, int n_tail) const {
   }
 }
 
-// The scores that a query's head gives the rows that it sees.
+// Returns the scores that a query's head gives to the rows that the query sees.
 std::vector<double> scores_of(const kvant_decode_shape& shape, const kvant_token_weights& w, int query,
                               int query_head) {
   const int d = shape.head_dim;
@@ -129,7 +129,7 @@ void merge_row(const kvant_partial& into, const kvant_partial& other, int d, int
   const double max = std::max(before, added);
   const double sum = std::exp(before - max) + std::exp(added - max);
   read_numbers(other.out, other.out_type, row_at(other), d, b);
-  if (before == kNoTokens) {  // Whatever the row holds, it counts nothing.
+  if (before == kNoTokens) {  // Such a row may hold anything, and has no weight.
     std::copy_n(b, d, a);
   } else {
     read_numbers(into.out, into.out_type, row_at(into), d, a);

@@ -1,4 +1,5 @@
-// Attention in double precision, page by page: a page is decoded once for all queries of a KV head.
+// Attends in double precision, page by page. A page is decoded once for all queries of a KV head. Tests
+// compare the kernels with this file.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -18,7 +19,7 @@ namespace {
 constexpr double kNothing = -std::numeric_limits<double>::infinity();
 constexpr double kLeastSas = -6;
 
-// The rules by which scores become weights.
+// Holds the rules by which scores become weights.
 struct ScoreRules {
   int head_dim;
   float scale, softcap;
@@ -27,12 +28,12 @@ struct ScoreRules {
   const float* sink_logits;
 };
 
-// One query head of one query.
+// Holds one query head of one query.
 struct Query {
   std::vector<float> q, out;  // [head_dim]
   int query_head;
-  std::int64_t row, state_seq;  // its row among the queries, and whose sums correct it
-  std::vector<double> scores;   // of all blocks, kPageTokens each
+  std::int64_t row, state_seq;  // The row among the queries, and the sequence whose sums correct the query.
+  std::vector<double> scores;   // scores of all blocks, kPageTokens each
   std::vector<double> sums;     // [head_dim]
   double max = kNothing, total = 0;
   float lse = -std::numeric_limits<float>::infinity();
@@ -43,7 +44,8 @@ struct TokenRange {
   int first = 0, end = 0;
 };
 
-// Up to kPageTokens tokens of a KV head. Queries see those that are not hidden, from `first` on up to an end.
+// Gives access to the tokens of a KV head in blocks of up to kPageTokens. Queries see the tokens that are not
+// hidden, from `first` up to an end.
 class TokenBlocks {
  public:
   virtual ~TokenBlocks() = default;
@@ -67,7 +69,7 @@ void add_correction(const ScoreRules& rules, int group, Query& query) {
   }
 }
 
-// Fills out, lse and sees_any. SAS's polynomial is taken for the exponential that it approximates.
+// Fills out, lse and sees_any. With SAS, the exact exponential replaces the polynomial that approximates it.
 void attend(const ScoreRules& rules, int group, const TokenBlocks& blocks, std::vector<Query>& queries) {
   const int d = rules.head_dim, n_blocks = blocks.count();
   std::vector<float> rows(std::size_t{kPageTokens} * d);
@@ -116,7 +118,7 @@ void attend(const ScoreRules& rules, int group, const TokenBlocks& blocks, std::
   }
 }
 
-// A sequence as kvant_decode_attention sees it: sealed pages, protected tokens, then the tail.
+// Holds a sequence in the order of kvant_decode_attention: sealed pages, protected tokens, then the tail.
 class DecodeBlocks : public TokenBlocks {
  public:
   DecodeBlocks(const kvant_decode_shape& shape, const kvant_decode_lengths& lengths,
@@ -142,7 +144,7 @@ class DecodeBlocks : public TokenBlocks {
   }
   TokenRange visible(const Query& query, int block) const override {
     const int behind = end_row_ - 1 - static_cast<int>(query.row);
-    const int hidden = std::max(0, hidden_ - behind);  // the window of an earlier query reaches further back
+    const int hidden = std::max(0, hidden_ - behind);  // The window of an earlier query reaches further back.
     if (block < n_sealed_) return {std::clamp(hidden - block * kPageTokens, 0, kPageTokens), kPageTokens};
     const int page = block - n_sealed_;
     if (page < pages_for(n_protected_)) return {0, std::min(kPageTokens, n_protected_ - page * kPageTokens)};
@@ -199,7 +201,7 @@ void attend_sequence(const kvant_decode_shape& shape, const kvant_decode_lengths
     write_output(shape, layer, query.row, query.query_head, query.out.data(), query.lse);
 }
 
-// A prompt's sequence: sealed pages with the protected tokens at their place, then rows.
+// Holds a sequence of a prompt: sealed pages with the protected tokens at their positions, then rows.
 class PromptBlocks : public TokenBlocks {
  public:
   PromptBlocks(const kvant_prompt_shape& shape, const kvant_prompt& prompt, int seq, int head)
@@ -309,7 +311,7 @@ void attend_prompt_rows(const kvant_prompt_shape& shape, const kvant_prompt& pro
   }
 }
 
-constexpr int kRowsTogether = 32;  // queries for which a page is decoded once
+constexpr int kRowsTogether = 32;  // A page is decoded once for this many queries.
 
 }  // namespace
 

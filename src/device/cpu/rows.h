@@ -1,4 +1,4 @@
-// How the CPU library finds pages and reads rows, by what kvant/kvant.h says.
+// Finds pages and reads rows by the rules of kvant/kvant.h, for all calls of the CPU library.
 #pragma once
 
 #include <cstddef>
@@ -20,9 +20,9 @@ const char* format_name(const kvant_decode_shape& shape, int head, int side);
 // the format has such an order (format/code_order.h).
 struct StoredFormat {
   const Format* format = nullptr;
-  PageContext context;  // of formats without a codebook
+  PageContext context;  // The context of formats without a codebook.
 };
-// Requires a format of this name. The result is there for good.
+// Requires a format of this name. The reference stays valid for ever.
 const StoredFormat& stored_format(const char* name, int side, int head_dim);
 
 // SideContext has the format of a head's sealed pages of one side, and their context with the layer's
@@ -48,10 +48,10 @@ class SideContext {
   PageContext with_codebook_;
 };
 
-// The tokens of a sealed page that lie in protected pages.
+// Returns the tokens of a sealed page that lie in protected pages.
 TokenMask masked_tokens(const kvant_decode_layer& layer, std::int64_t seq, int head, int page);
 
-// Returns the first row of a sequence's queries, and the row behind the last one.
+// Returns the first row of a sequence's queries, and the row after the last one.
 std::pair<int, int> query_rows(const kvant_decode_shape& shape, const kvant_decode_lengths& lengths, int seq);
 
 // Estimates the multiplications of a call of kvant_decode_attention.
@@ -62,7 +62,7 @@ void append_new_rows(const kvant_decode_shape& shape, const kvant_decode_lengths
 // Reads a query, [head_dim], and transforms it to match keys if new rows come with queries.
 void read_query(const kvant_decode_shape& shape, const kvant_decode_layer& layer, std::int64_t row,
                 int query_head, float* q);
-// Writes the output and the log-sum-exp of a query. Overwrites `out`.
+// Writes the output and the LSE of a query. The call overwrites `out`.
 void write_output(const kvant_decode_shape& shape, const kvant_decode_layer& layer, std::int64_t row,
                   int query_head, float* out, float lse);
 
@@ -77,17 +77,17 @@ void write_numbers(const float* from, int n, kvant_type type, std::int64_t at, v
 void read_row(const std::byte* page, int d, int token, float* to);
 void write_row(const float* from, int d, int token, std::byte* page);
 
-// Multiplies a row by factors [d]; null leaves it as it is.
+// Multiplies a row by factors [d]. Null leaves the row unchanged.
 void scale_row(float* row, int d, const float* factors);
 // Multiplies a row by the orthonormal Walsh-Hadamard matrix.
 void rotate_row(float* row, int d);
 
 double dot(const float* a, const float* b, int n);
-// sums += factor row
+// Adds factor * row to sums.
 void add_row(double factor, const float* row, int n, double* sums);
 
-inline constexpr int kHalfFeatures = 128;  // of a correction
-// Computes phi(x) of kvant_correction. maps: [2][d][128].
+inline constexpr int kHalfFeatures = 128;  // half the features of a correction
+// Computes phi(x) of kvant_correction. `maps` is [2][d][128].
 std::vector<double> features(const float* maps, const float* x, int d);
 float* correction_state(const kvant_correction& c, std::int64_t seq, int head);
 

@@ -15,7 +15,7 @@
 namespace kvant::device::cpu {
 namespace {
 
-// The metric of a head's keys in a page, by its definition; null where the head has none.
+// Returns the metric of a head's keys in a page, by its definition, or null if the head has no metric.
 std::unique_ptr<ErrorMetric> metric_of(const kvant_page_metrics& all, int d, int layer, int head, int page) {
   const float* w =
       all.directions + layer * all.direction_layer_stride + std::ptrdiff_t{1} * head * d * kMetricRank;
@@ -39,7 +39,7 @@ std::unique_ptr<ErrorMetric> metric_of(const kvant_page_metrics& all, int d, int
   return std::make_unique<ErrorMetric>(directions);
 }
 
-// kvant_decode_layer.key_metrics of a head, of whose numbers the directions alone are read.
+// Reads kvant_decode_layer.key_metrics of a head. Only the directions among its numbers are used.
 std::unique_ptr<ErrorMetric> fixed_metric(const float* all, int d, int head) {
   constexpr int kNumbers = 1 + 2 * kMetricRank;
   const float* of_head = all + std::ptrdiff_t{1} * head * d * kNumbers;
@@ -51,7 +51,7 @@ std::unique_ptr<ErrorMetric> fixed_metric(const float* all, int d, int head) {
   return std::make_unique<ErrorMetric>(directions);
 }
 
-// The nth page of a sequence that was just sealed. Its rows are [kPageTokens][d].
+// Adds the nth page of a sequence that was just sealed. Its rows are [kPageTokens][d].
 void add_to_state(const kvant_correction& c, std::int64_t seq, int head, int nth, int d, int sink,
                   const std::vector<float>& keys, const std::vector<float>& sealed_keys,
                   const std::vector<float>& sealed_values) {
@@ -70,7 +70,7 @@ void add_to_state(const kvant_correction& c, std::int64_t seq, int head, int nth
   }
 }
 
-// A page that is due: the nth of a sequence, in the ith layer of the range.
+// Describes a page that is due: the nth of a sequence, in the ith layer of the range.
 struct DuePage {
   int layer, seq, nth, sealed;
 };
@@ -131,7 +131,7 @@ class Sealing {
  private:
   bool is_of_rows(int seq) const { return range_.rows != nullptr && range_.first_rows[seq] >= 0; }
 
-  // The rows of which a page is made, as the tail has them or would have them.
+  // Reads the rows of a page as the tail holds them, or as the tail would hold them.
   void read(const kvant_decode_layer& layer, const DuePage& page, int head, int side, float* values) const {
     const int d = shape_.head_dim;
     if (!is_of_rows(page.seq)) {
@@ -195,7 +195,7 @@ void seal_pages(const kvant_decode_shape& shape, const kvant_decode_layer& layer
   constexpr std::int64_t kWorkOfNumber = 200;
   const std::int64_t work =
       static_cast<std::int64_t>(due.size()) * shape.n_kv_heads * shape.head_dim * kPageTokens * kWorkOfNumber;
-  if (layer.correction != nullptr) {  // A page's sums follow from those of the page before it.
+  if (layer.correction != nullptr) {  // The sums of a page follow from those of the page before.
     for_each_task(shape.n_kv_heads, work, [&](int head) {
       for (const DuePage& page : due) sealing.seal(page, head);
     });

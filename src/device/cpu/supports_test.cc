@@ -1,4 +1,4 @@
-// What kvant_supports says, compared with what the other calls do.
+// Compares what kvant_supports says with what the other calls do.
 #include <gtest/gtest.h>
 
 #include <string>

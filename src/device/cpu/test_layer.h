@@ -1,4 +1,4 @@
-// Layers with random pages and queries, for tests of the CPU library.
+// Makes layers with random pages and queries, for tests of the CPU library.
 #pragma once
 
 #include <fmt/format.h>
@@ -82,7 +82,8 @@ struct LayerSizes {
       n_queries = 1;
 };
 
-// Returns random codebooks for one side of all heads, as large as what they stand for.
+// Returns random codebooks for one side of all heads, with centroids as large as the values that they stand
+// for.
 inline std::vector<std::uint16_t> codebooks_of(const std::string& format, int d, int n_heads) {
   const Format& known = *find_format(format);
   const auto shape = known.codebook_shape();

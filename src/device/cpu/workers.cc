@@ -11,11 +11,11 @@
 namespace kvant::device::cpu {
 namespace {
 
-// So many multiplications take about a hundred microseconds, which is many times the time of a wake-up.
+// This many multiplications take about a hundred microseconds, which is many times the time of a wake-up.
 constexpr std::int64_t kWorkOfTeam = 500'000;
 
-// Workers has the threads of one process. They never end, because other threads may still be within a call
-// when the process ends. The library stays loaded until then.
+// Workers has the threads of one process. The threads never end, because other threads may still be within a
+// call when the process ends. The library stays loaded until then.
 struct Workers {
   pid_t process = getpid();
   std::mutex used;

@@ -14,11 +14,11 @@ namespace kvant::device::cpu {
 // nothing. The threads sleep between calls. A forked process gets threads of its own.
 void run_on_workers(std::int64_t work, const std::function<void(Team&)>& body);
 
-// TeamWork runs the parts of a call on a team, and remembers if memory was short in one of them.
+// TeamWork runs the parts of a call on a team, and remembers whether memory was short in one of them.
 class TeamWork {
  public:
   // Runs body(i) for each i in [0, n) on one thread of the team each, and then last() on one of them. Each
-  // thread of the team calls it. Nothing more is run once a body has thrown.
+  // thread of the team calls for_each(). Nothing more runs after a body has thrown.
   template <class Body, class Last>
   void for_each(Team& team, int n, const Body& body, const Last& last) {
     team.for_each(
@@ -45,7 +45,7 @@ class TeamWork {
   std::atomic<bool> failed_{false};
 };
 
-// Runs body(i) for each i in [0, n), and returns when all are done. It throws std::bad_alloc if a body
+// Runs body(i) for each i in [0, n), and returns when all are done. The call throws std::bad_alloc if a body
 // throws.
 void for_each_task(int n, std::int64_t work, const std::function<void(int)>& body);
 

@@ -11,7 +11,8 @@
 namespace kvant {
 namespace {
 
-// Rounds weights times their values' scales; returns what the numbers are to be multiplied with.
+// Rounds weights times the scales of their values. Returns the factor that turns the numbers back into
+// products.
 float round_weights(float* weights, const float* scales, int n) {
   float largest = 0;
   for (int t = 0; t < n; ++t) largest = std::max(largest, weights[t] *= scales[t]);

@@ -66,13 +66,15 @@ KVANT_SIMD_CLONES float largest_magnitude(const float* x, int n) {
     }
   }
   for (; i < n; ++i) lanes[0] = std::max(lanes[0], std::fabs(x[i]));
-  for (int half = kLanes / 2; half > 0; half /= 2) {  // pairs side by side, not one after another
+  for (int half = kLanes / 2; half > 0;
+       half /= 2) {  // Pairs are compared in parallel, not one after another.
     for (int j = 0; j < half; ++j) lanes[j] = lanes[half + j] > lanes[j] ? lanes[half + j] : lanes[j];
   }
   return lanes[0];
 }
 
-// To the nearest integers, halves to even: what a sum of this size has no room for is rounded away.
+// Rounds to the nearest integers, halves to even. A sum of the size of kNoFraction has no bits for fractions,
+// so the addition rounds them away.
 KVANT_SIMD_CLONES void round_row(float* x, int n, float reciprocal) {
   constexpr float kNoFraction = 0x1.8p23F;
   for (int i = 0; i < n; ++i) x[i] = (x[i] * reciprocal + kNoFraction) - kNoFraction;

@@ -320,7 +320,8 @@ void PageProducts::put_in_order(const float* scale, const CodePage& page) {
   }
 }
 
-// Adds the channels' offsets (null: none) for the block whose weights were summed last.
+// Adds the channels' offsets for the block whose weights were summed last. Null means that there are no
+// offsets.
 void PageProducts::add_channel_offsets(const float* offset, MatrixView<float> out) const {
   for (int r = 0; r < out.rows && offset != nullptr; ++r) {
     if (weight_sums_[r] != 0) add_scaled_row(out.row(r), offset, out.cols, weight_sums_[r]);

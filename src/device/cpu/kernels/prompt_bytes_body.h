@@ -59,8 +59,8 @@ void multiply_bytes(const kvant::cpu::ByteTask& task) {
   for (; row < task.n_rows; ++row) multiply_byte_rows<Isa, 1>(task, row);
 }
 
-// 2^f for f in [-1/2, 1/2], relative error below 7.5e-5, the least of a cubic: half a byte's step is 26 times
-// as large.
+// Returns 2^f for f in [-1/2, 1/2]. The relative error is below 7.5e-5, the smallest possible for a cubic.
+// Half a step of a byte is 26 times as large.
 template <class F>
 KVANT_INLINE typename F::Lanes power_polynomial(typename F::Lanes f) {
   auto p = F::multiply_add(F::fill(0.05517166F), f, F::fill(0.24261112F));

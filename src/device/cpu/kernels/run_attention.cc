@@ -19,8 +19,8 @@ int tokens_of(std::span<const PageView> pages) {
   return n;
 }
 
-// SAS drops what lies far below the largest score so far, page after page. Returns the sum of the weights,
-// which are relative to `max`.
+// SAS drops tokens far below the largest score so far, page after page. Returns the sum of the weights, which
+// are relative to `max`.
 float sas_pages(float* row, std::span<const PageView> pages, float max) {
   float sum = 0, so_far = kUnseen;
   for (const PageView& page : pages) {
@@ -37,7 +37,7 @@ float sas_pages(float* row, std::span<const PageView> pages, float max) {
   return sum;
 }
 
-// A run's weights join those that were seen before.
+// Adds a run's weights to the sum of the weights so far.
 void add_sum(int r, const RunWeights& run, int d, PartialAttention& partial) {
   if (run.max[r] > partial.max[r]) partial.raise_max(r, run.max[r], std::exp(partial.max[r] - run.max[r]), d);
   partial.sum[r] += run.sum[r] * std::exp(run.max[r] - partial.max[r]);
@@ -57,11 +57,12 @@ int run_pages(std::size_t n_pages, Softmax softmax) {
   return std::max(kMinRunPages, (static_cast<int>(n_pages) + kMaxRuns - 1) / kMaxRuns);
 }
 
-// Scores of all pages, then their weights relative to the largest.
+// Computes the scores of all pages, and then their weights relative to the largest score.
 void RunAttention::score(const QueryTile& tile, std::span<const PageView> pages, const AttentionRules& rules,
                          RunWeights& run) {
   const int n_rows = tile.rows(), n_tokens = tokens_of(pages);
-  run.weights.reserve(n_rows * pages.size() * kPageTokens);  // the tail grows
+  run.weights.reserve(n_rows * pages.size() *
+                      kPageTokens);  // The tail grows, so the buffer has room for whole pages.
   run.weights.resize(static_cast<std::size_t>(n_rows) * n_tokens);
   run.max.resize(n_rows);
   run.sum.resize(n_rows);
@@ -96,13 +97,13 @@ void RunAttention::weigh(const QueryTile& tile, std::span<const PageView> pages,
   }
 }
 
-// reads(page, weights): whether V of the page is read. A page that is not is not asked for either.
+// reads(page, weights) returns whether V of the page is read. V of an unread page is not prefetched either.
 template <class Reads>
 void RunAttention::mix(const QueryTile& tile, std::span<const PageView> pages, const AttentionRules& rules,
                        RunWeights& run, PartialAttention& partial, const Reads& reads) {
   const MatrixView<float> weights{run.weights.data(), tile.rows(), tokens_of(pages)};
   for (int r = 0; r < weights.rows; ++r) {
-    if (run.max[r] == kUnseen) continue;  // all weights are 0
+    if (run.max[r] == kUnseen) continue;  // All weights are 0.
     add_sum(r, run, rules.head_dim, partial);
     if (run.max[r] != partial.max[r])
       scale_row(weights.row(r), weights.cols, std::exp(run.max[r] - partial.max[r]));

@@ -13,18 +13,18 @@
 
 namespace kvant::cpu {
 
-// UnreadPages says which sealed pages' V stays unread: pages whose tokens no query gives more than
-// `threshold` times the weight of its heaviest token in the run. It counts the sealed pages, and those that
-// stayed unread.
+// UnreadPages says for which sealed pages V stays unread. A query gives every token of such a page at most
+// `threshold` times the weight of its heaviest token in the run. The structure counts sealed pages and unread
+// pages.
 struct UnreadPages {
   float threshold = 0;
   std::int64_t seen = 0, unread = 0;
 };
 
-// Returns how many pages a run has, of n_pages in all: enough to outweigh the merge, few enough to share
-// out. The length of runs depends on the number of pages alone, because results must not depend on the
-// number of threads. Algorithm 1 as printed (sas_paper) rescales from page to page, so its error would depend
-// on the runs, and it has one.
+// Returns how many pages a run has, of n_pages in all. A run must be long enough to outweigh the merge, and
+// short enough to share out. The length of runs depends on the number of pages alone, because results must
+// not depend on the number of threads. Algorithm 1 as printed (sas_paper) rescales from page to page, so its
+// error would depend on the runs. It therefore gets one run.
 int run_pages(std::size_t n_pages, Softmax softmax);
 
 // Each thread has a RunAttention of its own, because it contains buffers.
@@ -32,12 +32,12 @@ class RunAttention {
  public:
   explicit RunAttention(const ByteKernels& kernels) : products_(kernels) {}
 
-  // Adds `pages` to `partial`. With a skip rule, weigh() has been called with the same pages and partial, and
-  // partial.max is its total's max; returns what was skipped.
+  // Adds `pages` to `partial` and returns what was skipped. With a skip rule, the caller has passed `pages`
+  // to weigh() before, and partial.max is the maximum over all pages.
   SkipCount attend(const QueryTile& tile, std::span<const PageView> pages, const AttentionRules& rules,
                    const SkipRule* skip, PartialAttention& partial);
 
-  // Adds `pages` to `partial`, but leaves V of pages that count too little unread.
+  // Adds `pages` to `partial`, but leaves V unread for pages whose tokens count too little.
   void attend_but(UnreadPages& unread, const QueryTile& tile, std::span<const PageView> pages,
                   const AttentionRules& rules, PartialAttention& partial);
 
@@ -59,7 +59,7 @@ class RunAttention {
 
   PageProducts products_;
   RunWeights run_;
-  std::vector<WeightedPage> read_;  // of a mix
+  std::vector<WeightedPage> read_;  // The pages of a mix whose V is read.
 };
 
 }  // namespace kvant::cpu

@@ -9,7 +9,7 @@
 namespace kvant {
 namespace {
 
-// The tokens of a page that a query sees, but for masked ones: [begin, end).
+// Holds the range [begin, end) of a page's tokens that a query sees, apart from masked tokens.
 struct Visible {
   int begin, end;
 };
@@ -20,7 +20,7 @@ Visible visible(const PageView& page, int token, int sliding_window) {
   return {std::clamp(begin, 0, page.n_tokens), std::clamp(token + 1 - page.first_token, 0, page.n_tokens)};
 }
 
-// Takes protected tokens, and those that query `token` may not see, out of its scores.
+// Removes protected tokens, and tokens that query `token` may not see, from the scores.
 void mask_row(const PageView& page, int token, int sliding_window, float* scores) {
   const auto [begin, end] = visible(page, token, sliding_window);
   std::fill(scores, scores + begin, kUnseen);
@@ -31,7 +31,7 @@ void mask_row(const PageView& page, int token, int sliding_window, float* scores
   }
 }
 
-// Masked tokens among those that are seen.
+// Counts the masked tokens among the visible ones.
 int masked_tokens(const PageView& page, Visible seen) {
   if (page.is_protected || page.masked.empty()) return 0;
   int n = 0;
@@ -39,7 +39,7 @@ int masked_tokens(const PageView& page, Visible seen) {
   return n;
 }
 
-// largest[t] and mass[t], over the heads so far, take in one more head's weights times `reciprocal`.
+// Adds one more head to largest[t] and mass[t]. The head's weights are multiplied by `reciprocal`.
 KVANT_SIMD_CLONES void add_head(const float* weights, int n, float reciprocal, float* largest, float* mass) {
   for (int t = 0; t < n; ++t) {
     const float weight = weights[t] * reciprocal;
@@ -53,7 +53,8 @@ struct Skipped {
   float mass = 0;
 };
 
-// Tokens whose largest weight is below tau. Leaves 0 in largest[t] of those, 1 in that of the others.
+// Finds the tokens whose largest weight is below tau. Sets largest[t] to 0 for skipped tokens, and to 1 for
+// all others.
 KVANT_SIMD_CLONES Skipped find_skipped(float* largest, const float* mass, int n, float tau) {
   float masses[kReductionLanes] = {};
   int read = 0, t = 0;
@@ -103,7 +104,8 @@ bool skip_tokens(const QueryTile& tile, const PageView& page, const AttentionRul
     for (int r = i; r < tile.rows(); r += tile.n_queries)
       add_head(weights.row(r) + seen.begin, n, 1 / rule.total->sum[r], largest.data(), mass.data());
     const Skipped skipped = find_skipped(largest.data(), mass.data(), n, static_cast<float>(rule.tau));
-    const int n_masked = masked_tokens(page, seen);  // they weigh nothing: skipped, but not seen
+    const int n_masked = masked_tokens(
+        page, seen);  // Masked tokens have no weight, so they count as skipped, but not as seen.
     count.seen += n - n_masked;
     count.skipped += skipped.tokens - n_masked;
     count.mass += skipped.mass / static_cast<float>(tile.group);

@@ -1,4 +1,4 @@
-// What scores and weights obey besides the products: offsets, soft caps, masks, and what is skipped.
+// Applies the rules of a layer that come on top of products: offsets, soft caps, masks, and skipped values.
 #pragma once
 
 #include "base/matrix_view.h"
@@ -8,14 +8,14 @@
 
 namespace kvant {
 
-// Scores of row r of the tile, [page.n_tokens]: adds the row's offset, caps them, and sets to -inf what its
-// query does not see and what is masked.
+// Applies the rules to the scores of row r of the tile, [page.n_tokens]. The call adds the row's offset and
+// caps the scores. Masked tokens, and tokens that the query does not see, get -inf.
 void apply_rules(const QueryTile& tile, const PageView& page, const AttentionRules& rules, int r,
                  float* scores);
 
-// Zeroes the weights of tokens that the rule skips, query by query across the heads of the group. weights:
-// [tile.rows(), page.n_tokens], exp(score - the rule's total max). Returns whether V of any token is left to
-// read.
+// Sets the weights of skipped tokens to 0, query by query across the heads of the group. `weights` is
+// [tile.rows(), page.n_tokens] and holds exp(score - the rule's total max). Returns whether V of any token
+// must still be read.
 bool skip_tokens(const QueryTile& tile, const PageView& page, const AttentionRules& rules,
                  const SkipRule& rule, MatrixView<float> weights, SkipCount& count);
 

@@ -1,4 +1,5 @@
-// How much of V was left unread (Sparse V), counted for each query of each KV head.
+// Counts how much of V was left unread (Sparse V), for each query of each KV head. Reports show the rate and
+// bound the error by the mass.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +8,7 @@ namespace kvant {
 
 struct SkipCount {
   std::int64_t seen = 0;     // (query, token) pairs
-  std::int64_t skipped = 0;  // of these, V not read
+  std::int64_t skipped = 0;  // pairs whose V was not read
   std::int64_t queries = 0;
   double mass =
       0;  // softmax weight of the skipped tokens: sum over queries of the mean over the group's heads

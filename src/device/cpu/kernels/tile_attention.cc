@@ -20,7 +20,7 @@ void decode(const PageSide& side, int n_tokens, std::vector<float>& values) {
   side.format->decode(side.bytes, n_tokens, *side.context, values.data());
 }
 
-// accumulator += weights x V, [rows, d].
+// Adds weights x V to the accumulator, [rows, d].
 void mix_page(const QueryTile& tile, const PageView& page, const AttentionRules& rules, TileScratch& scratch,
               PartialAttention& partial) {
   const int d = rules.head_dim;

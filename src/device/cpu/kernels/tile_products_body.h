@@ -46,7 +46,7 @@ void expand_mix(const kvant::cpu::CodePage& page, std::uint8_t* bytes) {
         const int group_before = group == 0 ? page.groups - 1 : group - 1;
         before = Isa::from_octet_before(planes[P - 1], plane + (P - 1) * row + group_before * 8);
       }
-      std::uint32_t halves[X][kGroups][2];  // the 8 tokens of each group
+      std::uint32_t halves[X][kGroups][2];  // The 8 tokens of each group.
       unroll<X>([&](auto r) __attribute__((always_inline)) {
         constexpr int R = decltype(r)::value;
         Isa::store(halves[R], kind.template at<R>(planes, before));

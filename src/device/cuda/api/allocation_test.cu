@@ -1,4 +1,5 @@
-// Calls must not allocate memory; the test counts every allocation by `new` in this program and the library.
+// Checks that calls allocate no memory. The test counts every allocation by `new` in this program and the
+// library.
 #include <gtest/gtest.h>
 
 #include <utility>
@@ -27,7 +28,7 @@ TEST(Calls, TakeNoMemoryAfterTheFirst) {
     kvant_dequantization rows{};
     rows.struct_size = sizeof rows;
     rows.n_seqs = rows.n_pages = rows.n_heads = 1;
-    rows.token_stride = 4;  // is refused
+    rows.token_stride = 4;  // The call refuses this stride.
     const auto ask = [&] {
       EXPECT_NE(kvant_decode_kernel(&shape), nullptr);
       kvant_page_bytes(key, 128);

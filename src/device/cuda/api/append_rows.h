@@ -1,4 +1,4 @@
-// Appending rows, for calls that append as one of several parts.
+// Appends rows as one of several parts of a call.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -14,12 +14,12 @@ namespace kvant::cuda {
 Reason fault_of_last(const kvant_new_rows& rows, const kvant_decode_shape& shape,
                      const kvant_decode_lengths& lengths, const kvant_decode_layer& layer);
 
-// Returns arguments for valid rows. lengths: the lengths of the sequences whose last tokens the rows are;
-// null: rows name their places.
+// Returns arguments for valid rows. `lengths` are the lengths of the sequences whose last tokens the rows
+// are. Null means that the rows name their places.
 AppendArgs append_args(const kvant_decode_shape& shape, const kvant_decode_layer& layer,
                        const kvant_new_rows& rows, const kvant_decode_lengths* lengths);
 
-// Launches the kernel that appends them.
+// Launches the kernel that appends the rows.
 kvant_status append(const AppendArgs& args, int head_dim, const Gpu& gpu, cudaStream_t stream);
 
 }  // namespace kvant::cuda

@@ -68,8 +68,8 @@ Reason read_shape(const kvant_decode_shape* from, Shape* shape) {
   return reason == nullptr ? group_heads(*shape, &shape->groups) : reason;
 }
 
-// The work of one launch: KV heads of the same formats, some of each one's query heads, and some of each
-// sequence's queries.
+// Describes the work of one launch: KV heads of equal formats, some query heads of each KV head, and some
+// queries of each sequence.
 struct LaunchPlan {
   const HeadGroup* heads;
   int first_head, n_heads;
@@ -87,7 +87,8 @@ int launches_for_queries(const Shape& shape) {
   return (shape.max_queries + together - 1) / together;
 }
 
-// Returns the columns for which partial results have space: those of one warp, or of all that share pages.
+// Returns the columns for which partial results have space. They belong to one warp, or to all warps that
+// share pages.
 int columns_of_partials(const Shape& shape) {
   return std::max(kPaddedGroup,
                   queries_of_launch(shape.max_queries, shape.group) * std::min(shape.group, kPaddedGroup));
@@ -156,16 +157,16 @@ Reason plan_launches(const Shape& shape, const Gpu& gpu, LaunchPlans* plans) {
   return nullptr;
 }
 
-// The contents of the workspace.
+// Describes the contents of the workspace.
 struct Workspace {
   Schedule schedule;
   std::size_t n_arrivals;
   std::size_t partials_at;                    // offset of the partial results
-  std::size_t partial_bytes;                  // for the maximum number of launches
-  float *features, *numerator, *denominator;  // for a correction, see CorrectionArgs
+  std::size_t partial_bytes;                  // bytes for the maximum number of launches
+  float *features, *numerator, *denominator;  // For a correction, as in CorrectionArgs.
 };
 
-// The number of floats in a launch's partial results: sums, followed by outputs.
+// Counts the floats in a launch's partial results: sums, followed by outputs.
 struct PartialFloats {
   std::size_t sums, outs;
 
@@ -189,8 +190,8 @@ std::size_t lay_out(const Shape& shape, int n_ctas, void* memory, Workspace* wor
   // Shapes that differ in their groups of KV heads may share a schedule.
   workspace->n_arrivals = kMaxHeadGroups * passes * n_ctas * n_slices;
   schedule->arrivals = cursor.take<std::int32_t>(workspace->n_arrivals);
-  // Such shapes must find each launch's partial results at the same place, with nothing else there. The call
-  // that makes the schedule marks them as unwritten, and launches restore that.
+  // Shapes with different groups must find each launch's partial results at one place, with nothing else
+  // there. The call that makes the schedule marks the results as unwritten, and launches restore the mark.
   const PartialFloats of_launch(n_ctas, n_columns, shape.head_dim);
   const std::size_t max_launches = kMaxHeadGroups * passes;
   workspace->partials_at = cursor.used();
@@ -230,8 +231,8 @@ kvant_status common_args(const Shape& shape, const kvant_decode_lengths& lengths
   return KVANT_OK;
 }
 
-// Describes the codes of `format`: their width, their levels, and the factor of these. Tokens' factors are
-// relative to their largest numbers.
+// Describes the codes of `format`: their width, their levels, and the factor of the levels. The factors of
+// tokens are relative to their largest numbers.
 void set_levels(const char* format, int d, int* bits, float* unit, float* levels) {
   const FormatDescription& described = *find_known_format(format)->description;
   *bits = described.page.bits;
@@ -259,7 +260,7 @@ cudaError_t launch(const void* kernel, int copying_warps, const Gpu& gpu, int sh
   config.stream = stream;
   config.attrs = &overlap;
   config.numAttrs = gpu.overlap_attributes();
-  void* arguments[] = {&args};  // kernels for one query read a prefix of them
+  void* arguments[] = {&args};  // Kernels for one query read a prefix of the arguments.
   return cudaLaunchKernelExC(&config, kernel, arguments);
 }
 
@@ -276,7 +277,7 @@ void select_heads(const Shape& shape, const LaunchPlan& plan, int nth, DecodeArg
   describe_page(kernel.value_page, args->value_unit, args->value_levels, &args->value_page);
 }
 
-// Points the arguments at the query heads of a launch, and its queries.
+// Points the arguments at the query heads and queries of a launch.
 void select_queries(const LaunchPlan& plan, SeveralArgs* args) {
   const int q_bytes = bytes_of(args->q_type), out_bytes = bytes_of(args->out_type);
   args->q = static_cast<const std::byte*>(args->q) + plan.first_head * args->q_head_stride * q_bytes;
@@ -290,9 +291,10 @@ void select_queries(const LaunchPlan& plan, SeveralArgs* args) {
   args->queries.per_head = (kTwoToThe16th + plan.n_heads - 1) / plan.n_heads;
 }
 
-// Whether CTAs have so few pages that what the last ones take is much of the time: as callers say.
+// Returns whether CTAs have so few pages that the last pages take much of the time. The caller's maximum
+// decides.
 bool has_few_pages(const Shape& shape, const kvant_decode_lengths& lengths, const Gpu& gpu) {
-  constexpr int kFewPages = 6;  // of a CTA; with 15 it is slower
+  constexpr int kFewPages = 6;  // pages of a CTA; with 15 the launch is slower
   const std::int64_t pages = std::int64_t{shape.n_seqs} * shape.n_kv_heads * lengths.max_sealed_pages;
   return gpu.has.shares_few_pages && lengths.sealed_pages != nullptr && pages > 0 &&
          pages <= std::int64_t{kFewPages} * gpu.multiprocessors;
@@ -308,8 +310,8 @@ DecodeKernel for_few_pages(DecodeKernel kernel) {
   return kernel;
 }
 
-// Launch `nth` of a call, maybe the last. Its partial results have a place of their own: launches of one call
-// overlap.
+// Runs launch `nth` of a call, which may be the last. Launches of one call overlap, so each has its own place
+// for partial results.
 cudaError_t launch_plan(const Shape& shape, const LaunchPlan& plan, int nth, bool is_last, bool few_pages,
                         const Gpu& gpu, SeveralArgs args, cudaStream_t stream) {
   const int n_ctas = gpu.multiprocessors;
@@ -321,8 +323,8 @@ cudaError_t launch_plan(const Shape& shape, const LaunchPlan& plan, int nth, boo
   select_queries(plan, &args);
   const bool graded = nth > 0 && is_last && group.heads.n < shape.n_kv_heads;
   args.schedule.starts += ((group.heads.n - 1) * 2 + (graded ? 1 : 0)) * static_cast<std::ptrdiff_t>(n_ctas);
-  if (args.follows != 0) args.settled = 0;                            // it waits for nothing
-  const std::size_t before = static_cast<std::size_t>(nth) * n_ctas;  // CTAs of other launches
+  if (args.follows != 0) args.settled = 0;                            // The launch waits for nothing.
+  const std::size_t before = static_cast<std::size_t>(nth) * n_ctas;  // CTAs of earlier launches
   const std::size_t n_columns = args.queries.n_columns;
   const std::size_t n_slices = n_columns * slices_of_column(shape.head_dim);
   args.schedule.arrivals += before * n_slices;
@@ -399,7 +401,7 @@ kvant_status start_correction(const Shape& shape, const Gpu& gpu, const kvant_de
   args->correction_numerator = workspace.numerator;
   args->correction_denominator = workspace.denominator;
   args->correction_absolute = correction.absolute;
-  // everything before the correction's last kernel has finished when the decode kernel begins
+  // Everything before the correction's last kernel has finished when the decode kernel begins.
   args->settled = 1;
   return status_of(attend_to_states(correction_args, shape.head_dim, gpu, stream));
 }
@@ -452,7 +454,7 @@ kvant_status kvant_decode_schedule(const kvant_decode_shape* shape, const kvant_
   if (status != KVANT_OK) return status;
   if (takes_short_kernel(known, lengths, gpu)) return KVANT_OK;
   const auto cuda_stream = static_cast<cudaStream_t>(stream);
-  if (known.max_queries == 1) {  // with several queries, counters detect parts
+  if (known.max_queries == 1) {  // With several queries, counters detect which parts are done.
     const std::size_t partial_bytes = std::min(parts.partial_bytes, workspace_bytes - parts.partials_at);
     const cudaError_t error =
         cudaMemsetAsync(parts.schedule.partial_sums, kUnwrittenByte, partial_bytes, cuda_stream);
@@ -532,7 +534,7 @@ kvant_status kvant_decode_attention(const kvant_decode_shape* shape,
   args.skip_counts = reinterpret_cast<unsigned long long*>(layer.skip_counts);
   args.out_seq_stride = layer.out_seq_stride;
   args.out_head_stride = layer.out_head_stride;
-  // Formats with larger pages come first: the shorter the last launch, the less its end costs.
+  // Formats with larger pages come first, because a shorter last launch costs less at its end.
   std::stable_sort(
       plans.of.begin(), plans.of.begin() + plans.n, [](const LaunchPlan& a, const LaunchPlan& b) {
         return a.kernel->key_bytes + a.kernel->value_bytes > b.kernel->key_bytes + b.kernel->value_bytes;

@@ -19,8 +19,8 @@
 namespace kvant::cuda {
 namespace {
 
-// Whether the kernel can search the codebook. It needs at least a block of centroids, which all sub-vectors
-// share.
+// Returns whether the kernel can search the codebook. The kernel needs at least a block of centroids, which
+// all sub-vectors share.
 bool has_searched_codebook(const PageFormat& page) {
   return page.layout.bits >= 8 && page.layout.bits <= 12 && !page.own_codebooks;
 }
@@ -149,7 +149,7 @@ kvant_status set_encodings(const HeadGroup& group, int head_dim, const kvant_dec
   return KVANT_OK;
 }
 
-// fills_gpu: see trellis_seal_kernel.
+// `fills_gpu` is that of trellis_seal_kernel.
 SealKernel find_seal_kernel(const PageEncoding& encoding, int head_dim, const Gpu& gpu, bool fills_gpu) {
   switch (encoding.encoding) {
     case Encoding::vectors:
@@ -170,7 +170,7 @@ cudaError_t launch(const SealKernel& kernel, const SealArgs& args, int first_sid
   int ctas = args.due.n_layers * args.n_seqs * args.due.max_pages;
   int threads = kernel.threads;
   if (kernel.persistent_ctas > 0) {
-    // A few pages get an SM each.
+    // If there are few pages, each gets an SM of its own.
     const int rows = args.heads.n * n_sides;
     const int share = ctas * rows < gpu.multiprocessors * kernel.persistent_ctas ? 1 : kernel.persistent_ctas;
     threads /= share;
@@ -211,7 +211,7 @@ cudaError_t keep_sink(const kvant_decode_shape& shape, const kvant_decode_layer&
 
 // Seals both sides in one launch if they have the same kernel and fill it equally.
 cudaError_t launch_seal(const SealArgs& args, int head_dim, const Gpu& gpu, cudaStream_t stream) {
-  // If each sequence has at most one page, as in decode steps, few are due.
+  // If each sequence has at most one page, as in decode steps, only a few pages are due.
   const std::int64_t pages = std::int64_t{args.due.max_pages} * args.n_seqs * args.heads.n * 2;
   const bool fills_gpu = args.due.max_pages > 1 && pages > 3 * gpu.multiprocessors;
   const SealKernel keys = find_seal_kernel(args.sides[KVANT_KEY], head_dim, gpu, fills_gpu);
@@ -376,7 +376,7 @@ kvant_status kvant_seal_pages(const kvant_decode_shape* caller_shape, const kvan
   SealedSource sealed;
   if (const Reason reason = read_sealed(layer, shape.n_kv_heads, &sealed)) return refuse_argument(reason);
   const DueArgs due = due_args(layer, range);
-  SealArgs args[kMaxHeadGroups];  // all are checked before any is launched
+  SealArgs args[kMaxHeadGroups];  // All arguments are checked before any launch.
   for (int i = 0; i < groups.n; ++i) {
     args[i] = {shape.n_seqs,
                groups.of[i].heads,

@@ -6,10 +6,10 @@
 namespace kvant::cuda {
 namespace {
 
-// Its attributes tell which code the device runs.
+// The attributes of this kernel tell which code the device runs.
 __global__ void probe_kernel() {}
 
-constexpr int kLeastMajor = 8;  // compute capability
+constexpr int kLeastMajor = 8;  // the least major compute capability
 
 struct Answer {
   cudaError_t error = cudaSuccess;
@@ -49,7 +49,7 @@ Answer ask(int device, Gpu* gpu) {
   return answer;
 }
 
-// Queries the current device; each thread caches what it has learnt about one device.
+// Queries the current device. Each thread caches what it has learnt about one device.
 Answer ask(Gpu* gpu) {
   thread_local int known = -1;
   thread_local Gpu facts;

@@ -73,7 +73,7 @@ Reason read_all(const kvant_decode_shape* from_shape, const kvant_decode_lengths
   return reason == nullptr ? fault_of(*shape, *lengths, *layer, *dequantization) : reason;
 }
 
-// Returns why rows of these sizes can't be processed.
+// Returns why rows of these sizes cannot be processed.
 Reason fault_of(const kvant_transformation& t) {
   return first_failing({
       {t.n_rows > 0 && t.n_heads > 0, "transformation: n_rows and n_heads must be at least 1"},

@@ -89,7 +89,7 @@ Reason fault_of(const kvant_prompt_shape& shape) {
   });
 }
 
-// Returns why work of this size can't be numbered; the head size is known to be supported.
+// Returns why work of this size cannot be numbered. The caller has checked the head size.
 Reason too_large(const kvant_prompt_shape& shape, const Gpu& gpu) {
   return first_failing({
       {2 * most_items(shape, sizes_of(shape, gpu)) * shape.n_heads < kMost,
@@ -142,7 +142,7 @@ Reason fault_of(const kvant_prompt& prompt, const kvant_prompt_shape& shape) {
   });
 }
 
-// Returns why the pages can't be read. `rows_in_tail`: k and v are null.
+// Returns why the pages cannot be read. `rows_in_tail` says that k and v are null.
 Reason fault_of(const kvant_prompt_pages& pages, const kvant_prompt_shape& shape,
                 const kvant_decode_shape& of_pages, const kvant_decode_layer& layer, bool rows_in_tail) {
   const bool is_protected = layer.sink > 0 || layer.masks != nullptr;
@@ -184,13 +184,14 @@ kvant_status read_pages(const kvant_prompt_shape& shape, const kvant_prompt& pro
   return set_decodings(of_pages, groups, layer, decoding);
 }
 
-// Whether protected tokens are kept rows, in addition to the INT8 tiles of their pages.
+// Returns whether protected tokens are kept rows, in addition to the INT8 tiles of their pages.
 bool keeps_rows(const kvant_prompt_shape& shape, const PromptSizes& sizes) {
   return shape.n_kept_tokens > 0 && shape.n_sealed_pages > 0 && sizes.kept_tile_bytes > 0 && shape.sas == 0 &&
          shape.window == 0;
 }
 
-// Divides the workspace and returns the size that it needs. features: for a correction.
+// Divides the workspace and returns the size that it needs. `features` receives the place for a correction's
+// features.
 std::size_t lay_out(const kvant_prompt_shape& shape, const PromptSizes& sizes, void* memory, PromptArgs* args,
                     KeptRows* kept, float** features) {
   WorkspaceCursor cursor(memory);
@@ -259,8 +260,8 @@ PromptCorrection correction_of(const PromptArgs& args, int n_queries, const kvan
 }
 
 // Chooses which side of a product is rotated: queries or the tiles' keys, whichever has fewer rows, and
-// likewise outputs or values. With heads of 512 it is the tiles. In integers tiles stay rotated, because
-// their numbers are then more alike and lose less as INT8.
+// likewise outputs or values. With heads of 512, the tiles are rotated. In integers, tiles stay rotated,
+// because their numbers are then more alike and lose less as INT8.
 void choose_rotated(const kvant_prompt_shape& shape, const kvant_prompt& prompt, PromptArgs* args) {
   args->q_hadamard = prompt.q_hadamard;
   args->out_hadamard = prompt.out_hadamard;
@@ -373,7 +374,7 @@ kvant_status kvant_prompt_attention(const kvant_prompt_shape* caller_shape, cons
     args.softcap_slope = 2 * args.scale_log2 / shape.score_softcap;
   }
   args.causal = shape.causal;
-  // A window that no sequence fills counts as none; token numbers minus a window then fit in an int.
+  // A window that no sequence fills counts as no window, so token numbers minus a window fit in an int.
   const std::int64_t most_tokens = shape.n_tokens + std::int64_t{shape.n_sealed_pages} * kTileTokens;
   args.window = shape.window < most_tokens ? shape.window : 0;
   const cudaError_t error = kernel.launch(args, launch);

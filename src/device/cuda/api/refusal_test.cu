@@ -11,7 +11,7 @@
 
 namespace kvant::cuda {
 
-// A structure of a later version: its last member is newer than the first callers.
+// Is a structure of a later version, whose last member is newer than the first callers.
 struct Extended {
   std::size_t struct_size;
   std::int32_t old_member, other_old_member;
@@ -30,7 +30,7 @@ namespace kvant::cuda {
 namespace {
 
 TEST(CallerStructs, MembersThatAnOlderCallerDoesNotHaveAreZero) {
-  // -1 stands for whatever follows in the caller's memory
+  // The value -1 stands for whatever follows in the caller's memory.
   Extended of_caller{kFirstSize<Extended>, 1, 2, -1};
   Extended read;
   ASSERT_EQ(read_struct(&of_caller, &read), nullptr);

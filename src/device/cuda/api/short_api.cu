@@ -14,7 +14,7 @@ namespace {
 
 constexpr float kLog2E = 1.44269504F;
 
-// Sets where rows come from: queries are transformed on the way or used unchanged.
+// Sets where rows come from. Queries are transformed on the way or used unchanged.
 template <class Args>
 void take_rows_of(const kvant_decode_layer& layer, int head_dim, const AppendArgs* new_rows, Args* args) {
   args->queries = {const_cast<void*>(layer.q),
@@ -55,12 +55,12 @@ ShortArgs short_args(const kvant_decode_shape& shape, const kvant_decode_lengths
   return args;
 }
 
-// Returns the number of CTAs for each sequence and KV head with `pages` pages, or 0 if there are too many for
-// an SM each. The general kernel runs several on one SM.
+// Returns the number of CTAs for each sequence and KV head with `pages` pages. 0 means that there are more
+// CTAs than SMs; the general kernel then runs several on one SM.
 int ctas_of(const kvant_decode_shape& shape, int pages, const Gpu& gpu) {
   const std::int64_t n = std::int64_t{shape.n_seqs} * shape.n_kv_heads * query_passes(shape.group);
   const auto most = static_cast<int>(std::min<std::int64_t>(gpu.multiprocessors / n, kMaxShortCtas));
-  static_assert(kShortWarps * kTileTokens == kPageTokens);  // this many CTAs have work
+  static_assert(kShortWarps * kTileTokens == kPageTokens);  // This many CTAs have work.
   return gpu.has.clusters ? std::min(most, pages) : std::min(most, 1);
 }
 
@@ -72,11 +72,11 @@ bool has_sealed(const kvant_decode_lengths& lengths) {
   return lengths.sealed_pages != nullptr;
 }
 
-// Lays out the shared memory of a launch for sequences with sealed pages, in addition to its static part. It
-// has tables, barriers, and as many rings of two or four slots as the warps need. Returns the bytes, or 0 if
-// no ring fits.
+// Lays out the shared memory of a launch for sequences with sealed pages, in addition to the static part. The
+// memory has tables, barriers, and as many rings of two or four slots as the warps need. Returns the bytes,
+// or 0 if no ring fits.
 int lay_out_short(const DecodeKernel& kernel, const Gpu& gpu, DecodeArgs* args) {
-  constexpr int kAlignment = 1024;  // of the memory after the static part
+  constexpr int kAlignment = 1024;  // the alignment of the memory after the static part
   DecodeKernel tables = kernel;
   tables.table_bytes = kernel.for_short.table_bytes;
   tables.merge_bytes = kernel.for_short.static_bytes + kAlignment;
@@ -94,7 +94,7 @@ int lay_out_short(const DecodeKernel& kernel, const Gpu& gpu, DecodeArgs* args) 
   return args->ring_at + rings * args->stages * args->slot_bytes;
 }
 
-// The CTAs of a cluster are the grid's x.
+// The CTAs of a cluster lie along x of the grid.
 cudaLaunchConfig_t config_of(dim3 grid, int shared_bytes, const Gpu& gpu, cudaStream_t stream,
                              cudaLaunchAttribute (&attributes)[2]) {
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;

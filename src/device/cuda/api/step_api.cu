@@ -43,7 +43,7 @@ Reason fault_of(const kvant_step& step) {
   });
 }
 
-// The reasons for refusing a table, for each kind of table.
+// Holds the reasons for refusing a table, for each kind of table.
 struct TableReasons {
   Reason null, places, counts, blocks, width;
 };
@@ -65,7 +65,7 @@ constexpr TableReasons kProtectedReasons{
     "places",
     "step.protected_pages.n_pages must be at least 1"};
 
-// The least number of pages that a table must hold.
+// Holds the least number of pages that a table must have.
 struct LeastPages {
   int of_row, of_ring;
 };
@@ -91,8 +91,8 @@ Reason read_table(const kvant_step_table* from, const TableReasons& reasons, con
 
 Reason read_tables(const kvant_step& step, StepArgs* args) {
   const int reached = std::max(pages_for(step.sliding_window), 1);  // sealed pages in a sliding window
-  // All tokens of a part see the same number of sealed pages: its last token is at most in the page after the
-  // window.
+  // All tokens of a part see an equal number of sealed pages, so its last token is at most in the page after
+  // the window.
   const LeastPages of_tail{pages_for(step.window + kPageTokens),
                            tail_pages_of(step.max_new_tokens, step.window)};
   Reason reason = read_table(step.sealed, kSealedReasons, {reached, reached}, &args->sealed);

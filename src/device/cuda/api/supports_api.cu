@@ -1,4 +1,4 @@
-// Implements kvant_supports, which tells of a whole plan what the calls of the other files would refuse.
+// Implements kvant_supports, which says for a whole plan what the calls of the other files would refuse.
 #include "device/cuda/common/caller_pages.h"
 #include "device/cuda/common/caller_structs.h"
 #include "device/cuda/common/limits.h"

@@ -1,4 +1,4 @@
-// What kvant_supports says, compared with what the other calls do. It needs no GPU.
+// Compares what kvant_supports says with what the other calls do. The test needs no GPU.
 #include <gtest/gtest.h>
 
 #include <functional>
