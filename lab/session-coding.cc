@@ -1,6 +1,6 @@
-// Measures compact coding of session files: the bytes, and the speed in MB of the decoded sequence per
-// second. The program gives three speeds: of one thread per second, of one thread per second of its processor
-// time (which excludes other work), and of two threads per second. The program prints the best of 2 runs.
+// Measures compact coding of session files. The results are the bytes, and the speed in MB of the decoded
+// sequence per second. There are three speeds, which are those of one thread, of one thread relative to its
+// processor time (which excludes other work), and of two threads. The program prints the best of 2 runs.
 //
 //   cmake --preset default -DKVANT_LAB=ON && cmake --build --preset default --target session_coding
 //   build/default/session_coding MODEL RECIPE FILE...       (FILE from kvant run --session FILE)

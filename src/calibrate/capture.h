@@ -69,7 +69,7 @@ class Capture {
   // Returns K or V of the samples' kept tokens, [n, d]. without_sink leaves out the first kSinkTokens of each
   // sample.
   std::vector<float> rows(int layer, int kv_head, Side side, bool without_sink) const;
-  // passage() returns K or V of passage p, and passage_queries() returns the queries of a query head:
+  // passage() returns K or V of passage p, and passage_queries() returns the queries of a query head,
   // [length, d].
   std::vector<float> passage(int p, int layer, int kv_head, Side side) const;
   std::vector<float> passage_queries(int p, int layer, int head) const;

@@ -15,7 +15,7 @@ class LayerGradient {
  public:
   virtual ~LayerGradient() = default;
 
-  // Returns K after RoPE, or V: [n_rows, head_dim].
+  // Returns K after RoPE, or V, as [n_rows, head_dim].
   virtual MatrixView<const float> stored(int kv_head, Side side) const = 0;
   // Returns the attention of a query head. The attention's matrices belong to this object.
   virtual HeadAttention attention(int head) const = 0;

@@ -1,5 +1,5 @@
-// Learns the constants of one side of a head from captured values. The learners know nothing of recipes: the
-// needs (needs.h) say which constants to learn from which values.
+// Learns the constants of one side of a head from captured values. The learners know nothing of recipes,
+// because the needs (needs.h) say which constants to learn from which values.
 #pragma once
 
 #include <cstdint>

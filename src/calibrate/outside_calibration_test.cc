@@ -23,7 +23,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Watching records the rows of one sequence that a backend gets, by layer: [tokens, heads * d].
+// Watching records the rows of one sequence that a backend gets, by layer, [tokens, heads * d].
 class Watching final : public BackendDecorator {
  public:
   explicit Watching(AttentionBackend& inner) : BackendDecorator(inner) {}

@@ -52,8 +52,8 @@ struct TuneResult {
   std::vector<TuneRow> held_out;
   int chunks = 0;                        // the held-out text has this many chunks
   double bits_all = 0, bits_sealed = 0;  // the result of mean_bits() at `context`
-  ConstantSize constants;                // at `context`
-  std::int64_t bytes = 0;                // at `context`
+  ConstantSize constants;                // sizes at a context of `context` tokens
+  std::int64_t bytes = 0;                // size at a context of `context` tokens
 };
 
 // Runs the tuning. The result is deterministic, with or without interruptions. If the plain allocation does

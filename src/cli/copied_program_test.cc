@@ -1,4 +1,4 @@
-// Tests a copy of the program outside the folder in which it was built: the copy must still find its default
+// Tests a copy of the program outside the folder in which it was built. The copy must still find its default
 // model.
 #include <fstream>
 #include <iterator>

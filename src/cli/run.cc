@@ -66,7 +66,7 @@ void print_generated(const std::string& text) {
   std::fflush(stdout);
 }
 
-// Returns the bits per element of sealed pages: the mean over layers, heads and sides.
+// Returns the bits per element of sealed pages, which is the mean over layers, heads and sides.
 double nominal_bits(const Plan& plan) {
   double sum = 0;
   for (const HeadPlan& head : plan.heads) {

@@ -10,7 +10,7 @@ namespace kvant {
 
 // Says that a share of the positions has a divergence of at least `kld`.
 struct TailPoint {
-  double share = 0;  // between 1 / positions and 1
+  double share = 0;  // a share between 1 / positions and 1
   double kld = 0;
 };
 // Returns points from share 1 downwards, five per power of ten, until the share is a single position.

@@ -11,7 +11,7 @@ namespace {
 
 static_assert(sizeof(ChannelFrame) == 2 * sizeof(float));
 
-// Returns R(position) v for the directions v, one direction per row: [kMetricRank][d].
+// Returns R(position) v for the directions v, one direction per row, [kMetricRank][d].
 std::vector<float> turned_rows(const PageMetric& metric, int position) {
   const auto d = static_cast<int>(metric.frames.size());
   std::vector<float> rows(metric.directions.size());

@@ -22,8 +22,8 @@ TEST(RandomRotation, HasOrthonormalRows) {
   }
 }
 
-// After rotation a single channel looks like a normal vector: the mean fourth power of its numbers is 3 / (n
-// (n + 2)). A Hadamard matrix would give 1 / n^2.
+// After rotation a single channel looks like a normal vector, because the mean fourth power of its numbers is
+// 3 / (n (n + 2)). A Hadamard matrix would give 1 / n^2.
 TEST(RandomRotation, SpreadsAChannelLikeANormalVector) {
   constexpr int kDim = 256;
   const std::vector<float> m = random_rotation(kDim, 1);

@@ -105,7 +105,8 @@ class VqFormat : public Format {
                       .token_groups = 1};
   }
 
-  // Returns the codebook as bytes with one scale: [X][256] for 8-bit codes, [2^Y][X] for wide codes.
+  // Returns the codebook as bytes with one scale. The shape is [X][256] for 8-bit codes and [2^Y][X] for wide
+  // codes.
   CodeTable code_table(const PageContext& context) const override {
     const float* codebook = codebook_of(context);
     const int n = shape_.centroids();

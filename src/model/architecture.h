@@ -20,7 +20,7 @@ enum class Activation : std::uint8_t { silu, gelu, relu_squared, clipped_silu };
 struct NetworkUnit {
   Activation activation = Activation::silu;
   bool ungated = false;
-  bool fused = false;  // ffn_up holds gate and up: [n_embd, 2 * n_ff]
+  bool fused = false;  // ffn_up holds gate and up, [n_embd, 2 * n_ff]
 };
 
 // RopePairs says which channels RoPE rotates together: (2i, 2i + 1), or (i, i + n_rot/2) for neox. Some files

@@ -120,7 +120,7 @@ class DeltaNetGraph {
     return ggml_silu(c_, ggml_ssm_conv(c_, inputs, w_.conv));
   }
 
-  // Returns a view of this layer's states for the slices of a run: [values, n_slices].
+  // Returns a view of this layer's states for the slices of a run, [values, n_slices].
   ggml_tensor* of_slices(ggml_tensor* all, const SliceRun& run, int first_slice) {
     return ggml_view_2d(c_, all, all->ne[0], run.n_slices, all->nb[1],
                         place_ * all->nb[2] + first_slice * all->nb[1]);

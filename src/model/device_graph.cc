@@ -14,7 +14,7 @@
 namespace kvant {
 namespace {
 
-constexpr std::size_t kTensorsOfLayer = 192;  // without the tensors of a delta net
+constexpr std::size_t kTensorsOfLayer = 192;  // number without the tensors of a delta net
 constexpr std::size_t kStateAlignment = 256;  // bytes
 
 }  // namespace

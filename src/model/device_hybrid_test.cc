@@ -1,4 +1,5 @@
-// Tests models with gated delta nets and attention: the engine on a device against the CPU's engine.
+// Tests models with gated delta nets and attention. The tests compare the engine on a device with the CPU's
+// engine.
 #include <gtest/gtest.h>
 
 #include <cstring>

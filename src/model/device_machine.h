@@ -121,9 +121,9 @@ inline std::vector<double> row_differences(const std::vector<float>& a, const st
 }
 
 // Place is a device for tests, with bounds for the relative difference of logits. between_ways bounds two
-// ways to the same result: a GPU multiplies batches of different sizes with different kernels. from_cpu
-// bounds the difference from the CPU. On a device, queries and unsealed rows are BF16, so some codes differ,
-// and a GPU searches trellises in another way.
+// ways to the same result, because a GPU multiplies batches of different sizes with different kernels.
+// from_cpu bounds the difference from the CPU. On a device, queries and unsealed rows are BF16, so some codes
+// differ, and a GPU searches trellises in another way.
 struct Place {
   const char* name;
   double between_ways, from_cpu;

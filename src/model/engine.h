@@ -97,7 +97,7 @@ class Engine {
   // Returns the width of hidden states, or 0 if the engine cannot return them, for example on a device.
   virtual int n_embd() const { return 0; }
   // Runs a step of one sequence. Returns the hidden states of its tokens in place of logits, after the last
-  // norm: [tokens, n_embd]. Requires n_embd() > 0.
+  // norm, [tokens, n_embd]. Requires n_embd() > 0.
   virtual Status embed(Cache&, AttentionBackend&, const EngineInput&, MatrixView<float>) {
     return error("this engine shows no hidden states");
   }

@@ -190,7 +190,7 @@ class ExpertNetwork::Layer {
   }
 
  private:
-  // Returns whether `up` holds both gate and up: the gate's outputs come first.
+  // Returns whether `up` holds both gate and up. The gate's outputs come first.
   bool fused() const { return w_.experts.gate == nullptr; }
   const ggml_tensor* gate_weight() const { return fused() ? w_.experts.up : w_.experts.gate; }
   Matrix gate_of(int expert) const { return matrix_of(gate_weight(), w_.experts.gate_bias, expert); }

@@ -157,7 +157,7 @@ TEST(GgufFile, HashesMetadataAndWeights) {
   EXPECT_NE(hash(), one);
 }
 
-// The test imitates a fine-tune of one matrix: the headers are equal, and one bit differs in each value.
+// The test imitates a fine-tune of one matrix. The headers are equal, and one bit differs in each value.
 TEST(GgufFile, TellsApartModelsThatDifferInOneTensor) {
   const auto tiny = write_tiny_model(TinyModel{});
   const std::string bytes = read_bytes(tiny->path());

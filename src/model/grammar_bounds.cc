@@ -46,7 +46,7 @@ class GrammarBounds {
     struct Alternative {
       int rule, n_left;
     };
-    std::vector<Alternative> alternatives;                       // only alternatives that consist of rules
+    std::vector<Alternative> alternatives;                       // alternatives that consist only of rules
     std::vector<std::vector<int>> users(grammar_.rules.size());  // for each rule, the alternatives that
                                                                  // contain it
     std::vector<int> found;

@@ -292,7 +292,7 @@ class GraphPart::Builder {
   }
   ggml_tensor* tensor(const ActivationRows& a) { return tensor(a, {rows_, {0, a.cols}}); }
 
-  // Returns a view of the block as heads of d channels: [d, n_heads, n_rows].
+  // Returns a view of the block as heads of d channels, [d, n_heads, n_rows].
   ggml_tensor* heads(const ActivationRows& a, const Block& block, int d) {
     return every_head(a, block, d, block.cols.size() / d, 1);
   }
@@ -475,7 +475,7 @@ class GraphPart::Builder {
                       part_.parts_.short_rope, x);
   }
 
-  // Returns the scales of this thread's rows: [1, 1, n].
+  // Returns the scales [1, 1, n] of this thread's rows.
   ggml_tensor* query_scales() {
     ggml_tensor* t = ggml_new_tensor_3d(c_, GGML_TYPE_F32, 1, 1, rows_.size());
     t->data = b_.query_scales + rows_.first;

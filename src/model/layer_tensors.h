@@ -75,7 +75,7 @@ class LayerTensors {
   }
   // Returns a weight of two or three dimensions, expanded to F32 if inputs_ has `numbers`.
   ggml_tensor* expanded(ggml_tensor* weight);
-  // Returns a view of n_heads heads of the layer, from head `first` on: [d, n_heads, n_rows].
+  // Returns a view of n_heads heads of the layer, from head `first` on, [d, n_heads, n_rows].
   ggml_tensor* heads(ggml_tensor* y, int n_heads, int first = 0);
   // Returns a view of q's heads in a projection where each head is followed by its gates.
   virtual ggml_tensor* separate_from_gates(ggml_tensor* both);

@@ -39,7 +39,7 @@ enum class Place : std::uint8_t { mapped, dequantized, repacked, device, host_of
 struct Planned {
   const ggml_tensor* source;
   Place place;
-  ggml_backend_buffer_type* repacked_type;  // only set for Place::repacked
+  ggml_backend_buffer_type* repacked_type;  // set only for Place::repacked
   ggml_tensor** target;
   bool expands = false;            // the device's copy is expanded to F32
   std::vector<float> values = {};  // replaces the file's values if it is not empty

@@ -15,7 +15,7 @@
 namespace kvant {
 
 // Returns the name of the constant that holds the sensitivity of a (layer, KV head, side). The constant has
-// one number for each format of the ladder: the expected mean KL divergence in nats.
+// one number for each format of the ladder, which is the expected mean KL divergence in nats.
 std::string sensitivity_constant(const Recipe& recipe);
 
 // Returns the format that calibration tries in every place to measure sensitivities: the cheapest format of

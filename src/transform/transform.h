@@ -27,8 +27,8 @@ class TransformStep {
   // Computes x <- (x - b) A^-1.
   virtual void inverse(MatrixView<float> x) const = 0;
   // Computes q <- q A^-T, so forward(k) . query(q) = k.q + b . query(q). If offset is not null, the function
-  // adds -b . query(q_r) to offset[r], which gives k.q = forward(k) . query(q) + offset. q: [n, d], offset:
-  // [n].
+  // adds -b . query(q_r) to offset[r], which gives k.q = forward(k) . query(q) + offset. The shapes are
+  // q [n, d] and offset [n].
   virtual void query(MatrixView<float> q, float* offset) const = 0;
 };
 

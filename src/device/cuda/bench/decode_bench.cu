@@ -1,7 +1,7 @@
 // Times decode attention per layer, for each pair of formats and each (sequences, context). The time is the
 // median over replays of a CUDA graph that attends in several layers. Each layer has pages of its own, so the
-// L2 cache holds none of the pages when a layer starts. Beside each time stands a limit: the time of reading
-// as many bytes and doing nothing else.
+// L2 cache holds none of the pages when a layer starts. The program also prints a limit for each time, which
+// is the time that reading the same bytes alone takes.
 //
 //   decode_bench [--head-dim D] [--group G] [--kv-heads H] [--runs N] [--seqs B] [--context TOKENS]
 //                [--tail TOKENS] [--settled 1] [--reproducible 1] [--protected PERCENT] [--correction 1]
@@ -19,8 +19,7 @@
 //   the limit does not read.
 // --sink: Each sequence has this many tokens in an unquantized page of their own.
 // --rotate: A Hadamard matrix rotates queries before each layer's attention, outputs after it, or both, as
-// for
-//   recipes that rotate keys or values. In a real step, kvant_append rotates the queries.
+//   for recipes that rotate keys or values. In a real step, kvant_append rotates the queries.
 // --short 1: Calls give the numbers of tail tokens and sealed pages, so kernels for short sequences may run.
 // --queries: Each sequence has this many queries, and its pages are read once for all of them. The time
 //   relative to one query is also printed.
