@@ -95,7 +95,7 @@ TEST(Rounding, ToF16SaturatesAndIsExactOnItself) {
   EXPECT_EQ(rounded_to_f16(rounded), rounded);
 }
 
-// The mean cost of both heads decides for both of them, separately for each side.
+// The mean cost of both heads decides for both heads, separately for each side.
 TEST(CodebookStorage, IsInt8WhereThatIsCheapOnAverage) {
   const std::vector<float> centroids{1.0F, 0.3F, -0.2F, 0.011F};
   const auto stored = [&](float cost_of_first, float cost_of_second) {

@@ -110,8 +110,8 @@ class HeadLearner {
     }
     return {};
   }
-  // Reads K of the tokens without transforms. Also reads the passages' queries, transformed to match K after
-  // its first n_steps transforms.
+  // Reads K of the tokens without transforms. The function also reads the passages' queries, transformed to
+  // match K after its first n_steps transforms.
   void read_attention(std::size_t n_steps) {
     keys_ = capture_.rows(needs_.layer, needs_.kv_head, Side::key, needs_.without_sink);
     const int group = capture_.geometry().group(needs_.layer);

@@ -70,7 +70,7 @@ class Adviser {
     return recipes;
   }
 
-  // Lists the candidates and decides which of them fit into memory.
+  // Lists the candidates and decides which candidates fit into memory.
   Status list() {
     auto session = Session::open(options_.common, WeightMode::as_stored, options_.context);
     if (!session.ok()) return session.error();

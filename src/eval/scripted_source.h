@@ -11,7 +11,8 @@ namespace kvant {
 
 inline constexpr int kScriptedVocab = 5;
 
-// Predicts token (t + shift) mod kScriptedVocab with logit 1 after token t. Also records all calls.
+// Predicts token (t + shift) mod kScriptedVocab with logit 1 after token t. The source also records all
+// calls.
 class ScriptedSource : public LogitSource {
  public:
   ScriptedSource(std::string name, int shift) : name_(std::move(name)), shift_(shift) {}

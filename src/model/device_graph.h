@@ -108,8 +108,8 @@ class DeviceGraph {
     ggml_tensor* numbers;                     // 0, 1, 2, ..., one per row of a weight; null if not needed
     DeltaStates states;
     ggml_tensor* query_scales;  // [1, 1, n_rows], an input; null if all are 1
-    // [n_layer_embd, n_layers, n_rows]. layer_tokens are the layers' own embeddings, an input, and
-    // layer_inputs are what the layers read. Both are null if the model has none.
+    // layer_tokens holds the layers' own embeddings and is an input. layer_inputs holds what the layers read.
+    // Both are [n_layer_embd, n_layers, n_rows], and null if the model has no such embeddings.
     ggml_tensor *layer_tokens, *layer_inputs;
   };
 

@@ -67,8 +67,8 @@ struct GraphBuffers {
   ActivationRows shared;           // [n_rows, n_embd], outputs of the network that all rows share besides
                                    // experts
   ActivationRows beside;           // [n_rows, n_embd], outputs of the network next to experts
-  // [n_rows, n_layers * n_layer_embd]. layer_inputs holds what layers read of tokens, and layer_tokens holds
-  // the layers' own embeddings, from which layer_inputs is computed.
+  // layer_inputs holds what layers read of tokens, and layer_tokens holds the layers' own embeddings, from
+  // which layer_inputs is computed. Both are [n_rows, n_layers * n_layer_embd].
   ActivationRows layer_inputs, layer_tokens;
   ActivationRows wanted_inputs;  // [n_logit_rows, n_layer_embd] for the last layer
   ActivationRows layer_gates;    // [n_rows, n_layer_embd]

@@ -18,7 +18,8 @@ struct ggml_tensor;
 
 namespace kvant {
 
-// NetworkWeights describes a feed-forward network or, with a third dimension, n of them. Biases may be null.
+// NetworkWeights describes a feed-forward network or, with a third dimension, n such networks. Biases may be
+// null.
 struct NetworkWeights {
   // [n_embd, n_ff]. If `gate` is null, `up` [n_embd, 2 * n_ff] holds both gate and up, or the network has no
   // gate.

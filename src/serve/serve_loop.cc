@@ -109,7 +109,7 @@ std::optional<Refusal> ServeLoop::submit(std::vector<GenerationRequest> prompts,
   if (refuses_) return ending;
   for (GenerationRequest& prompt : prompts) {
     prompt.follows = &prompt != prompts.data();
-    // The scheduler refuses requests with more completions, so cloning for them would be wasted.
+    // The scheduler refuses a request with more completions, so the clone of its grammar would be wasted.
     if (prompt.n_answers <= options_[prompt.recipe].parallel) prompt.clone_grammar();
   }
   std::optional<Refusal> refusal;

@@ -128,8 +128,8 @@ class SessionRoutes {
     return reached;
   }
 
-  // Starts a task and waits until it is done, without delaying other requests. Then sends the state of
-  // session `name`, or the error.
+  // Starts a task and waits until it is done, without delaying other requests. The function then sends the
+  // state of session `name`, or the error.
   void await(const std::string& name, Response& response,
              const std::function<void(Scheduler&, SessionDone)>& start) const {
     std::promise<std::optional<SessionError>> promise;

@@ -77,8 +77,8 @@ class Session {
   // the model's steps.
   std::int64_t free_cache_bytes() const;
   // Returns an error if the memory of the session's caches has no room for `bytes` (largest_cache_bytes).
-  // Also returns an error if host memory has no room for host_bytes. `what` names the object: "a KV cache of
-  // 8192 tokens".
+  // The function also returns an error if host memory has no room for host_bytes. `what` names the object: "a
+  // KV cache of 8192 tokens".
   Status check_cache_memory(const std::string& what, std::int64_t bytes, std::int64_t host_bytes = 0) const;
 
  private:

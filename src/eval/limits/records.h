@@ -1,5 +1,5 @@
-// Makes records that a text hides and that a model must repeat as JSON. Also finds the end of a JSON object,
-// because a model may continue after the object.
+// Makes records that a text hides and that a model must repeat as JSON. The file also finds the end of a JSON
+// object, because a model may continue after the object.
 #pragma once
 
 #include <cstddef>

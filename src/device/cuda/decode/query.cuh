@@ -123,7 +123,8 @@ __device__ __forceinline__ Query<block_dim(D)> load_query(const DecodeArgs& args
   return pack_query<block_dim(D)>(x, args.softmax_scale_log2, lane);
 }
 
-// Keeps a query's B operands in shared memory, for warps that have no registers for them in loops over pages.
+// Keeps a query's B operands in shared memory, for warps without registers for the operands in loops over
+// pages.
 template <int D>
 struct KeptQuery {
   static constexpr int kBytes = D / 16 * kLanes * static_cast<int>(sizeof(uint2));

@@ -78,7 +78,7 @@ struct Case {
   float softcap = 0;
   // If true, the call rotates queries and outputs, and both have 16 bits.
   bool rotated = false;
-  // If true, protected tokens are kept rows. Kept rows exclude half_products.
+  // If true, protected tokens are kept rows, which requires half_products to be false.
   bool kept = false;
   // Corrections need half_products.
   Correction correction = Correction::none;
@@ -425,7 +425,7 @@ class PromptOverPagesOf4Bits : public ::testing::TestWithParam<int> {
     c.softcap = 0;
     expect_accurate_in_integers(c, "rotated");
   }
-  // Also runs the case with a cap, for which Hopper has another kernel.
+  // The test also runs the case with a cap, for which Hopper has another kernel.
   static void expect_accurate_and_capped(Case c, const char* what) {
     expect_accurate(c, what);
     c.softcap = 20;

@@ -1,5 +1,5 @@
-// Compares the weights of tokens with their definition in double precision. Also checks that rows are copied
-// to protected pages.
+// Compares the weights of tokens with their definition in double precision. The tests also check that rows
+// are copied to protected pages.
 #include <gtest/gtest.h>
 
 #include <cmath>
