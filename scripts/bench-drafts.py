@@ -78,7 +78,7 @@ def main():
     print(f"with drafts:    {speed(drafted)}, {ratio:.2f}x")
     right, all_drafted = drafted[0]["accepted_tokens"], drafted[0]["drafted_tokens"]
     share = f" ({100 * right / all_drafted:.0f} %)" if all_drafted else ""
-    print(f"{right} of {all_drafted} drafted tokens were right{share}")
+    print(f"{right} of {all_drafted} drafted tokens accepted{share}")
     texts = {r["answer"] for r in plain + drafted}
     print("the texts are the same" if len(texts) == 1 else f"THE TEXTS DIFFER: {len(texts)} of them")
     return 0 if len(texts) == 1 else 1

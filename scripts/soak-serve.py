@@ -431,7 +431,7 @@ class Client(threading.Thread):
         stream, leave = self.rng.random() < 0.5 and expected[True] is not None, self.rng.random() < 0.3
         found = read_response(self.server, path, body, self.rng, stream, leave)
         if found is None:
-            self.counts["left" if leave else "told to come again"] += 1
+            self.counts["left" if leave else "refused for now"] += 1
             if not leave:
                 time.sleep(self.rng.random())
             return
@@ -465,7 +465,7 @@ class Client(threading.Thread):
             self.expect(tokens in (c.states[turn][1], c.states[turn + 1][1]),
                         f"{self.session}: {tokens} tokens, not {c.states[turn][1]} or {c.states[turn + 1][1]}")
             self.turn += tokens == c.states[turn + 1][1]
-            self.counts["left" if leave else "told to come again"] += 1
+            self.counts["left" if leave else "refused for now"] += 1
             return None
         self.expect(answer[0][0] == c.answers[turn], f"{self.session}: {answer[0][0]} instead of {c.answers[turn]}")
         self.expect(turn == 0 or answer[1] == c.states[turn][1], f"{self.session}: {answer[1]} of {c.states[turn][1]} tokens were reused")
@@ -673,7 +673,7 @@ class Soak:
             if answers[0] != c.answers[turn] or cached != held["tokens"]:
                 raise Wrong(f"after the end {client.session} answers {answers[0]} instead of {c.answers[turn]}")
         server.end()
-        print(f"{len(going)} sessions were gone on with after the server's end")
+        print(f"{len(going)} sessions were continued after the server's restart")
 
     def print_figures(self, clients, seconds, resident, metrics):
         counts = sum((client.counts for client in clients), collections.Counter())

@@ -53,7 +53,7 @@ def _text(name: str, value: Any) -> str:
     try:
         value.encode()
     except UnicodeEncodeError as wrong:
-        raise ValueError(f"{name} has no UTF-8: its character {wrong.start} is half of a surrogate pair") from None
+        raise ValueError(f"{name} cannot be encoded as UTF-8: its character {wrong.start} is half of a surrogate pair") from None
     return value
 
 
@@ -63,17 +63,17 @@ def _threads(threads: int | None) -> int:
 
 def _backend(device: str, backend: str | None, usual: str) -> str:
     if _text("device", device) != "cpu" and backend is not None:
-        raise ValueError(f"backend={backend!r} chooses how the CPU attends, and {device!r} has kernels of its own: leave one "
-                         "of them out")
+        raise ValueError(f"backend={backend!r} selects an attention backend of the CPU, but {device!r} has its own kernels: "
+                         "leave out one of them")
     return usual if backend is None else _text("backend", backend)
 
 
 def _token_array(tokens: npt.ArrayLike) -> npt.NDArray[np.int32]:
     array = np.asarray(tokens)
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
-        raise ValueError(f"tokens are a list of whole numbers, not {array.dtype} of shape {array.shape}")
+        raise ValueError(f"tokens must be a list of whole numbers, not {array.dtype} of shape {array.shape}")
     if array.size and (array.min() < 0 or array.max() > np.iinfo(np.int32).max):
-        raise ValueError("a token's number is neither negative nor above 2147483647")
+        raise ValueError("a token must be a number from 0 to 2147483647")
     return np.ascontiguousarray(array, dtype=np.int32)
 
 
@@ -92,7 +92,7 @@ class Answer(Iterator[str]):
 
     def __next__(self) -> str:
         if os.getpid() != self._process:
-            raise RuntimeError("the answer was begun in another process: make it there, or open the model in this one")
+            raise RuntimeError("the completion belongs to another process: continue it there, or open the model in this one")
         while (shown := self._answer.next()) is not None:
             self._logprobs += shown[1]
             if piece := self._decoder.decode(shown[0]):
@@ -120,7 +120,7 @@ class Answer(Iterator[str]):
         """Returns the natural logarithms of the tokens' probabilities before temperature, top_k, top_p and min_p,
         float64 [n]. Tokens of a stop text are left out. Raises ValueError without `logprobs=True`."""
         if not self._has_logprobs:
-            raise ValueError("the answer has no log-probabilities: ask for it with logprobs=True")
+            raise ValueError("the completion has no log-probabilities: generate it with logprobs=True")
         self._finish()
         return np.array(self._logprobs)
 
@@ -194,7 +194,7 @@ class Model:
         device is "cpu", "cuda", or "cuda:1" for the second GPU. The device holds the model and its caches
         (docs/guide/gpu.md).
         backend names the code with which the CPU attends; None selects "cpu", the fastest code.
-        strict makes a fall-back to something slower an error.
+        strict makes a fallback to a slower kernel an error.
         chat_template is a file with a Jinja template that replaces the model's own template.
         draft_max is the largest number of drafted tokens that a step verifies (docs/guide/speculative-decoding.md). 0
         disables speculative decoding."""
@@ -208,7 +208,7 @@ class Model:
     @property
     def _model(self) -> _engine.Model:
         if os.getpid() != self._process:
-            raise RuntimeError("the model was opened in another process, whose threads a fork leaves behind: open it in this one, or "
+            raise RuntimeError("the model was opened in another process, whose threads do not survive a fork: open it in this one, or "
                                "start processes with multiprocessing's \"spawn\"")
         return self._opened
 
@@ -249,7 +249,7 @@ class Model:
         tokens = self.tokenizer.encode(prompt) if isinstance(prompt, str) else _token_array(prompt)
         stops = [] if stop is None or stop == "" else [_text("a stop text", x) for x in _several(stop)]
         if "" in stops:
-            raise ValueError("a stop text is empty: it would end every answer")
+            raise ValueError("a stop text must not be empty")
         return Answer(_engine.Answer(self._model, tokens, _checked("max_tokens", max_tokens, -1, _MAX_TOKENS), stops,
                                      bool(logprobs), _number("temperature", temperature),
                                      _checked("top_k", top_k, -1, _MAX_TOKENS), _number("top_p", top_p), _number("min_p", min_p),
@@ -267,12 +267,12 @@ class Model:
         if isinstance(messages, str):
             messages = [{"role": "user", "content": messages}]
         if not isinstance(messages, Sequence):
-            raise TypeError(f"messages are a text or a list of messages, not {messages!r}")
+            raise TypeError(f"messages must be a text or a list of messages, not {messages!r}")
         turns = []
         for message in messages:
             if not (isinstance(message, Mapping) and isinstance(message.get("role"), str)
                     and isinstance(message.get("content"), str)):
-                raise ValueError(f'a message is {{"role": ..., "content": ...}}, both texts, not {message!r}')
+                raise ValueError(f'a message must be {{"role": ..., "content": ...}} with two texts, not {message!r}')
             turns.append((_text("a message's role", message["role"]), _text("a message's content", message["content"])))
         if not turns:
             raise ValueError("the conversation is empty: give a message")

@@ -106,7 +106,7 @@ class Recipes(unittest.TestCase):
         for name in ("kvant-4bit", "kvant_4bit"):
             recipe = parse_recipe(name)
             self.assertEqual((recipe, recipe.name), (parse_recipe("uniform-4bit"), "uniform-4bit"))
-            self.assertEqual(resolved_line(recipe), f"kvant: uniform-4bit serves in the place of {name}, whose bits by layer and head are "
+            self.assertEqual(resolved_line(recipe), f"kvant: uniform-4bit is used in place of {name}, whose bits by layer and head are "
                              "not supported here: `kvant.hf.calibrate(model, tokenizer)` makes constants that lower its errors")
             self.assertNotIn("calibrate", resolved_line(calibrated(recipe)))
         recipe = parse_recipe("kvant-2bit,prompt=flashq,sink=1")
@@ -116,7 +116,7 @@ class Recipes(unittest.TestCase):
     def test_names_from_before_say_what_they_are(self):
         recipe = find_recipe("kvant_4bit", None)
         self.assertEqual((recipe.name, recipe.text), ("uniform-4bit,sink=1", "k=hadamard:tcq4,v=hadamard:tcq4,sink=1"))
-        self.assertIn("kvant: uniform-4bit,sink=1 serves in the place of kvant_4bit, whose bits", resolved_line(recipe))
+        self.assertIn("kvant: uniform-4bit,sink=1 is used in place of kvant_4bit, whose bits", resolved_line(recipe))
         recipe = find_recipe("kvant_fast4", None)
         self.assertEqual((recipe.name, recipe.text), 2 * ("k=ch4g128,v=tok4g128,sink=1",))
         self.assertEqual(resolved_line(recipe), "kvant: the recipe kvant_fast4 is k=ch4g128,v=tok4g128,sink=1")
@@ -161,19 +161,19 @@ class Recipes(unittest.TestCase):
                 ("kvlinc-2bit", "\"kvlinc-2bit,window=0,correction=none\" is"), ("oscar-2bit", "has window=256, which is not supported here$"),
                 ("turbo4", "has k=rhadamard:lm4, which is not supported here"), ("h2o-50", "has window=128"),
                 ("turboattention-4bit", "has softmax=sas"), ("k=tcq4,v=tcq4,skip=1e-6", "has skip=1e-6"),
-                ("uniform-4bit,tail=int8", "has tail=int8"), ("uniform-4bit,encode=plain", "\"encode=plain\" in the recipe .* where there are constants"),
+                ("uniform-4bit,tail=int8", "has tail=int8"), ("uniform-4bit,encode=plain", "\"encode=plain\" in the recipe .* whether errors of keys are shaped"),
                 ("k=tcq4,v=tcq4,window=128", "has window=128"), ("k=mean:tcq4,v=tcq4", "k=mean:tcq4"), ("k=tcq4,v=smooth:tcq4", "v=smooth:tcq4"),
                 ("k=hadamard+smooth:tcq4,v=tcq4", "k=hadamard\\+smooth:tcq4"), ("k=tcq4,v=tcq4,sink=5", "sink=5"),
                 ("uniform-4bit,prompt=int8", "prompt=int8")):
             with self.assertRaisesRegex(ValueError, sentence):
                 parse_recipe(text)
         for part in ("budget=4.5", "ladder=tcq2+tcq4", "k@0-3=bf16", "v@18.1=tok4g128", "mix=0.5", "mix_k=tcq2"):
-            with self.assertRaisesRegex(ValueError, "all layers and heads have the same formats"):
+            with self.assertRaisesRegex(ValueError, "all layers and heads must have the same formats"):
                 parse_recipe("kvant-4bit," + part)
 
     def test_what_is_wrong_is_said(self):
-        for text, sentence in (("k=tcq4", "both k=FORMAT"), ("", "no recipe \"\""), ("uniform-5bit,prompt=flashq", "no recipe \"uniform-5bit\" \\(did you mean uniform-[234]bit or"), ("x", "no recipe \"x\": name one"),
-                               ("k=tcq4,v=tcq4,sinks=1", "\"sinks=1\" in the recipe"), ("uniform-4bit,sink", "none of a recipe's keys")):
+        for text, sentence in (("k=tcq4", "both k=FORMAT"), ("", "no recipe \"\""), ("uniform-5bit,prompt=flashq", "no recipe \"uniform-5bit\" \\(did you mean uniform-[234]bit or"), ("x", "no recipe \"x\": give a name"),
+                               ("k=tcq4,v=tcq4,sinks=1", "\"sinks=1\" in the recipe"), ("uniform-4bit,sink", "not a key of recipes")):
             with self.assertRaisesRegex(ValueError, sentence):
                 parse_recipe(text)
         for cache_type, config, sentence in (

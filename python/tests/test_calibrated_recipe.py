@@ -198,14 +198,14 @@ class Calibrated(unittest.TestCase):
     def test_says_what_is_not_checked_and_what_serves(self):
         cache = self.cache()
         self.assertEqual([str(x.message) for x in self.warned],
-                         [f"kvant: the constants '{self.path}' were made from a GGUF file (a tiny model); that its weights are this checkpoint's "
-                          "is not checked"])
+                         [f"kvant: the constants '{self.path}' were made from a GGUF file (a tiny model); kvant does not check that this "
+                          "checkpoint has the same weights"])
         self.assertEqual(cache.recipe.formats, {x for layer in cache.recipe.by_head for pair in layer for x in pair})
         self.assertEqual(self.cache("uniform-3bit").recipe.by_head, ())
         path = self.path.parent / "metrics.gguf"
         calibration_file.write(path, {key: x for key, x in self.constants.items() if key[3] == METRIC})
         self.assertEqual(self.cache(constants=path).recipe.name, "uniform-4bit,encode=shaped")
-        self.assertIn("serves in the place of kvant-4bit, as the constants have no bits by layer and head: kvant.hf.calibrate(model, "
+        self.assertIn("is used in place of kvant-4bit, because the constants have no bits by layer and head: kvant.hf.calibrate(model, "
                       'tokenizer, "kvant-4bit")',
                       str(self.warned[-1].message))
 
@@ -229,7 +229,7 @@ class Calibrated(unittest.TestCase):
             self.cache(constants=path)
         books = {(*place, ":codebook/vq-d2b8" if place[2] else "smooth+hadamard:codebook/vq-d2b8"): np.ones(512) for place in PLACES}
         calibration_file.write(path, books | {(*place, "smooth"): np.ones(D) for place in PLACES if place[2] == 0})
-        with self.assertRaisesRegex(ValueError, "codebooks and scales of keys serve a checkpoint only if kvant.hf.calibrate made them"):
+        with self.assertRaisesRegex(ValueError, "codebooks and scales of keys for a checkpoint must be made by kvant.hf.calibrate"):
             self.cache("vecinfer-4bit,window=0", constants=path)
 
 

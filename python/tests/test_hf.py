@@ -168,7 +168,7 @@ class Generation(unittest.TestCase):
     def test_wrong_arguments_are_named(self):
         config = self.model.config
         for error, message, arguments in ((TypeError, "model.config, not a LlamaForCausalLM", dict(config=self.model)),
-                                          (TypeError, "a recipe is a text", dict(config=config, kv=[RECIPE])),
+                                          (TypeError, "a recipe must be a text", dict(config=config, kv=[RECIPE])),
                                           (ValueError, "max_tokens is -1", dict(config=config, max_tokens=-1))):
             with self.assertRaisesRegex(error, message):
                 KvantCache(**arguments, library=cpu_library.CpuLibrary())
@@ -178,7 +178,7 @@ class Generation(unittest.TestCase):
         of_gpus = TorchLibrary.__new__(TorchLibrary)
         cache = self.cache()
         cache._library = of_gpus
-        with self.assertRaisesRegex(ValueError, "its library is for cuda, and the model is on cpu"):
+        with self.assertRaisesRegex(ValueError, "its library is for cuda, but the model is on cpu"):
             self.logits(self.prompt, cache)
         cache = self.cache()
         cache._device = torch.device("cuda:1")

@@ -120,7 +120,7 @@ class Reading(unittest.TestCase):
     def test_unknown_turns_are_refused(self):
         model = small_model()
         queries = queries_of(model, 0)
-        with self.assertRaisesRegex(NotImplementedError, "turns its queries"):
+        with self.assertRaisesRegex(NotImplementedError, "kind of RoPE"):
             turns_of_layers(candidates(model, D), queries, [torch.randn_like(q) for q in queries])
 
 
@@ -233,7 +233,7 @@ class Files(unittest.TestCase):
         self.assertEqual(self.path.stat().st_mtime_ns, before)
         with self.assertRaisesRegex(ValueError, "of another checkpoint"):
             calibrate(small_model(initializer_range=0.2), self.tokens, RECIPE, path=self.path)
-        with self.assertRaisesRegex(ValueError, "name the file"):
+        with self.assertRaisesRegex(ValueError, "give the file"):
             calibrate(self.model, self.tokens)
 
     def test_what_would_fail_late_or_on_the_gpu_is_refused_first(self):

@@ -20,7 +20,7 @@ class MissingPackages(unittest.TestCase):
     def test_another_transformers_is_refused_with_its_version(self):
         older = ("import types\nsys.modules |= {'torch': types.ModuleType('torch'), 'transformers': types.ModuleType('transformers')}\n"
                  "sys.modules['transformers'].__version__ = '4.57.1'")
-        self.assertIn("kvant.hf is for transformers 5, and this is 4.57.1", message_of("kvant.hf", older))
+        self.assertIn("kvant.hf needs transformers 5, not 4.57.1", message_of("kvant.hf", older))
 
 
 if __name__ == "__main__":

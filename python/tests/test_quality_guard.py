@@ -126,7 +126,7 @@ class Guard(unittest.TestCase):
         self.assertAlmostEqual(GuardReport({0: 0.3, 1: 0.4}, 3).nats, 2.2 * 0.125)
         broken = GuardReport(sound | {3: 0.9}, 3)
         self.assertEqual(broken.worst_layer, 3)
-        self.assertRegex(broken.warning, "layer 3 is off by 90 %, 7.5 times")
+        self.assertRegex(broken.warning, "layer 3 has an error of 90 %, 7.5 times")
         self.assertIsNone(GuardReport(broken.errors, 2).warning)
         self.assertRegex(GuardReport(dict.fromkeys(range(4), 0.8), 3).warning, "too coarse")
 
@@ -140,7 +140,7 @@ class Guard(unittest.TestCase):
             for _ in range(2):
                 report(GuardReport({0: 0.1, 1: 0.9, 2: 0.1}, 3))
             self.assertEqual(len(said), 2)
-            self.assertRegex(said[0], "off by 52.6 % of itself, 90.0 % in layer 1")
+            self.assertRegex(said[0], "error of attention 52.6 %, 90.0 % in layer 1")
             self.assertRegex(said[1], "^warning: kvant: guard: attention of layer 1 .* broken")
             if find_spec("prometheus_client") is not None:
                 found = {family.name: family.samples[0] for family in collector.collect()}

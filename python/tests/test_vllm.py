@@ -61,8 +61,8 @@ class Registration(unittest.TestCase):
             with warnings.catch_warnings(record=True) as warned:
                 warnings.simplefilter("always")
                 self.assertEqual(self.register(version), [])
-            self.assertEqual(str(warned[0].message), "kvant's plug-in is for vLLM 0.26 and 0.33, and this is "
-                             f"{version}: it is left out")
+            self.assertEqual(str(warned[0].message), "kvant's plug-in needs vLLM 0.26 or 0.33, not "
+                             f"{version}: the plug-in is disabled")
 
 
 if __name__ == "__main__":

@@ -342,7 +342,7 @@ class Layers(unittest.TestCase):
                 backend.TailBuilder(None, [name + attach.TAIL_SUFFIX for name in sealed[0].layer_names], vllm_config, None)
 
             if n_groups > 1:
-                with self.assertRaisesRegex(NotImplementedError, "fewer layers with a window than without"):
+                with self.assertRaisesRegex(NotImplementedError, "fewer layers with a sliding window than without"):
                     build()
             else:
                 build()
@@ -374,7 +374,7 @@ class Layers(unittest.TestCase):
         vllm_config = self.use(supported())
         layer(vllm_config, 0, heads=1, d=64)
         layer(vllm_config, 1, window=128, heads=16, d=256)
-        with self.assertRaisesRegex(NotImplementedError, "don't fit"):
+        with self.assertRaisesRegex(NotImplementedError, "too small for the model's other layers"):
             self.specs(vllm_config)
 
     def test_models_with_windows_alone_are_refused(self):
@@ -410,13 +410,13 @@ class Layers(unittest.TestCase):
         for changed in (dict(logits_soft_cap=30.0), dict(sinks=object())):
             vllm_config = self.use(supported(cache_dtype="kvant"))
             vllm_config.additional_config = {"kvant": {"recipe": "uniform-4bit,prompt=flashq"}}
-            with self.assertRaisesRegex(NotImplementedError, "neither soft-capped scores nor attention sinks: prompt=exact"):
+            with self.assertRaisesRegex(NotImplementedError, "soft-capped scores and attention sinks: use prompt=exact"):
                 layer(vllm_config, 0, **changed)
             vllm_config.additional_config = {"kvant": {"recipe": "uniform-4bit"}}
             self.assertEqual(layer(vllm_config, 1, **changed).kvant.softcap, changed.get("logits_soft_cap", 0))
 
     def test_the_log_says_once_which_recipe_a_name_from_before_is(self):
-        for cache_type, lines in (("kvant_uniform_4bit", []), ("kvant_4bit", ["kvant: uniform-4bit,sink=1 serves in the place of kvant_4bit"]),
+        for cache_type, lines in (("kvant_uniform_4bit", []), ("kvant_4bit", ["kvant: uniform-4bit,sink=1 is used in place of kvant_4bit"]),
                                   ("kvant_kivi_2bit", ["kvant: the recipe kvant_kivi_2bit is kivi-2bit,window=0"])):
             with mock.patch.object(backend.logger, "info") as info:
                 vllm_config = self.use(supported(cache_dtype=cache_type))
@@ -515,7 +515,7 @@ class Refusals(unittest.TestCase):
                 (dict(alibi_slopes=[1.0]), "ALiBi"), (dict(sliding_window=128), "sliding window"),
                 (dict(attn_type=backend.AttentionType.ENCODER), "type"),
                 (dict(kv_sharing_target_layer_name="x"), "share another layer's cache"),
-                (dict(num_heads=136), "more than 16 query heads a KV head"), (dict(num_kv_heads=65, num_heads=65), "64 KV heads"),
+                (dict(num_heads=136), "more than 16 query heads per KV head"), (dict(num_kv_heads=65, num_heads=65), "64 KV heads"),
                 (dict(chunk_lookback=1), "chunk_lookback")):
             with self.assertRaisesRegex(NotImplementedError, sentence):
                 backend.KvantImpl(**common | changed)

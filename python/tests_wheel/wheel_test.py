@@ -181,13 +181,13 @@ class Wheel(unittest.TestCase):
         self.assertEqual(done.stderr.strip(), "kvant: " + self.found["errors"]["recipe"])
         for name in ("file", "prompt", "stop", "tokens", "score", "temperature", "context", "decoded", "surrogate", "recipes", "role"):
             self.assertTrue(self.found["errors"][name], name)
-        for name, message in (("messages", "messages are a text or a list of messages"), ("fraction", "max_tokens is 2.5; it must be a whole"),
+        for name, message in (("messages", "messages must be a text or a list of messages"), ("fraction", "max_tokens is 2.5; it must be a whole"),
                               ("number", "temperature is 'hot'; it must be a number"), ("stop_number", "a stop text is a int; it must be a"),
                               ("path", "device is a int; it must be a str"), ("fork", "the model was opened in another process"),
-                              ("fork_answer", "the answer was begun in another process")):
+                              ("fork_answer", "the completion belongs to another process")):
             self.assertIn(message, self.found["errors"][name])
         self.assertEqual(self.found["errors"]["device"], "'tpu' is no device: use cpu, cuda, or cuda:N for the GPU of that number")
-        self.assertIn("backend='reference' chooses how the CPU attends", self.found["errors"]["backend"])
+        self.assertIn("backend='reference' selects an attention backend of the CPU", self.found["errors"]["backend"])
         with zipfile.ZipFile(self.wheel) as wheel:
             has_cuda = "kvant/lib/libkvant_cuda.so" in wheel.namelist()
         self.assertEqual("libkvant_cuda.so is neither" in self.found["errors"]["cuda"], not has_cuda)

@@ -10,11 +10,11 @@ try:
     import torch  # noqa: F401
     import transformers
 except ModuleNotFoundError as missing:
-    raise ImportError(f"kvant.hf needs PyTorch and transformers 5, and {missing.name} is not installed: pip install torch "
+    raise ImportError(f"kvant.hf needs PyTorch and transformers 5, but {missing.name} is not installed: pip install torch "
                       "\"transformers>=5,<6\"") from missing
 
 if transformers.__version__.partition(".")[0] != "5":
-    raise ImportError(f"kvant.hf is for transformers 5, and this is {transformers.__version__}: pip install \"transformers>=5,<6\"")
+    raise ImportError(f"kvant.hf needs transformers 5, not {transformers.__version__}: pip install \"transformers>=5,<6\"")
 
 from kvant.hf.attention import register
 from kvant.hf.cache import KvantCache

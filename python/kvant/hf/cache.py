@@ -68,8 +68,8 @@ class KvantCache(Cache):
         else:
             found = read_constants(constants, self.recipe, shape_of(self._config), serves_by_head=True)
             if found.is_of_gguf:
-                warnings.warn(f"kvant: the constants '{constants}' were made from a GGUF file ({found.model}); that its weights are this "
-                              "checkpoint's is not checked", stacklevel=2)
+                warnings.warn(f"kvant: the constants '{constants}' were made from a GGUF file ({found.model}); kvant does not "
+                              "check that this checkpoint has the same weights", stacklevel=2)
             else:
                 check_fingerprint(of_config(self._config), found.fingerprint, found.model, constants)
             self.recipe, self._constants = found.recipe, found.of_model
@@ -148,13 +148,13 @@ class KvantCache(Cache):
         """Makes the device of a layer's rows the current one for calls of the library."""
         if device != self._device:
             if self._device is not None:
-                raise NotImplementedError(f"KvantCache keeps all layers on one GPU, and this model has some on {self._device} and some on "
+                raise NotImplementedError(f"KvantCache keeps all layers on one GPU, but this model has some on {self._device} and some on "
                                           f"{device}: device_map=\"{self._device}\" in from_pretrained")
             if not self._library.serves(device) and self._may_change_library and device.type in ("cuda", "cpu"):
                 self._take(TorchLibrary(device=device.type), _heads_of(self._config))
                 self._state.layers = self.layers
             if not self._library.serves(device):
-                raise ValueError(f"KvantCache is for NVIDIA GPUs and CPUs, its library is for {self._library.device_type}, and the model is on "
+                raise ValueError(f"KvantCache is for NVIDIA GPUs and CPUs, its library is for {self._library.device_type}, but the model is on "
                                  f"{device}: model.to(\"{self._library.device_type}\")")
             self._device = device
         return current(device)
@@ -302,12 +302,12 @@ class KvantCache(Cache):
         raise NotImplementedError("KvantCache cannot be cropped: assisted generation is not supported")
 
     def batch_repeat_interleave(self, *args, **kwargs):
-        raise NotImplementedError("KvantCache holds one batch: give the prompt as often as you want answers")
+        raise NotImplementedError("KvantCache holds one batch: repeat the prompt for each completion that you want")
 
     batch_select_indices = batch_repeat_interleave
 
     def __deepcopy__(self, memo):
-        raise NotImplementedError("KvantCache cannot be copied: give the prompt once more, with a new one")
+        raise NotImplementedError("KvantCache cannot be copied: make a new one and give the prompt again")
 
 
 class KvantLayer(CacheLayerMixin):
@@ -376,7 +376,7 @@ def _heads_of(config) -> types.SimpleNamespace:
         and "full_attention" not in (getattr(config, "layer_types", None) or ()),
         "soft-capped scores": bool(getattr(config, "attn_logit_softcapping", None)),
         f"heads of {head_dim} channels (it has kernels for {', '.join(map(str, HEAD_SIZES))})": head_dim not in HEAD_SIZES,
-        f"more than {MAX_GROUP} query heads a KV head": n_heads > MAX_GROUP * n_kv_heads,
+        f"more than {MAX_GROUP} query heads per KV head": n_heads > MAX_GROUP * n_kv_heads,
         f"more than {MAX_KV_HEADS} KV heads": n_kv_heads > MAX_KV_HEADS}
     for what, is_asked in refusals.items():
         if is_asked:

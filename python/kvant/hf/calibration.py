@@ -49,7 +49,7 @@ def calibrate(model: torch.nn.Module, tokenizer: Any, kv: str = "uniform-4bit", 
     found = None
     if path is None:
         if not callable(tokenizer):
-            raise ValueError("kvant.hf.calibrate: with tokens of your own, name the file: path=...")
+            raise ValueError("kvant.hf.calibrate: with tokens of your own, give the file: path=...")
         path = _engine.calibration_path(text_of_recipe, shape.geometry(), fingerprint, text)
         # The file is missing, or an earlier version of kvant wrote it.
         with contextlib.suppress(_engine.Error):
@@ -86,7 +86,7 @@ def _tokens_of(tokenizer: Any, text: str, n_vocab: int) -> tuple[npt.NDArray[np.
     if not callable(tokenizer):
         tokens = np.asarray(tokenizer)
         if tokens.ndim != 1 or tokens.dtype.kind not in "iu":
-            raise ValueError(f"tokens are a list of whole numbers, not {tokens.dtype} of shape {tokens.shape}")
+            raise ValueError(f"tokens must be a list of whole numbers, not {tokens.dtype} of shape {tokens.shape}")
         return _in_vocabulary(tokens, n_vocab), -1
     with_special, without = (tokenizer("a", add_special_tokens=x)["input_ids"] for x in (True, False))
     is_added = len(with_special) > len(without) and with_special[0] != without[0]

@@ -53,7 +53,6 @@ def turns_of_layers(found: list[Turns], queries: list[torch.Tensor], shifted: li
         residuals = [((turn(q, turns, steps) - q_shifted).norm() / norm).item() for turns in found]
         best = min(range(len(found)), key=residuals.__getitem__)
         if not residuals[best] <= MOST_RESIDUAL:
-            raise NotImplementedError(f"kvant.hf.calibrate does not know how layer {layer} turns its queries (RoPE of a kind of its "
-                                      "own)")
+            raise NotImplementedError(f"kvant.hf.calibrate does not support the kind of RoPE that layer {layer} uses")
         layers.append(found[best])
     return layers

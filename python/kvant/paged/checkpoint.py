@@ -42,7 +42,7 @@ def fingerprint(config, weights: Weights) -> str:
             hashed.update(name.encode())
             hashed.update(rows.detach().to(torch.bfloat16).contiguous().view(torch.int16).cpu().numpy().tobytes())
     if not found:
-        raise ValueError("kvant: the model has no layers with norms of their own, by which constants would know it")
+        raise ValueError("kvant: the model has no norm weights in its layers, which constants need to recognize it")
     return f"{of_config(config)}-{hashed.hexdigest()[:16]}"
 
 
@@ -57,7 +57,7 @@ def of_files(folder: str | pathlib.Path, config) -> str:
 
     files = sorted(pathlib.Path(folder).glob("*.safetensors"))
     if not files:
-        raise ValueError(f"kvant: constants need a checkpoint in safetensors files, and {folder} has none")
+        raise ValueError(f"kvant: constants need a checkpoint in safetensors files, but {folder} has none")
     opened = [safe_open(file, framework="pt") for file in files]
     return fingerprint(config, ((name, lambda n, file=file, name=name: file.get_slice(name)[:n] if n else file.get_tensor(name))
                                 for file in opened for name in file.keys()))
@@ -68,4 +68,4 @@ def check_fingerprint(ours: str, theirs: str, model: str, path) -> None:
     belongs to the constants, whose model is called `model`."""
     if not theirs.startswith(ours):
         raise ValueError(f"kvant: the constants '{path}' are of another checkpoint ({model}, fingerprint {theirs}, not {ours}): "
-                         "kvant.hf.calibrate makes those of this one, in a file of their own")
+                         "make constants for this one with kvant.hf.calibrate, in another file")

@@ -50,7 +50,7 @@ def stacked(books: Sequence[Sequence[npt.NDArray[np.float32]]]) -> torch.Tensor:
     not fit into half precision."""
     all_books = torch.from_numpy(np.array(books, np.float32))
     if not bool((all_books.abs() <= LARGEST).all()):
-        raise ValueError(f"kvant: a codebook has centroids beyond {LARGEST:.0f}, and kernels read them in half precision: the model's keys "
+        raise ValueError(f"kvant: a codebook has centroids beyond {LARGEST:.0f}, but kernels read them in half precision: the model's keys "
                          "or values are too large for codebooks")
     n = all_books.shape[-1]
     return torch.nn.functional.pad(all_books.half(), (0, -n % ALIGNMENT))

@@ -95,8 +95,8 @@ def read_constants(path: str | os.PathLike[str], recipe: Recipe, shape: ModelSha
 
     codebooks = Codebooks(books(recipe.key_format, KEY), books(recipe.value_format, VALUE))
     if is_of_gguf and (codebooks.keys is not None or codebooks.values is not None or recipe.key_smooth):
-        raise ValueError(f"kvant: the constants '{path}' are of a GGUF file ({file.model}), and codebooks and scales of keys serve a "
-                         "checkpoint only if kvant.hf.calibrate made them")
+        raise ValueError(f"kvant: the constants '{path}' are of a GGUF file ({file.model}), but codebooks and scales of keys for a "
+                         "checkpoint must be made by kvant.hf.calibrate")
     metrics = _metrics(of_heads(PAGE_METRIC), recipe, shape.head_dim) if recipe.is_shaped else None
     scales = smoothing(of_heads(SMOOTH)) if recipe.key_smooth else None
     if is_of_gguf and metrics is not None:

@@ -72,7 +72,7 @@ def _order(partners: torch.Tensor, neighbours: bool) -> torch.Tensor:
     half = torch.where(channels < n // 2, channels + n // 2, channels - n // 2)
     in_halves, in_pairs = (torch.equal(partners[:n], x[:n]) for x in (half, channels ^ 1))
     if not torch.equal(partners[n:], channels[n:]) or not (in_halves or in_pairs):
-        raise ValueError("kvant: the constants are of a model whose RoPE turns channels in an order that kvant doesn't know")
+        raise ValueError("kvant: the constants are of a model whose RoPE rotates channels in an order that kvant does not support")
     order = channels.clone()
     if n == 0 or (in_pairs if neighbours else in_halves):
         return order

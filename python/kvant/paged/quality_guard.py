@@ -62,10 +62,10 @@ class GuardReport:
             return None
         middle, worst = float(np.median(list(self.errors.values()))), self.errors[self.worst_layer]
         if worst > BROKEN_ERROR and worst > BROKEN_RATIO * middle:
-            return (f"attention of layer {self.worst_layer} is off by {100 * worst:.0f} %, {worst / middle:.1f} times the middle "
-                    "layer: it is broken rather than coarse")
+            return (f"attention of layer {self.worst_layer} has an error of {100 * worst:.0f} %, {worst / middle:.1f} times that "
+                    "of the median layer: the layer is broken rather than coarse")
         if NATS_PER_SQUARED_ERROR * middle ** 2 > MANY_NATS:
-            return f"attention is off by {100 * middle:.0f} % in the middle layer: the recipe is too coarse for this model"
+            return f"attention has an error of {100 * middle:.0f} % in the median layer: the recipe is too coarse for this model"
         return None
 
 

@@ -126,9 +126,9 @@ def without_constants(recipe: Recipe, how: str) -> Recipe:
 def calibrated(recipe: Recipe) -> Recipe:
     """Returns the recipe for a model with constants. Raises ValueError if the recipe takes none."""
     if not recipe.takes_constants:
-        raise ValueError(f"kvant: the recipe {recipe.name} ({recipe.text}) takes no constants: those there are are of recipes "
-                         "whose keys are in a trellis format (tcq...), such as uniform-4bit, or that have codebooks or smoothed keys, such "
-                         "as vecinfer-4bit,window=0")
+        raise ValueError(f"kvant: the recipe {recipe.name} ({recipe.text}) takes no constants: constants are for recipes "
+                         "with keys in a trellis format (tcq...), such as uniform-4bit, or with codebooks or smoothed keys, such as "
+                         "vecinfer-4bit,window=0")
     return replace(recipe, is_shaped=True, name=f"{recipe.name},encode=shaped") if recipe.can_be_shaped else recipe
 
 
@@ -155,7 +155,7 @@ def parse_recipe(text: str) -> Recipe:
 
     Raises ValueError with a sentence for users. Only the library knows whether it has kernels for the formats."""
     if not isinstance(text, str):
-        raise TypeError(f"kvant: a recipe is a text such as \"uniform-4bit\", not {text!r}")
+        raise TypeError(f"kvant: a recipe must be a text such as \"uniform-4bit\", not {text!r}")
     written = _read(text)
     for side in ("k", "v"):
         if side not in written.values:
@@ -180,10 +180,10 @@ def _read(text: str) -> _Written:
     for part in others:
         key, equals, value = part.partition("=")
         if not equals or (key not in defaults and not BY_LAYER.fullmatch(key)):
-            raise ValueError(f"kvant: \"{part}\" in the recipe \"{text}\" is none of a recipe's keys: {', '.join(defaults)}")
+            raise ValueError(f"kvant: \"{part}\" in the recipe \"{text}\" is not a key of recipes: {', '.join(defaults)}")
         if key == "encode":
-            raise ValueError(f"kvant: \"{part}\" in the recipe \"{text}\" is not supported here: errors of keys are shaped where there are "
-                             "constants of the model")
+            raise ValueError(f"kvant: \"{part}\" in the recipe \"{text}\" is not supported here: constants of the "
+                             "model decide whether errors of keys are shaped")
         values[key] = value
     name = ",".join([named.name, *others]) if named.name else ""
     return _Written(name, {key: value for key, value in values.items() if key in ("k", "v") or value != defaults.get(key)})
@@ -197,7 +197,7 @@ def _named(name: str) -> _Written:
     found = recipes.get(name) or recipes.get(with_hyphens)
     if found is None:
         near = " or ".join(difflib.get_close_matches(with_hyphens, (*recipes, *OTHER_NAMES)))
-        raise ValueError(f"kvant: there is no recipe \"{name}\"{f' (did you mean {near}?)' if near else ''}: name one of kvant's table of "
+        raise ValueError(f"kvant: there is no recipe \"{name}\"{f' (did you mean {near}?)' if near else ''}: give a name from kvant's table of "
                          "recipes, such as uniform-4bit, or write k=FORMAT,v=FORMAT,sink=TOKENS")
     if "uncalibrated" in found:
         return _read(found["uncalibrated"])
@@ -213,7 +213,7 @@ def _refuse_others(text: str, values: Mapping[str, str]) -> None:
         return
     key, why = refused[0], ""
     if BY_LAYER.fullmatch(key):
-        why = ": all layers and heads have the same formats, as blocks of all layers are equally large; `kvant run` has bits by layer"
+        why = ": all layers and heads must have the same formats, because all blocks are equally large; `kvant run` has bits by layer"
     else:
         defaults, _ = _registry()
         # An empty default means bf16, which only the tail has.
@@ -262,7 +262,7 @@ def resolved_line(recipe: Recipe, serves_by_head: bool = False) -> str | None:
         return f"kvant: the recipe {recipe.asked} is {recipe.name}"
     if serves_by_head:
         why = "the constants have no bits by layer and head" if recipe.is_shaped else "there are no constants"
-        return (f"kvant: {recipe.name} serves in the place of {recipe.asked}, as {why}: kvant.hf.calibrate(model, tokenizer, \"{first}\") "
+        return (f"kvant: {recipe.name} is used in place of {recipe.asked}, because {why}: kvant.hf.calibrate(model, tokenizer, \"{first}\") "
                 f"makes them, or `kvant calibrate --kv {first}` of the model's GGUF file")
-    line = f"kvant: {recipe.name} serves in the place of {recipe.asked}, whose bits by layer and head are not supported here"
+    line = f"kvant: {recipe.name} is used in place of {recipe.asked}, whose bits by layer and head are not supported here"
     return line if recipe.is_shaped else line + ": `kvant.hf.calibrate(model, tokenizer)` makes constants that lower its errors"

@@ -25,5 +25,5 @@ def _line(cache: ModelCache, where: str, n_layers: int) -> str:
     sealed, unquantized = n_layers * layout.block_bytes, n_layers * layout.bf16_block_bytes
     prompts = ", prompts in 8-bit integers" if cache.recipe.has_integer_prompts else ""
     return (f"kvant: {cache.recipe.name} ({cache.recipe.text}), {cache.kernel} in {where}{prompts}; "
-            f"{sealed / PAGE:,.0f} bytes a token instead of {unquantized / PAGE:,.0f} in BF16, and "
-            f"{layout.tail_blocks * sealed / 1e6:.1f} MB a request for its newest tokens")
+            f"{sealed / PAGE:,.0f} bytes per token instead of {unquantized / PAGE:,.0f} in BF16, and "
+            f"{layout.tail_blocks * sealed / 1e6:.1f} MB per request for its newest tokens")

@@ -19,7 +19,7 @@ def register() -> None:
     if release is None:
         import warnings
 
-        warnings.warn(f"kvant's plug-in is for vLLM {' and '.join(RELEASES)}, and this is {installed}: it is left out",
+        warnings.warn(f"kvant's plug-in needs vLLM {' or '.join(RELEASES)}, not {installed}: the plug-in is disabled",
                       stacklevel=2)
     elif not _is_registered:
         _is_registered = True

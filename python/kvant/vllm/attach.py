@@ -109,8 +109,8 @@ def windowed_spec(original_spec: Callable[..., Any], vllm_config):
     state = _state(vllm_config)
     if state is None:
         if vllm_config.cache_config.cache_dtype in CACHE_TYPES:
-            raise NotImplementedError("kvant leaves layers with a sliding window as they are, and this model has no others: "
-                                      "--kv-cache-dtype auto")
+            raise NotImplementedError("kvant does not quantize layers with a sliding window, and this model has no others: "
+                                      "use --kv-cache-dtype auto")
         return original_spec(vllm_config)
     state.is_all = False
     block_bytes = state.layout.block_bytes
@@ -122,8 +122,8 @@ def windowed_spec(original_spec: Callable[..., Any], vllm_config):
     except AssertionError:
         page_bytes = None
     if page_bytes != block_bytes:
-        raise NotImplementedError(f"kvant needs blocks of {block_bytes} bytes, in which layers that are not its own don't fit, "
-                                  "those with a sliding window for example: a recipe of more bits may help")
+        raise NotImplementedError(f"kvant's blocks of {block_bytes} bytes are too small for the model's other layers, "
+                                  "such as those with a sliding window: a recipe with more bits may help")
     return spec
 
 
@@ -176,8 +176,8 @@ def _new_state(layer, vllm_config):
     layout = BlockLayout(layer.num_kv_heads, layer.head_size, *sizes, recipe.sink, tail_pages=2 if drafts else 1,
                          has_rows=library.has_rows)
     if recipe.has_integer_prompts and (layer.impl.softcap or layer.impl.sinks is not None):
-        raise NotImplementedError("kvant's prompts in 8-bit integers (prompt=flashq) know neither soft-capped scores nor attention sinks: "
-                                  "prompt=exact")
+        raise NotImplementedError("kvant's prompts in 8-bit integers (prompt=flashq) do not support soft-capped scores and attention sinks: "
+                                  "use prompt=exact")
     return ModelState(recipe, layout, layer.num_heads, layer.impl.scale, drafts, softcap=layer.impl.softcap)
 
 

@@ -118,8 +118,8 @@ class _Builder(AttentionMetadataBuilder[Step]):
         self.state: ModelState = context[layer_names[0]].kvant
         # One description of a step must serve all layers.
         if len(layer_names) != len(self.state.layers):
-            raise NotImplementedError("kvant does not support models of which vLLM divides the layers without a sliding window "
-                                      "among block tables: those with fewer layers with a window than without")
+            raise NotImplementedError("kvant does not support models with fewer layers with a sliding window than without, "
+                                      "because vLLM divides the layers without a window among several block tables")
 
     def build(self, common_prefix_len, common_attn_metadata, fast_build=False) -> Step:
         step = self.state.add(self.kind, common_attn_metadata)
@@ -160,8 +160,8 @@ class KvantImpl(AttentionImpl[Step]):
             "ALiBi slopes": alibi_slopes is not None, "layers with a sliding window": sliding_window is not None,
             f"attention of type {attn_type}": attn_type != AttentionType.DECODER,
             "layers that share another layer's cache": kv_sharing_target_layer_name is not None,
-            f"more than {MAX_GROUP} query heads a KV head": num_heads > MAX_GROUP * self.num_kv_heads,
-            f"more than {MAX_KV_HEADS} KV heads a GPU": self.num_kv_heads > MAX_KV_HEADS}
+            f"more than {MAX_GROUP} query heads per KV head": num_heads > MAX_GROUP * self.num_kv_heads,
+            f"more than {MAX_KV_HEADS} KV heads per GPU": self.num_kv_heads > MAX_KV_HEADS}
         refusals |= {name: True for name, x in others.items() if x is not None and x is not False}
         for what, is_asked in refusals.items():
             if is_asked:

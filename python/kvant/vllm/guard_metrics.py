@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 FOLDER = "KVANT_GUARD_FOLDER"
 METRICS = {
     "kvant_guard_attention_error": "Relative error of attention outputs by quantization, root mean square over layers",
-    "kvant_guard_worst_layer_error": "That of the layer where it is largest",
-    "kvant_guard_worst_layer": "Which layer that is",
-    "kvant_guard_estimated_divergence_nats": "About what quantization costs in KL divergence, in nats a token",
-    "kvant_guard_checks": "How often each layer has been checked, at least"}
+    "kvant_guard_worst_layer_error": "Relative error of attention outputs in the worst layer",
+    "kvant_guard_worst_layer": "Number of the worst layer",
+    "kvant_guard_estimated_divergence_nats": "Estimated KL divergence by quantization, in nats per token",
+    "kvant_guard_checks": "Minimum number of checks per layer"}
 
 
 def prepare() -> None:
@@ -92,8 +92,8 @@ def reporter(rank: int, say: Callable[[str], None], warn: Callable[[str], None])
         except OSError:
             pass
         if found.checks:
-            once(say, f"kvant: guard: attention is off by {100 * found.error:.1f} % of itself, {100 * values[1]:.1f} % in layer "
-                      f"{found.worst_layer}, the worst; about {found.nats:.2g} nats a token")
+            once(say, f"kvant: guard: relative error of attention {100 * found.error:.1f} %, {100 * values[1]:.1f} % in layer "
+                      f"{found.worst_layer}, the worst; about {found.nats:.2g} nats per token")
         if found.warning:
             once(warn, f"kvant: guard: {found.warning}")
 

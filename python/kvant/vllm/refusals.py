@@ -17,7 +17,7 @@ def refuse_unsupported(config, drafts_of=()) -> None:
             config.model_config.is_hybrid,
         f"drafts (speculative decoding) by {method}, only by {', '.join(drafts_of)}" if drafts_of else
         "drafts (speculative decoding)": method is not None and method not in drafts_of,
-        f"{PAGE} or more drafts a request": n_drafts(config) >= PAGE,
+        f"{PAGE} or more drafts per request": n_drafts(config) >= PAGE,
         "KV connectors": config.kv_transfer_config is not None,
         "data parallelism": parallel.data_parallel_size > 1,
         "pipeline parallelism": parallel.pipeline_parallel_size > 1,
