@@ -16,7 +16,8 @@ namespace kvant {
 // layer may have a sliding window.
 class KvtcRows {
  public:
-  // `turns` describes how RoPE turns K in each layer. Returns an error for an unsuitable plan.
+  // Makes the object for caches of `plan`. `turns` describes how RoPE turns K in each layer. Returns an error
+  // for an unsuitable plan.
   static Result<KvtcRows> make(std::shared_ptr<const Plan> plan, std::vector<std::vector<ChannelTurn>> turns);
 
   // Returns the channels of a row of one side, layer by layer and head by head.

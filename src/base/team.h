@@ -74,7 +74,7 @@ void run_team(int n_threads, const std::function<void(Team&)>& body);
 // than a short piece. Idle threads sleep.
 class StandingTeam {
  public:
-  // Where the system gives fewer threads, the team has fewer.
+  // Starts n_threads - 1 threads. If the system refuses some of them, the team is smaller.
   explicit StandingTeam(int n_threads);
   ~StandingTeam();
   StandingTeam(const StandingTeam&) = delete;

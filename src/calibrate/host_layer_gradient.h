@@ -116,7 +116,8 @@ class HostLayerGradient final : public LayerGradient {
   MatrixView<float> gradient(const Value& v, int block) const {
     return v.gradient == nullptr ? part(gradient_, block) : rows(*v.gradient, v.n_cols, block);
   }
-  // The heads are numbered in the order of query heads, heads of K, and heads of V.
+  // Returns q, K or V of a head. The heads are numbered in the order of query heads, heads of K, and heads of
+  // V.
   MatrixView<const float> qkv_head(int head) const;
   KvGradients kv_gradients(int head);
 

@@ -29,9 +29,9 @@ struct OutsideModel {
 
 class OutsideCalibration {
  public:
-  // text_hash and `method` become members of the result. Returns an error if a recipe does not fit the model
-  // or needs nothing. A recipe with a budget must weight K's errors by queries in all formats, or an error is
-  // returned.
+  // Prepares a calibration of a model that another program runs. text_hash and `method` become members of the
+  // result. Returns an error if a recipe does not fit the model or needs nothing. A recipe with a budget must
+  // weight K's errors by queries in all formats, or an error is returned.
   static Result<OutsideCalibration> make(OutsideModel model, std::vector<Recipe> recipes,
                                          const CalibrationSettings& settings, std::uint64_t text_hash,
                                          CalibrationMethod method);
@@ -52,9 +52,9 @@ class OutsideCalibration {
   // Adds second moments [d, d] of the queries that read a KV head (QueryMoments).
   void add_moments(int layer, int kv_head, std::span<const double> moments);
 
-  // For recipes with a budget, the caller passes each of query_contexts() in turn. The calls are
-  // begin_context(), add_gradient() from the last layer to the first, end_context(), and add_moments().
-  // Returns the errors of ContextWeigher.
+  // Returns whether a recipe has a budget. The caller then passes each of query_contexts() in turn. The calls
+  // are begin_context(), add_gradient() from the last layer to the first, end_context(), and add_moments().
+  // Returned errors are those of ContextWeigher.
   bool weighs() const;
   Status begin_context(int context, int n_threads);
   // Takes a layer's values of all tokens after RoPE. Queries and `gradient`, the derivatives of the scores by

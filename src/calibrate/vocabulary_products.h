@@ -25,8 +25,9 @@ class VocabularyProducts {
   // Computes out [some rows, n] = x W^T for the rows of x from `first` on, where W [n, n_embd] are the
   // block's weights.
   virtual void multiply(int first, MatrixView<float> out) const = 0;
-  // `derivative` [some rows, n] is the derivative by the products of the rows from `first` on. At the end of
-  // the block, end_block() adds derivative W to the rows' gradient. Call this once per row.
+  // Takes the derivative by the products of the rows from `first` on, `derivative` [some rows, n]. At the end
+  // of the block, end_block() adds derivative W to the rows' gradient. Call multiply_back() once for each
+  // row.
   virtual void multiply_back(int first, MatrixView<const float> derivative) = 0;
   // Ends a block for which multiply_back() was called. Every thread of a team must call end_block().
   virtual void end_block(Team& team) = 0;

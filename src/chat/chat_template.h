@@ -34,12 +34,13 @@ class ChatTemplate {
  public:
   // Returns whether the model's file has a chat template.
   static bool is_in(const Tokenizer& tokenizer);
-  // `file` names a Jinja file. An empty name selects the model's own template. `tokenizer` must outlive the
-  // template. Returns an error if there is no template, or if it is not Jinja.
+  // Opens a chat template from a file or from the model. `file` names a Jinja file. An empty name selects the
+  // model's own template. `tokenizer` must outlive the template. Returns an error if there is no template, or
+  // if it is not Jinja.
   static Result<std::shared_ptr<const ChatTemplate>> open(const Tokenizer& tokenizer,
                                                           const std::string& file);
-  // `source` is the text of a Jinja template. An empty string selects the model's own template. Error
-  // messages call the template `name`, such as "the chat template".
+  // Makes a chat template from a text. `source` is the text of a Jinja template. An empty string selects the
+  // model's own template. Error messages call the template `name`, such as "the chat template".
   static Result<std::shared_ptr<const ChatTemplate>> make(const Tokenizer& tokenizer,
                                                           const std::string& source, const std::string& name);
   virtual ~ChatTemplate() = default;

@@ -19,7 +19,8 @@ struct CompletionReading {
   nlohmann::ordered_json untagged_functions = nlohmann::ordered_json::array();
 };
 
-// `params` come from rendering the template with the same choice about thoughts.
+// Returns a format whose completions llama.cpp's library parses. `params` come from rendering the template
+// with the same choice about thoughts.
 std::shared_ptr<const ToolFormat> read_by_library(const common_chat_params& params,
                                                   CompletionReading reading);
 

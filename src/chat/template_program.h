@@ -23,9 +23,9 @@ struct TemplateAbilities {
 
 class TemplateProgram {
  public:
-  // `source` is a Jinja text. Error messages call the template `name`, such as "the model's chat template".
-  // `bos` and `eos` are the texts of the tokens, empty if the model has none. Returns an error if the source
-  // is not Jinja.
+  // Parses the source of a template. `source` is a Jinja text. Error messages call the template `name`, such
+  // as "the model's chat template". `bos` and `eos` are the texts of the tokens, empty if the model has none.
+  // Returns an error if the source is not Jinja.
   static Result<std::shared_ptr<const TemplateProgram>> parse(const std::string& source,
                                                               const std::string& name, const std::string& bos,
                                                               const std::string& eos);

@@ -10,7 +10,8 @@
 
 namespace kvant {
 
-// A line "and" in the text separates the two results. Without such a line the text is compared with itself.
+// Checks that comparing two results succeeds or returns an error for any text. A line "and" in the text
+// separates the two results. Without such a line the text is compared with itself.
 inline void check_comparison(const std::string& text) {
   (void)parse_prompts(text);
   const std::string between = "\nand\n";

@@ -111,7 +111,8 @@ class QualityGuard final : public BackendDecorator, private RowObserver {
   bool due(int layer, std::int64_t step) const;
   // Returns the first token that a check compares, or nothing if there is nothing to compare.
   std::optional<int> first_compared(const Plan& plan, int layer, const RecentRows& recent) const;
-  // `query` holds the queries of all heads, [n_heads * head_dim].
+  // Adds the errors of `tokens` to the figures of the layer. `query` holds the queries of all heads, [n_heads
+  // * head_dim].
   void check(const Plan& plan, int layer, const float* query, const RecentTokens& tokens, Watch& watch) const;
 
   const Geometry geometry_;

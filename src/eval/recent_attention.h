@@ -30,9 +30,9 @@ struct RecentTokens {
   int quantized = 0;
 };
 
-// `pages` lists all pages that are visible from `first` on, in the form of HeadState::list_pages(). n_sealed
-// of the head's pages are sealed. `first` must be the first token of a page and at least recent.first(). The
-// head's last token is recent.end() - 1.
+// Returns the tokens of a head that a check compares. `pages` lists all pages that are visible from `first`
+// on, in the form of HeadState::list_pages(). n_sealed of the head's pages are sealed. `first` must be the
+// first token of a page and at least recent.first(). The head's last token is recent.end() - 1.
 RecentTokens recent_tokens(const Plan& plan, int layer, int kv_head, const std::vector<PageView>& pages,
                            int n_sealed, const RecentRows& recent, int first);
 
@@ -47,7 +47,7 @@ struct RecentError {
   // `keys` is the error if only K comes from the cache.
   OutputError keys;
 };
-// `q` is the unscaled query of one token, [n_heads * d].
+// Returns the errors for one token. `q` is the token's unscaled query, [n_heads * d].
 RecentError recent_error(const Plan& plan, int layer, int kv_head, const float* q,
                          const RecentTokens& tokens);
 

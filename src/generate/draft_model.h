@@ -17,9 +17,10 @@ namespace kvant {
 
 class DraftModel {
  public:
-  // `engine` and `backend` must outlive the object. `plan` is an unquantized plan for `engine`. byte_limit
-  // bounds the cache in bytes; 0 means no limit. Returns an error if the model has recurrent layers, whose
-  // state cannot be rolled back, or if its tokenizer differs from the tokenizer of `target`.
+  // Makes a draft model for the engine `target`. `engine` and `backend` must outlive the object. `plan` is an
+  // unquantized plan for `engine`. byte_limit bounds the cache in bytes; 0 means no limit. Returns an error
+  // if the model has recurrent layers, whose state cannot be rolled back, or if its tokenizer differs from
+  // the tokenizer of `target`.
   static Result<std::shared_ptr<DraftModel>> make(Engine& engine, AttentionBackend& backend, PlacedPlan plan,
                                                   const Engine& target, std::int64_t byte_limit);
 

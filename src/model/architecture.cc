@@ -83,7 +83,8 @@ constexpr LayerStep kLayerInputs[] = {ReadLayerInput{},
                                       Norm{RowSet::y, RowSet::y, {"post_norm", &W::embd_post_norm}}, Add{}};
 constexpr LayerStep kScaledLayer[] = {ScaleLayer{}};
 
-// Several architectures share the layers that begin with kPlainLayer.
+// kPlainLayer is the layer of several architectures. The functions from with_attention() to hybrid() make the
+// layers of other architectures.
 
 constexpr LayerProgram kPlainLayer{
     .attention = kAttention, .back = kBack, .network = kNetwork, .experts = kExperts};

@@ -53,7 +53,7 @@ class Machine {
     step(inputs, {logits.data(), n, static_cast<int>(n_vocab())});
     return logits;
   }
-  // The inputs must not ask for logits.
+  // Runs a step of inputs that request no logits.
   void step_without_logits(const std::vector<EngineInput>& inputs) {
     step(inputs, {nullptr, 0, static_cast<int>(n_vocab())});
   }

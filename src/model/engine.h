@@ -77,8 +77,8 @@ class Engine {
   // keys (query_key_balance.h).
   virtual std::string fingerprint() const = 0;
   virtual ModelParts parts() const = 0;
-  // LongRoPE (Ding et al. 2024) has one set of factors for sequences of up to this many tokens, and another
-  // for longer ones. Returns 0 if the model has only one set, or if the engine's context needs only one.
+  // Returns the number of tokens up to which a sequence uses LongRoPE's factors for short sequences (Ding et
+  // al. 2024). Returns 0 if the model has only one set of factors, or if the engine's context needs only one.
   virtual int short_rope_context() const { return 0; }
   // Returns how many sequences can share a step without changing any bit of one another's results. The
   // function tries products, so do not call it in every step.

@@ -27,8 +27,9 @@ struct GrammarRules {
 
 class Grammar {
  public:
-  // `tokenizer` must outlive the grammar. Returns an error for unreadable rules, for rules that need too much
-  // memory or time (grammar_bounds.h), and for a tokenizer without a vocabulary.
+  // Makes a grammar from its rules. `tokenizer` must outlive the grammar. Returns an error for unreadable
+  // rules, for rules that need too much memory or time (grammar_bounds.h), and for a tokenizer without a
+  // vocabulary.
   static Result<std::unique_ptr<Grammar>> make(const GrammarRules& rules, const Tokenizer& tokenizer);
   // Returns the data that all grammars of a model share. As long as somebody holds the pointer, the data need
   // not be made again, which takes some milliseconds. Returns null if the tokenizer has no vocabulary.

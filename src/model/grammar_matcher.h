@@ -59,8 +59,8 @@ class GrammarMatcher {
   bool wants_tokens(GrammarStates states) const;
   std::size_t size(GrammarStates states) const { return sets_[states].size(); }
 
-  // Call this between two tokens. The function resets the count of work, and forgets all states that cannot
-  // be reached from `kept`. `kept` may get a new number.
+  // Prepares the matcher for the next token. The function resets the count of work, and forgets all states
+  // that cannot be reached from `kept`. `kept` may get a new number.
   void begin_token(GrammarStates& kept);
   // Returns whether the work or memory since begin_token() exceeds the limit for one token. Sets of states
   // are then incomplete.

@@ -48,7 +48,7 @@ class LayerTensors {
   // The graph of a gradient overrides the operations from norm() to network(), in order to record them for
   // the backward pass.
 
-  // `weight` and `bias` may be null.
+  // Norms the rows of x. `weight` and `bias` may be null.
   virtual ggml_tensor* norm(ggml_tensor* x, ggml_tensor* weight, ggml_tensor* bias = nullptr);
   virtual ggml_tensor* multiply(ggml_tensor* weight, ggml_tensor* bias, ggml_tensor* x);
   virtual ggml_tensor* rope(ggml_tensor* x);

@@ -3,8 +3,8 @@
 
 namespace kvant {
 
-// With `verbose`, the libraries' messages go to stderr. Without `verbose`, and by default, the messages are
-// dropped, because kvant itself reports what users need to know.
+// Sets where the libraries' messages go. If `verbose` is true, they go to stderr. Otherwise, and by default,
+// the messages are dropped, because kvant itself reports what users need to know.
 void set_library_log(bool verbose);
 
 // Drops the messages unless set_library_log() was called before.

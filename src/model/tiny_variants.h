@@ -93,7 +93,7 @@ inline std::vector<Variant> variants() {
           {"gemma3_without_sliding", gemma3_plain}};
 }
 
-// These models vary norms, biases, gates and scales of models without experts.
+// Returns models without experts that vary norms, biases, gates and scales.
 inline std::vector<Variant> dense_variants() {
   const auto with = [](TinyModel model, const std::map<std::string, std::uint32_t>& integers,
                        const std::map<std::string, float>& numbers = {}) {
@@ -315,8 +315,8 @@ inline std::vector<Variant> expert_variants() {
           {"qwen3vlmoe", qwen3vlmoe}, {"gemma4_experts", gemma4_experts}};
 }
 
-// These models combine gated delta nets and attention. Like real models, qwen35 has heads of 256 channels, of
-// which RoPE rotates 64 in sections.
+// Returns models that combine gated delta nets and attention. Like real models, qwen35 has heads of 256
+// channels, of which RoPE rotates 64 in sections.
 inline std::vector<Variant> hybrid_variants() {
   TinyModel qwen35 = tiny_hybrid(), every_second = tiny_hybrid();
   qwen35.n_layers = 5;

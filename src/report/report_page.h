@@ -6,7 +6,8 @@
 
 namespace kvant {
 
-// `document` is the text of the JSON document that report_to_json() returns.
+// Returns the HTML page of a report. `document` is the text of the JSON document that report_to_json()
+// returns.
 std::string report_page(const std::string& document);
 
 }  // namespace kvant

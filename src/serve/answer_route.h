@@ -28,7 +28,7 @@ class ApiAnswers {
   virtual void add(int choice, const AnswerPart& part) = 0;
   virtual Json whole(const TokenUsage& usage) = 0;  // the caller has added the last part
 
-  // `usage` covers only the prompt.
+  // Returns the events that begin a stream. `usage` covers only the prompt.
   virtual std::string start_events(const TokenUsage& /*usage*/) { return ""; }
   virtual std::string part_events(int choice, const AnswerPart& part) = 0;
   virtual std::string end_events(const TokenUsage& usage) = 0;

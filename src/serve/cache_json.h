@@ -9,7 +9,7 @@
 
 namespace kvant {
 
-// docs/reference/json.md describes the fields under the schema name kvant.cache/1.
+// Returns the document that docs/reference/json.md describes under the schema name kvant.cache/1.
 nlohmann::ordered_json cache_json(const ServerInfo& info, const SchedulerOptions& options,
                                   const CacheView& view);
 

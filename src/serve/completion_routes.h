@@ -15,8 +15,8 @@ class Server;
 
 namespace kvant {
 
-// All arguments except the object `limits` must outlive the server, and so must the objects to which `limits`
-// points.
+// Adds the routes for completions to the server. All arguments except the object `limits` must outlive the
+// server, and so must the objects to which `limits` points.
 void add_completion_routes(httplib::Server& server, ServeLoop& loop, const Tokenizer& tokenizer,
                            const ApiLimits& limits, std::span<const ServerInfo> served);
 

@@ -16,7 +16,8 @@ struct RecipeMetrics {
   SchedulerStatus status;
 };
 
-// With several recipes, each value has a label `recipe`.
+// Returns the metrics as a text for Prometheus. If there are several recipes, each value has a label
+// `recipe`.
 std::string metrics_text(std::span<const RecipeMetrics> recipes);
 
 }  // namespace kvant

@@ -20,7 +20,7 @@ bool is_page_path(const std::string& path);
 
 void add_page_routes(httplib::Server& server);
 
-// `loop` and `served` must outlive the server.
+// Adds the route GET /cache to the server. `loop` and `served` must outlive the server.
 void add_cache_route(httplib::Server& server, ServeLoop& loop, std::span<const ServerInfo> served);
 
 }  // namespace kvant

@@ -114,8 +114,9 @@ struct SchedulerStatus {
 
 class Scheduler {
  public:
-  // `engine` and `backend` must outlive the scheduler. `sessions` keeps sessions. A null `sessions` means
-  // that sessions are not kept. Returns an error if the memory cannot hold one sequence of `context` tokens.
+  // Makes a scheduler. `engine` and `backend` must outlive the scheduler. `sessions` keeps sessions. A null
+  // `sessions` means that sessions are not kept. Returns an error if the memory cannot hold one sequence of
+  // `context` tokens.
   static Result<std::unique_ptr<Scheduler>> make(Engine& engine, AttentionBackend& backend, PlacedPlan plan,
                                                  SchedulerOptions options,
                                                  std::shared_ptr<const SessionFolder> sessions = nullptr);

@@ -7,8 +7,9 @@
 
 namespace kvant {
 
-// References in `schema` lead into the document `root`. Returns nothing if the result is unknown, because a
-// keyword or expression is not supported or references form a loop.
+// Returns whether `value` matches `schema`. References in the schema lead into the document `root`. Returns
+// nothing if the result is unknown, because a keyword or expression is not supported or references form a
+// loop.
 std::optional<bool> schema_holds(const nlohmann::ordered_json& schema, const nlohmann::ordered_json& value,
                                  const nlohmann::ordered_json& root);
 

@@ -11,7 +11,8 @@ class Server;
 
 namespace kvant {
 
-// The template must outlive the server. A null template means that the model has none.
+// Adds the route that renders chats to the server. The template must outlive the server. A null template
+// means that the model has none.
 void add_template_route(httplib::Server& server, const ChatTemplate* chat_template);
 
 }  // namespace kvant

@@ -61,8 +61,9 @@ struct LimitResult {
   std::vector<LimitRow> rows;
 };
 
-// Each source reads each document once, and every question starts from the end of the document. advance() is
-// called after a source has finished a document. Returns the error of a source that fails.
+// Asks each source the questions about each document. Each source reads each document once, and every
+// question starts from the end of the document. advance() is called after a source has finished a document.
+// Returns the error of a source that fails.
 Result<LimitResult> evaluate_limits(std::span<const LimitDocument> documents, const Tokenizer& tokenizer,
                                     int n_vocab, std::span<const std::unique_ptr<LogitSource>> sources,
                                     const LimitOptions& options, const std::function<void()>& advance);

@@ -49,9 +49,9 @@ struct RetrievalResult {
   std::vector<RetrievalRow> rows;
 };
 
-// Each source reads each document once, and every question starts from the end of the document. advance(n) is
-// called after n more tokens of one source, and the sum of all n is tokens_to_run() for each source. Returns
-// the error of a source that fails.
+// Asks each source the questions about each document. Each source reads each document once, and every
+// question starts from the end of the document. advance(n) is called after n more tokens of one source, and
+// the sum of all n is tokens_to_run() for each source. Returns the error of a source that fails.
 Result<RetrievalResult> evaluate_retrieval(const std::vector<RetrievalDocument>& documents, int n_vocab,
                                            std::span<const std::unique_ptr<LogitSource>> sources,
                                            const RetrievalOptions& options,

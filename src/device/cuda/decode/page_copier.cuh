@@ -40,7 +40,7 @@ struct Rings {
   }
   __device__ std::uint32_t last_unit(int warp) const { return unit(n, 0) + warp * 4; }
   __device__ std::uint32_t next_unit() const { return last_unit(n); }
-  // The word that becomes nonzero when the CTA's first queries have arrived.
+  // Returns the address of the word that becomes nonzero when the CTA's first queries have arrived.
   __device__ std::uint32_t have_queries() const { return next_unit() + 4; }
   static constexpr int bytes(int n_rings, int stages) { return n_rings * stages * 20 + (n_rings + 2) * 4; }
   __device__ std::uint32_t full(int warp, int stage) const { return barriers + (warp * stages + stage) * 16; }

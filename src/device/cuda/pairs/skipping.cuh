@@ -137,7 +137,8 @@ struct SkippingPair {
     return shared_address(shared + kBarriersAt) + (ring.index * ring.rings.stages + stage) * 8;
   }
 
-  // One lane calls this function, or all lanes if there are no bulk copies.
+  // Starts the copy of a page's values over its keys. One lane calls this function, or all lanes if there are
+  // no bulk copies.
   static __device__ __forceinline__ void copy_values(const DecodeArgs& args, int head,
                                                      const unsigned char* shared, const RingReader& ring) {
     const int slot = ring.index * ring.rings.stages + ring.stage;

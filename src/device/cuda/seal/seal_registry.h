@@ -19,7 +19,8 @@ struct SealKernel {
 
 SealKernel scalar_seal_kernel(const PageEncoding& encoding, int head_dim);
 SealKernel vector_seal_kernel(const PageEncoding& encoding, int head_dim, const Gpu& gpu);
-// fills_gpu says whether there are at least as many pages as CTAs that can run at once.
+// Returns the kernel for trellis codes. fills_gpu says whether there are at least as many pages as CTAs that
+// can run at once.
 SealKernel trellis_seal_kernel(const PageEncoding& encoding, int head_dim, const Gpu& gpu, bool fills_gpu);
 // Returns the kernel for keys whose errors are shaped by metrics of their queries.
 SealKernel shaped_seal_kernel(const PageEncoding& encoding, int head_dim);

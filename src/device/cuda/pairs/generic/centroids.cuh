@@ -88,7 +88,8 @@ __device__ __forceinline__ void read_value_vectors(const AnyPage& page, const un
   }
 }
 
-// Pages of 16-bit numbers have the order of unquantized pages (plain_index).
+// Reads the run of keys of contraction tile `k` in a page of 16-bit numbers, which has the order of
+// unquantized pages (plain_index).
 template <int D>
 __device__ __forceinline__ void read_plain_keys(const unsigned char* numbers, int k, int lane, Fragments& a) {
 #pragma unroll
