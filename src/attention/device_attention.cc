@@ -12,7 +12,7 @@ DeviceAttention::DeviceAttention(std::shared_ptr<PageDevice> device)
 
 // Which slices rows are of, and how many pages are due: the same in all layers that seal.
 void DeviceAttention::list_slices(const Step& step) {
-  DevicePageStore& store = step.device_pages();
+  DevicePageStore& store = device_pages(step);
   std::vector<std::int32_t> slice_of_row, due_tail, due_pages, sinks;
   first_sealed_.clear();
   max_due_ = 0;
@@ -24,7 +24,7 @@ void DeviceAttention::list_slices(const Step& step) {
     due_pages.push_back(due);
     max_due_ = std::max(max_due_, due);
     if (ledger.n_sealed() == 0 && due > 0) first_sealed_.push_back(s);
-    const PageEntry sink = step.sink(s);
+    const PageEntry sink = device_sequence(step, s).sink();
     sinks.push_back(sink.held() ? store.sinks().table_id(sink.id) : 0);
   }
   row_slice_ = indices_.add(slice_of_row);
@@ -51,8 +51,8 @@ void DeviceAttention::list_group(const Step& step, int layer) {
         std::max<std::int64_t>(slices.sealed_width, ledger.end_sealed() - ledger.first_page());
     group.frees = group.frees || ledger.first_page() > 0;
   }
-  const DeviceEntryTable &tails = step.device_pages().tails(layer),
-                         &of_sealed = step.device_pages().sealed(layer);
+  const DeviceEntryTable &tails = device_pages(step).tails(layer),
+                         &of_sealed = device_pages(step).sealed(layer);
   std::vector<std::int32_t> token_of_row, due_sealed, due_first;
   std::vector<std::int32_t> tail(n_slices_ * slices.tail_width), sealed(n_slices_ * slices.sealed_width);
   for (int s = 0; s < n_slices_; ++s) {
@@ -129,7 +129,7 @@ bool DeviceAttention::check(Step& step, const char* doing, kvant_status status) 
 bool DeviceAttention::seal(Step& step, int layer, const kvant_decode_shape& of_slices,
                            const kvant_decode_layer& at_layer) {
   const GroupTables& group = group_of(step, layer);
-  const kvant_page_metrics* metrics = step.device_pages().constants().page_metrics(layer);
+  const kvant_page_metrics* metrics = device_pages(step).constants().page_metrics(layer);
   kvant_page_metrics of_pages{};
   if (metrics != nullptr && group.frees) {  // which turn with the place of a page in its sequence
     of_pages = *metrics;
@@ -149,7 +149,8 @@ bool DeviceAttention::seal(Step& step, int layer, const kvant_decode_shape& of_s
                  : device_->library().seal_pages(&of_slices, &at_layer, &range, device_->stream())))
     return false;
   for (const int s : first_sealed_) {
-    if (at_layer.sink > 0) step.device_pages().keep_sink(step.ledger(s, layer).tail(0), step.sink(s), layer);
+    if (at_layer.sink > 0)
+      device_pages(step).keep_sink(step.ledger(s, layer).tail(0), device_sequence(step, s).sink(), layer);
   }
   return true;
 }
@@ -194,7 +195,7 @@ kvant_new_rows DeviceAttention::new_rows(const Plan& plan, int layer, const Devi
 void DeviceAttention::run_layer(Step& step, int layer, const DeviceRows& rows) {
   if (step.failed()) return;
   const Plan& plan = step.plan();
-  DevicePageStore& store = step.device_pages();
+  DevicePageStore& store = device_pages(step);
   const LayerShape formats = layer_shape(plan, layer);
   const kvant_decode_shape of_slices = formats.of(n_slices_, plan);
   const GroupTables& group = group_of(step, layer);

@@ -22,8 +22,7 @@
 #include "attention/device_protector.h"
 #include "attention/device_row_tables.h"
 #include "attention/device_sums.h"
-#include "cache/cache.h"
-#include "cache/device_page_store.h"
+#include "cache/device_sequence.h"
 
 namespace kvant {
 
@@ -87,7 +86,7 @@ class DeviceAttention {
   kvant_new_rows new_rows(const Plan& plan, int layer, const DeviceRows& rows,
                           const GroupTables& group) const;
   const GroupTables& group_of(const Step& step, int layer) const {
-    return groups_[step.device_pages().group_of(layer)];
+    return groups_[device_pages(step).group_of(layer)];
   }
   // Brings queries into the keys' basis, where nothing is appended.
   bool turn_queries(Step& step, int layer, const DeviceRows& rows);

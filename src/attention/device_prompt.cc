@@ -81,7 +81,7 @@ void DeviceAttention::list_prompt_in(const Step& step, const RowRun& run, int la
     first_row_tokens.push_back((ledger.n_sealed() - first_page) * kPageTokens);
     if (in_integers(step.plan())) n_kept += most_protected(step.plan(), layer, ledger.end_sealed());
   }
-  prompts_.push_back({.group = step.device_pages().group_of(layer),
+  prompts_.push_back({.group = device_pages(step).group_of(layer),
                       .run = run,
                       .n_tokens = tokens.back(),
                       .n_pages = pages.back(),
@@ -155,7 +155,7 @@ bool DeviceAttention::turn_outputs_back(Step& step, int layer, const DeviceRows&
 
 bool DeviceAttention::attend_prompts(Step& step, int layer, const DeviceRows& rows,
                                      const kvant_decode_layer& at_layer) {
-  const int group = step.device_pages().group_of(layer);
+  const int group = device_pages(step).group_of(layer);
   return std::ranges::all_of(prompts_, [&](const PromptTables& prompt) {
     return prompt.group != group || attend_prompt(step, layer, rows, at_layer, prompt);
   });

@@ -119,13 +119,14 @@ Status DeviceProtector::begin(const Step& step, std::vector<bool> in_blocks) {
 Status DeviceProtector::send_tables(const Step& step) {
   const Plan& plan = step.plan();
   const Geometry& g = plan.geometry;
-  DevicePageStore& store = step.device_pages();
+  DevicePageStore& store = device_pages(step);
   std::vector<std::shared_ptr<const ProtectedTokens>> wanted;
   bool changes = false;
   int n_pages = 1, n_protected = 1;
   any_rows_ = false;
   for (int s = 0; s < n_slices_; ++s) {
-    const DeviceProtection &before = step.protection(s), &after = step.next_protection(s);
+    const DeviceProtection &before = device_sequence(step, s).protection(),
+                           &after = device_sequence(step, s).next_protection();
     wanted.push_back(before.tokens);
     changes = changes || before.tokens != after.tokens;
     n_pages = std::max(n_pages, step.ledger(s, /*layer=*/0).end_sealed());
@@ -153,7 +154,7 @@ Status DeviceProtector::send_tables(const Step& step) {
   for (int s = 0; s < n_slices_; ++s) {
     const std::size_t first = indices.size();
     indices.resize(first + n_protected_);
-    const std::vector<EntryHold>& pages = step.next_protection(s).pages;
+    const std::vector<EntryHold>& pages = device_sequence(step, s).next_protection().pages;
     for (std::size_t i = 0; i < pages.size(); ++i)
       indices[first + i] = store.protected_rows().table_id(pages[i].entry().id);
   }
@@ -265,7 +266,7 @@ bool DeviceProtector::weigh(Step& step, int layer, const SealPoint& point, const
   weights.weights = reinterpret_cast<float*>(weights_.memory());
   weights.weight_head_stride = point.page_end;
   const int first_token = step.first_token(point.slice);
-  const DeviceProtection& before = step.protection(point.slice);
+  const DeviceProtection& before = device_sequence(step, point.slice).protection();
   const int observer = first_observer_of(point.page_end, first_token, before.first_observer);
   // Queries of tokens [first, end), at q.
   const auto add = [&](int first, int end, const float* queries) {
@@ -278,7 +279,7 @@ bool DeviceProtector::weigh(Step& step, int layer, const SealPoint& point, const
   const std::size_t weight_bytes = sizeof(float) * g.n_kv_heads * point.page_end;
   device_->clear_rows(weights_.memory(), weight_bytes, weight_bytes, 1);
   if (observer < first_token) {
-    const ObserverRows kept = observer_rows(step.device_pages(), before.observers.entry(), layer);
+    const ObserverRows kept = observer_rows(device_pages(step), before.observers.entry(), layer);
     const int row = observer_row(observer);
     weights.lse = kept.lse + row * g.n_heads;
     if (!add(observer, first_token, kept.q + row * query_size(g))) return false;
@@ -297,7 +298,7 @@ bool DeviceProtector::weigh(Step& step, int layer, const SealPoint& point, const
   // Of a broken model; its logits are refused when the step ends.
   std::replace_if(
       sums.begin(), sums.end(), [](float x) { return !std::isfinite(x); }, 0.0F);
-  ProtectedTokens& tokens = *step.next_protection(point.slice).tokens;
+  ProtectedTokens& tokens = *device_sequence(step, point.slice).next_protection().tokens;
   std::vector<double> of_tokens(point.page_end);
   for (int h = 0; h < g.n_kv_heads; ++h) {
     std::copy_n(sums.begin() + std::ptrdiff_t{h} * point.page_end, point.page_end, of_tokens.begin());
@@ -313,7 +314,7 @@ bool DeviceProtector::choose_and_seal(Step& step, int layer, const SealPoint& po
   const PageLibrary& library = device_->library();
   const LayerShape formats = layer_shape(plan, layer);
   const kvant_decode_shape shape = formats.of(1, plan);
-  const DeviceProtection& after = step.next_protection(point.slice);
+  const DeviceProtection& after = device_sequence(step, point.slice).next_protection();
   const int n_before = step.ledger(point.slice, layer).n_sealed();
   std::vector<TokenMask> masks(static_cast<std::size_t>(n_kv_heads_) * n_pages_);
   std::vector<std::int32_t> counts, heads, from, to;
@@ -347,7 +348,7 @@ bool DeviceProtector::choose_and_seal(Step& step, int layer, const SealPoint& po
                                nullptr,
                                point.end_sealed - point.n_sealed,
                                0,
-                               step.device_pages().constants().page_metrics(layer)};
+                               device_pages(step).constants().page_metrics(layer)};
   if (!check(step, "sealing", library.seal_pages(&shape, &of_slice, &range, device_->stream()))) return false;
   if (n_rows == 0) return true;
   const kvant_protected_rows rows{sizeof rows,
@@ -364,11 +365,11 @@ bool DeviceProtector::choose_and_seal(Step& step, int layer, const SealPoint& po
 void DeviceProtector::keep_observers(const Step& step, int layer, const float* q) {
   const Geometry& g = step.plan().geometry;
   for (int s = 0; s < n_slices_; ++s) {
-    const PageEntry entry = step.next_protection(s).observers.entry();
+    const PageEntry entry = device_sequence(step, s).next_protection().observers.entry();
     if (!entry.held()) continue;
     const int end = step.ledger(s, layer).end();
     const int first = std::max(step.first_token(s), end - open_observers(end));
-    const ObserverRows to = observer_rows(step.device_pages(), entry, layer);
+    const ObserverRows to = observer_rows(device_pages(step), entry, layer);
     const std::size_t n = end - first, row = step.first_row(s) + first - step.first_token(s),
                       to_row = observer_row(first);
     device_->copy(to.q + to_row * query_size(g), q + row * query_size(g), n * query_size(g) * sizeof(float));

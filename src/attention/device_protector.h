@@ -13,8 +13,7 @@
 
 #include "attention/device_buffer.h"
 #include "attention/device_row_tables.h"
-#include "cache/cache.h"
-#include "cache/device_page_store.h"
+#include "cache/device_sequence.h"
 
 namespace kvant {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "cache/device_page_store.h"
+#include "cache/device_sequence.h"
 #include "cache/page_counts.h"
 #include "cache/schedule.h"
 
@@ -95,7 +95,7 @@ void list_sealed(const std::vector<RowGroup>& groups, const RowRun& run, const S
 void list_all(const Step& step, const std::vector<RowGroup>& groups, const RowRun& run,
               const SliceTables& slices, IndexBuffer& indices, RowTables& tables) {
   const Plan& plan = step.plan();
-  const int sink = step.device_pages().has_sink() ? device_sink(plan) : 0;
+  const int sink = device_pages(step).has_sink() ? device_sink(plan) : 0;
   RowIds sealed, tail, n_protected;
   std::vector<int> first_page;
   for (const auto& [slice, n_rows, last_token, visible] : groups) {
@@ -127,7 +127,7 @@ IndexBuffer::Part add_table(std::vector<RowIds>& rows, std::size_t width, IndexB
 // Tables begin with the page of the first token that a group's first row sees.
 void list_window(const Step& step, const std::vector<RowGroup>& groups, int layer, IndexBuffer& indices,
                  RowTables& tables) {
-  DevicePageStore& store = step.device_pages();
+  DevicePageStore& store = device_pages(step);
   RowIds sealed, tail, hidden;
   std::vector<RowIds> sealed_ids, tail_ids;
   std::size_t sealed_width = 1, tail_width = 1;
@@ -167,7 +167,7 @@ RowTables list_row_tables(const Step& step, const RowRun& run, int together, con
   const std::vector<RowGroup> groups =
       list_groups(step, run, layer, are_short(step, run, layer) ? 1 : together);
   RowTables tables;
-  tables.group = step.device_pages().group_of(layer);
+  tables.group = device_pages(step).group_of(layer);
   tables.first_row = run.first_row;
   tables.n_seqs = static_cast<int>(groups.size());
   RowIds begins = {0};

@@ -124,7 +124,7 @@ bool DeviceAttention::attend_run(Step& step, int layer, const DeviceRows& rows, 
   const kvant_decode_shape of_rows = formats.of(run.n_rows, plan);
   // Each row is a sequence of these.
   const RowTables& tables = *std::find_if(row_tables_.begin(), row_tables_.end(), [&](const RowTables& t) {
-    return t.group == step.device_pages().group_of(layer) && t.first_row <= run.first_row &&
+    return t.group == device_pages(step).group_of(layer) && t.first_row <= run.first_row &&
            run.first_row < t.first_row + t.n_seqs;
   });
   char* const workspace = workspace_.memory() + tables.workspace;
@@ -142,7 +142,7 @@ bool DeviceAttention::attend_run(Step& step, int layer, const DeviceRows& rows, 
 bool DeviceAttention::attend_and_protect(Step& step, int layer, const DeviceRows& rows,
                                          const kvant_decode_layer& at_layer) {
   kvant_decode_layer with_rows = at_layer;
-  with_rows.protected_pages = step.device_pages().protected_rows().pages(layer);
+  with_rows.protected_pages = device_pages(step).protected_rows().pages(layer);
   for (const ProtectionRound& round : protector_.rounds()) {
     for (const RowRun& run : round.runs) {
       if (!attend_run(step, layer, rows, with_rows, run)) return false;

@@ -17,7 +17,7 @@ std::size_t layer_sums_bytes(const Plan& plan) {
 }  // namespace
 
 Status DeviceSums::begin(const Step& step, IndexBuffer& indices) {
-  DevicePageStore& store = step.device_pages();
+  DevicePageStore& store = device_pages(step);
   const int n_slices = static_cast<int>(step.slices().size());
   first_sums_.clear();
   due_.clear();
@@ -31,7 +31,8 @@ Status DeviceSums::begin(const Step& step, IndexBuffer& indices) {
   }
   std::vector<std::int32_t> of_rows;
   for (int s = 0; s < n_slices; ++s) {
-    const int n_sealed = step.ledger(s, /*layer=*/0).n_sealed(), id = store.sums().table_id(step.sums(s).id);
+    const int n_sealed = step.ledger(s, /*layer=*/0).n_sealed(),
+              id = store.sums().table_id(device_sequence(step, s).sums().id);
     for (const VisibleTokens& visible : visible_tokens(step, s, /*layer=*/0))
       of_rows.push_back(max_due_ > 0 ? first_sums_[s] + visible.sealed_pages - n_sealed : id);
   }
@@ -42,7 +43,7 @@ Status DeviceSums::begin(const Step& step, IndexBuffer& indices) {
 }
 
 char* DeviceSums::in_store(const Step& step, int layer, PageEntry sums) {
-  const DeviceEntryTable& all = step.device_pages().sums();
+  const DeviceEntryTable& all = device_pages(step).sums();
   return all.data(sums.id) + all.layout().layers[layer].offset;
 }
 
@@ -53,10 +54,10 @@ char* DeviceSums::after(const Step& step, int slice, int n_pages) const {
 kvant_correction DeviceSums::of_rows(const Step& step, int layer, const IndexBuffer& indices,
                                      int from_row) const {
   const Plan& plan = step.plan();
-  const DeviceEntryTable& all = step.device_pages().sums();
+  const DeviceEntryTable& all = device_pages(step).sums();
   kvant_correction correction{};
   correction.struct_size = sizeof correction;
-  correction.query_maps = step.device_pages().constants().query_maps(layer);
+  correction.query_maps = device_pages(step).constants().query_maps(layer);
   correction.states = reinterpret_cast<float*>(buffer_.memory());
   correction.state_seq_stride = static_cast<std::int64_t>(layer_sums_bytes(plan) / sizeof(float));
   if (max_due_ == 0) {  // those of the store are found as pages are
@@ -78,9 +79,9 @@ kvant_status DeviceSums::seal(const Step& step, int layer, const kvant_decode_sh
   const std::size_t bytes = layer_sums_bytes(plan);
   const auto head_bytes = static_cast<std::size_t>(correction_bytes(plan.geometry.head_dim));
   for (int s = 0; s < n_slices; ++s)
-    device_->copy(after(step, s, 0), in_store(step, layer, step.sums(s)), bytes);
+    device_->copy(after(step, s, 0), in_store(step, layer, device_sequence(step, s).sums()), bytes);
   kvant_correction correction = of_rows(step, layer, indices, /*from_row=*/0);
-  correction.key_maps = step.device_pages().constants().key_maps(layer);
+  correction.key_maps = device_pages(step).constants().key_maps(layer);
   correction.state_of_seq = indices.at(slice_sums_);
   correction.state_page_stride = correction.state_seq_stride;
   kvant_decode_layer corrected = at_layer;
@@ -95,7 +96,8 @@ kvant_status DeviceSums::seal(const Step& step, int layer, const kvant_decode_sh
         device_->clear_rows(after(step, s, 1) + h * head_bytes, bytes, head_bytes,
                             static_cast<std::size_t>(due_[s]));
     }
-    device_->copy(in_store(step, layer, step.next_sums(s)), after(step, s, due_[s]), bytes);
+    device_->copy(in_store(step, layer, device_sequence(step, s).next_sums()), after(step, s, due_[s]),
+                  bytes);
   }
   return KVANT_OK;
 }

@@ -9,8 +9,7 @@
 #include <vector>
 
 #include "attention/device_buffer.h"
-#include "cache/cache.h"
-#include "cache/device_page_store.h"
+#include "cache/device_sequence.h"
 
 namespace kvant {
 

@@ -16,6 +16,7 @@
 #include "attention/step_memory.h"
 #include "base/softmax.h"
 #include "cache/correction_state.h"
+#include "cache/host_sequence.h"
 #include "cache/page_counts.h"
 #include "cache/schedule.h"
 #include "device/cpu/kernels/integer_products.h"
@@ -30,6 +31,7 @@ namespace {
 struct HeadWork {
   int slice = 0;
   int kv_head = 0;
+  HeadState* state = nullptr;
   Tile tile;
   int n_sealed = 0;                // pages that the tile's queries see sealed
   std::vector<float> new_rows[2];  // by side: of the tile's new tokens, transformed
@@ -91,7 +93,7 @@ class LayerLoop final : public AttentionBackend {
   static void round_prompt(const Step& step, int layer, HeadWork& work);
   void attend(Step& step, int layer, Team& team);
   static void finish(Step& step, int layer, const LayerRows& rows, HeadWork& work);
-  static void start_observation(Step& step, int layer, HeadWork& work);
+  static void start_observation(HeadWork& work);
   static void seal_after(Step& step, int layer, HeadWork& work, std::vector<float>& scratch);
   static void seal_in_sight(const Step& step, int layer, HeadWork& work);
 
@@ -140,6 +142,7 @@ void LayerLoop::start(const Step& step, int layer, int n_threads) {
   for (int i = 0; i < static_cast<int>(n_heads_); ++i) {
     heads_[i].slice = i / n_kv;
     heads_[i].kv_head = i % n_kv;
+    heads_[i].state = &head_of(step, heads_[i].slice, layer, heads_[i].kv_head);
   }
 }
 
@@ -170,8 +173,7 @@ void LayerLoop::list_runs(const Plan& plan, int layer) {
 void LayerLoop::seal_before(Step& step, int layer, HeadWork& work, std::vector<float>& scratch) {
   const int seal_point = seal_point_before(step.first_token(work.slice), step.slices()[work.slice].is_prompt);
   if (seal_point < 0) return;
-  step.head(work.slice, layer, work.kv_head)
-      .seal_until(sealed_pages(seal_point, step.plan().layers[layer].window), scratch);
+  work.state->seal_until(sealed_pages(seal_point, step.plan().layers[layer].window), scratch);
 }
 
 // Transforms and stores the tile's new tokens.
@@ -206,13 +208,13 @@ void LayerLoop::append(Step& step, int layer, const LayerRows& rows, HeadWork& w
                 side_name(side), layer, work.kv_head, work.tile.append_first + r, plan.tail->name()));
     }
   }
-  step.head(work.slice, layer, work.kv_head).append({values[0].data(), n, d}, {values[1].data(), n, d});
+  work.state->append({values[0].data(), n, d}, {values[1].data(), n, d});
 }
 
 // What queries of a layer without a cache of its own see sealed, in the cache of one that has run: as many
 // pages as were when that one's queries of the same tile attended.
 void LayerLoop::look_back(const Step& step, int layer, HeadWork& work) {
-  work.n_sealed = step.head(work.slice, layer, work.kv_head).n_sealed_before();
+  work.n_sealed = work.state->n_sealed_before();
   const int seal_point = seal_point_before(step.first_token(work.slice), step.slices()[work.slice].is_prompt);
   if (seal_point < 0) return;
   work.n_sealed = std::max(work.n_sealed, sealed_pages(seal_point, step.plan().layers[layer].window));
@@ -245,8 +247,7 @@ void LayerLoop::load_queries(Step& step, int layer, const LayerRows& rows, HeadW
   if (plan.recipe.products == Products::integer) quantize_queries(tile, plan.geometry.dim(layer));
   const int window = plan.layers[layer].sliding_window;
   const int first_visible = first_visible_token(tile.first_token, window);
-  step.head(work.slice, layer, work.kv_head)
-      .list_pages(first_visible, work.n_sealed, work.tile.append_end, work.pages);
+  work.state->list_pages(first_visible, work.n_sealed, work.tile.append_end, work.pages);
 }
 
 // Where the recipe says so, a prompt's tokens attend to each other in low bits.
@@ -256,7 +257,7 @@ void LayerLoop::round_prompt(const Step& step, int layer, HeadWork& work) {
   if (recipe.prompt == PromptAttention::exact || recipe.prompt == PromptAttention::flashq ||
       !step.slices()[work.slice].is_prompt)
     return;
-  const HeadState& state = step.head(work.slice, layer, work.kv_head);
+  const HeadState& state = *work.state;
   const int query = work.tile.query_first;
   // Of a whole prompt, all that is unsealed: so that steps of any size round alike.
   const int block_first = recipe.prefill == kPrefillAll ? 0 : query / recipe.prefill * recipe.prefill;
@@ -390,7 +391,7 @@ void LayerLoop::finish(Step& step, int layer, const LayerRows& rows, HeadWork& w
   const QueryTile& tile = work.queries;
   PartialAttention& total = merge_runs(work, d);
   add_sinks(plan.geometry, layer, work, total);
-  HeadState& state = step.head(work.slice, layer, work.kv_head);
+  HeadState& state = *work.state;
   if (state.scores() != nullptr) observe_queries(tile, total, d, *state.scores());
   if (state.correction() != nullptr) correct_rows(plan, layer, work, *state.correction(), total);
   for (int r = 0; r < tile.rows(); ++r) {
@@ -412,15 +413,15 @@ void LayerLoop::finish(Step& step, int layer, const LayerRows& rows, HeadWork& w
 }
 
 // At the end of a page, its last queries become the observers of all tokens so far.
-void LayerLoop::start_observation(Step& step, int layer, HeadWork& work) {
-  HeadState& state = step.head(work.slice, layer, work.kv_head);
+void LayerLoop::start_observation(HeadWork& work) {
+  HeadState& state = *work.state;
   if (work.tile.query_end % kPageTokens != 0 || state.scores()->tokens().empty()) return;
   work.observers = observer_tile(*state.scores(), work.queries.group);
   work.token_weights.assign(work.tile.query_end, 0.0);
 }
 
 void LayerLoop::seal_after(Step& step, int layer, HeadWork& work, std::vector<float>& scratch) {
-  HeadState& state = step.head(work.slice, layer, work.kv_head);
+  HeadState& state = *work.state;
   if (work.observers.rows() > 0) state.scores()->end_page(work.tile.query_end, work.token_weights);
   if (work.tile.seal_point >= 0)
     state.seal_until(sealed_pages(work.tile.seal_point, step.plan().layers[layer].window), scratch);
@@ -474,7 +475,7 @@ void LayerLoop::run_layer(Step& step, int layer, const LayerRows& rows, Team& te
       if (rows.has_kv()) {
         if (round == 0) seal_before(step, layer, work, seal_scratch);
         append(step, layer, rows, work);
-        work.n_sealed = step.head(work.slice, layer, work.kv_head).n_sealed();
+        work.n_sealed = work.state->n_sealed();
       } else if (round == 0) {
         look_back(step, layer, work);
       }
@@ -491,7 +492,7 @@ void LayerLoop::run_layer(Step& step, int layer, const LayerRows& rows, Team& te
       if (!rows.has_kv()) {
         seal_in_sight(step, layer, *active_[i]);
       } else if (chooses) {
-        start_observation(step, layer, *active_[i]);
+        start_observation(*active_[i]);
       } else {
         seal_after(step, layer, *active_[i], seal_scratch);
       }
@@ -505,8 +506,8 @@ void LayerLoop::run_layer(Step& step, int layer, const LayerRows& rows, Team& te
       if (work.observers.rows() == 0) return;
       AttentionRules rules = rules_of(plan, layer);
       rules.products = Products::real;
-      weigh_tokens(work.observers, *step.head(work.slice, layer, work.kv_head).scores(), pages_of(runs_[i]),
-                   rules, scratch_[team.index()], work.token_weights);
+      weigh_tokens(work.observers, *work.state->scores(), pages_of(runs_[i]), rules, scratch_[team.index()],
+                   work.token_weights);
     };
     for_each(n_heads, end, [] {});
     for_each(static_cast<int>(runs_.size()), weigh, [] {});

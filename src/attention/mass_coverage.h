@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "attention/attention.h"
+#include "cache/host_sequence.h"
 
 namespace kvant {
 

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "attention/step_memory.h"
+#include "cache/host_sequence.h"
 
 namespace kvant {
 namespace {
@@ -142,10 +143,10 @@ void OutputErrorBackend::measure_mass(Shadow& shadow, const Step& step, int laye
   team.for_each(step.plan().geometry.kv_heads(layer), [&](int kv_head) {
     run_within_memory(*shadow.step, [&] {
       std::vector<PageView> pages;
-      step.head(0, layer, kv_head).list_pages(0, pages);
+      head_of(step, 0, layer, kv_head).list_pages(0, pages);
       head_coverage_[kv_head] =
           measure_coverage(step.plan(), layer, kv_head, rows.q, step.first_token(0), pages,
-                           unquantized_tokens(shadow.step->head(0, layer, kv_head)));
+                           unquantized_tokens(head_of(*shadow.step, 0, layer, kv_head)));
     });
   });
   if (team.index() == 0) add_coverage(shadow, step, layer);

@@ -164,7 +164,7 @@ TEST(MassCoverage, IsTheShareOfTheWeightsOnUnquantizedTokens) {
   for (std::size_t i = 0; i < q.size(); i += kSize) q[i] = 40.0F;
   const UnquantizedTokens tokens{2 * kPageTokens, {0, 1, 2, 4, 255}};
   std::vector<PageView> pages;
-  (*step)->head(0, 0, 1).list_pages(0, pages);
+  head_of(**step, 0, 0, 1).list_pages(0, pages);
   const MassCoverage coverage =
       measure_coverage(cache.plan(), 0, 1, {q.data(), 2, 4 * kSize}, (*step)->first_token(0), pages, tokens);
   EXPECT_EQ(coverage.rows, 2 * 2);
@@ -178,7 +178,7 @@ TEST(MassCoverage, KnowsWhatACacheLeavesUnquantized) {
   Cache cache(plan_for("k=ch4g128,v=tok2g128,sink=3,window=128", g), 0);
   const SequenceId s = cache.add();
   attend_tokens(cache, s, 450, true, values_of);  // pages 0 and 1 are before the window
-  const UnquantizedTokens tokens = unquantized_tokens(cache.head(s, 0, 1));
+  const UnquantizedTokens tokens = unquantized_tokens(head_of(cache, s, 0, 1));
   EXPECT_EQ(tokens.first_unsealed, 2 * kPageTokens);
   EXPECT_EQ(tokens.protected_tokens, (std::vector<int>{0, 1, 2}));
 }

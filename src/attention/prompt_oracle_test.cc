@@ -63,7 +63,7 @@ class Head {
   Head(const Cache& cache, SequenceId s, int layer, int kv_head)
       : plan_(cache.plan()), head_(plan_.head(layer, kv_head)), rules_(plan_.layers[layer]) {
     std::vector<PageView> pages;
-    cache.head(s, layer, kv_head).list_pages(0, pages);
+    head_of(cache, s, layer, kv_head).list_pages(0, pages);
     for (const PageView& page : pages) {
       if (!page.is_protected) left_out_[page.first_token / kPageTokens] = page.masked;
     }

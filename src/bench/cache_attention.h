@@ -7,6 +7,7 @@
 
 #include "attention/attention.h"
 #include "bench/attention_contender.h"
+#include "cache/host_sequence.h"
 #include "recipe/plan.h"
 
 namespace kvant {
@@ -34,7 +35,7 @@ class CacheAttention final : public AttentionContender {
   int n_layers() const override { return cache_.plan().geometry.n_layers; }
   std::vector<std::string> kernels() const override;
 
-  const HeadState& head(int layer, int kv_head) const { return cache_.head(sequence_, layer, kv_head); }
+  const HeadState& head(int layer, int kv_head) const { return head_of(cache_, sequence_, layer, kv_head); }
   // Returns the rows of the new token.
   const AttentionValues& values() const { return values_; }
   // Returns the output of the last layer, [n_heads * head_dim].

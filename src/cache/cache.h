@@ -19,18 +19,13 @@
 #include <mutex>
 #include <set>
 #include <span>
-#include <tuple>
 #include <vector>
 
 #include "base/result.h"
-#include "cache/device_page_store.h"
-#include "cache/entry_hold.h"
-#include "cache/head_state.h"
-#include "cache/page_ledger.h"
-#include "cache/page_pool.h"
-#include "cache/page_store.h"
+#include "cache/cache_bytes.h"
 #include "cache/placed_plan.h"
 #include "cache/recurrent_states.h"
+#include "cache/sequence_pages.h"
 #include "recipe/plan.h"
 
 namespace kvant {
@@ -43,31 +38,6 @@ struct StepSlice {
   SequenceId sequence = 0;
   int n_tokens = 0;
   bool is_prompt = false;
-};
-
-// Bytes in use. The figures of a table: bits = 8 * bytes / elements.
-struct CacheBytes {
-  std::int64_t sealed = 0;  // pages in their formats
-  std::int64_t protected_tokens =
-      0;  // pages of protected tokens (whole) but the sink's, masks, lists, scores, corrections
-  std::int64_t sink = 0;             // pages of the sink
-  std::int64_t tail = 0;             // unsealed tokens, in steps of kTailStep, and the open page's observers
-  std::int64_t sealed_elements = 0;  // K and V values of sealed tokens, protected and evicted ones included
-  std::int64_t elements = 0;         // K and V values of all tokens but those beyond a sliding window
-  std::int64_t recurrent = 0;        // states of layers without attention; all() leaves them out
-  std::int64_t all() const { return sealed + protected_tokens + sink + tail; }
-  std::int64_t with_states() const { return all() + recurrent; }
-  CacheBytes& operator+=(const CacheBytes& more);
-  // Bits for each element at this length: sealed pages with all that belongs to them; everything. Tables give
-  // the mean over the positions of a page (eval/cache_size.h).
-  double bits_sealed() const {
-    return sealed_elements == 0
-               ? 0
-               : 8.0 * static_cast<double>(sealed + protected_tokens) / static_cast<double>(sealed_elements);
-  }
-  double bits_all() const {
-    return elements == 0 ? 0 : 8.0 * static_cast<double>(all()) / static_cast<double>(elements);
-  }
 };
 
 class Cache;
@@ -85,28 +55,18 @@ class Step {
   int first_token(int slice) const { return first_tokens_[slice]; }
   int first_row(int slice) const { return first_rows_[slice]; }
   const Plan& plan() const;
-  // The pages of slice i. Threads may work on different (slice, layer, KV head)s at the same time.
-  HeadState& head(int slice, int layer, int kv_head) const;
   const std::shared_ptr<const Plan>& shared_plan() const;
   const PlacedPlan& placed() const;
-
-  // Where pages lie on a device: what slice i holds of a layer (of its group's layers), the store, and the
-  // entry of its sink (none: it has none yet). Of a plan that quantizes, all groups have as many pages
-  // sealed.
+  // What slice i holds of pages, and in which memory. Whoever attends there knows of which kind they are
+  // (head_of, device_sequence).
+  SequencePages& pages(int slice) const;
+  SequenceStore& store() const;
+  // Of the layer's group. All groups that seal on a device have as many pages sealed.
   const PageLedger& ledger(int slice, int layer) const;
-  DevicePageStore& device_pages() const;
-  PageEntry sink(int slice) const;
-  // The sums of its correction, and, if the step seals pages, where those with these go.
-  PageEntry sums(int slice) const;
-  PageEntry next_sums(int slice) const;
-  // What scores protect of it: when the step began, and as the step leaves it. The latter's tokens are the
-  // step's to change where it ends or seals pages.
-  const DeviceProtection& protection(int slice) const;
-  const DeviceProtection& next_protection(int slice) const;
 
   // States of layers without attention, Geometry::recurrent_values each: what slice i has, null: zeros; and
-  // where what it has after the step is to be written: on the device, where pages lie there. Requires that
-  // the model has such layers.
+  // where what it has after the step is to be written: in the memory that pages lie in. Requires that the
+  // model has such layers.
   const float* state_before(int slice) const;
   float* state_after(int slice) const;
   // The same, with what keeps their values as they are: whoever has copied a committed state can tell by it
@@ -183,103 +143,50 @@ class Cache {
   CacheBytes bytes(SequenceId sequence) const;  // of one sequence (none: if it isn't held); shared pages
                                                 // count fully
   CacheBytes bytes() const;                     // of all sequences; shared pages count once
-  std::int64_t bytes_reserved() const { return pools_.budget().taken(); }  // from the operating system
+  std::int64_t bytes_reserved() const { return store_->budget().taken(); }  // from the operating system
   // Of all pages and recurrent states, shared ones once: bytes() without lists, scores and corrections, but
   // counted at once.
   std::int64_t page_bytes_in_use() const {
-    return states_.bytes_in_use() + (on_device() ? device_->bytes_in_use() : pools_.bytes_in_use());
+    return store_->states().bytes_in_use() + store_->page_bytes_in_use();
   }
 
   std::vector<SequenceId> sequences() const;  // that are held, ascending
 
-  // Pages of one head of a sequence that is held, between steps: for tests and reports. See HeadState.
-  const HeadState& head(SequenceId sequence, int layer, int kv_head) const;
-
-  // Where pages lie on a device (on_device): what a sequence holds there of a group's layers, between steps.
-  bool on_device() const { return device_ != nullptr; }
-  const PageLedger& ledger(SequenceId sequence, int group) const {
-    return *sequences_.at(sequence).ledgers[group];
-  }
-  const DevicePageStore& device_pages() const { return *device_; }
-  PageEntry sink(SequenceId sequence) const { return sequences_.at(sequence).sink.entry(); }
-  const DeviceProtection& protection(SequenceId sequence) const { return sequences_.at(sequence).protection; }
+  // What a sequence that is held holds of pages, between steps.
+  const SequencePages& pages(SequenceId sequence) const { return *sequences_.at(sequence).pages; }
+  const PageLedger& ledger(SequenceId sequence, int group) const { return pages(sequence).ledger(group); }
 
  private:
   friend class Step;
   friend class SequenceExport;
   friend class SequenceImport;
-  // Layers whose pages are opened, sealed and freed together.
-  struct LayerGroup {
-    GroupRules rules;
-    std::vector<int> layers;               // ascending
-    std::unique_ptr<HostPageStore> store;  // null: on a device
-  };
   struct Sequence {
-    std::vector<std::unique_ptr<PageLedger>> ledgers;  // [n_groups]
-    std::vector<HeadState> heads;                      // by Geometry::head_index; on a device: none
-    EntryHold sink;                                    // on a device
-    // On a device, of a corrected plan: sums over the sealed pages (none: zeros), which are shared and stay
-    // as they are; what a step makes of them; and those of the checkpoint.
-    EntryHold sums, next_sums, checkpoint_sums;
-    // On a device, of a plan that protects by score: what there is, and what a step makes of it.
-    DeviceProtection protection, next_protection;
-    int checkpoint_pages = -1;  // sealed when it was made; -1: none
-    RecurrentState state;       // of layers without attention
+    std::unique_ptr<SequencePages> pages;
+    RecurrentState state;  // of layers without attention
     RecurrentState checkpoint_state;
     int checkpoint_tokens = 0;          // that it has seen; 0: there is none
     std::shared_ptr<float> next_state;  // of the step that is open
-    int length() const { return ledgers[0]->length(); }
+    int length() const { return pages->length(); }
   };
-
-  HeadState& mutable_head(SequenceId sequence, int layer, int kv_head);
-  void group_layers();
-  ProtectedStore protected_store(int layer, int kv_head);
-  // The head's states of a group's layers, in order.
-  template <class SequenceOf, class Visit>
-  void for_each_head(SequenceOf& sequence, const LayerGroup& group, const Visit& visit) const {
-    const Geometry& g = plan_->geometry;
-    for (const int layer : group.layers) {
-      for (int h = 0; h < g.kv_heads(layer); ++h) visit(sequence.heads[g.head_index(layer, h)]);
-    }
-  }
-  Sequence empty_sequence();
-  Error out_of_memory(const char* doing) const;
-  struct SharedPages {
-    std::set<std::tuple<int, HeadState::HeldPage::Kind, int, int>> pages;  // head, and what names it there
+  struct Shared {
+    std::set<HeldPage::Name> pages;
     std::set<RecurrentState> states;
   };
-  void leave_out_shared(const Sequence& sequence, SharedPages& counted, CacheBytes& bytes) const;
+
+  Error out_of_memory(const char* doing) const;
+  void leave_out_shared(const Sequence& sequence, Shared& counted, CacheBytes& bytes) const;
   // An error where the caller may not touch the sequence now. doing: "fork".
   Status check_idle(SequenceId sequence, const char* doing) const;
   Status check_slices(const std::vector<StepSlice>& slices) const;
   Status check_truncation(const Sequence& sequence, int n_tokens) const;
-  Status truncate_copy(Sequence& copy, int n_tokens);
-  std::shared_ptr<float> take_state();
+  Status cut(SequencePages& pages, int n_tokens) const;
   bool reserve_slice(const StepSlice& slice);
   static std::set<RecurrentState> states_of(const Sequence& sequence);
-
-  // --- where pages lie on a device (device_cache.cc) ---
-  bool reserve_on_device(Sequence& sequence);
-  bool take_sink(Sequence& sequence);
-  EntryHold take_sums();
-  bool take_protection(int n_tokens, int n_sealed, DeviceProtection& protection);
-  bool reserve_protection(Sequence& sequence);
-  bool reserve_protected_rows(const Sequence& sequence, DeviceProtection& next);
-  bool reserve_observers(const Sequence& sequence, DeviceProtection& next);
-  Status truncate_on_device(Sequence& copy, int n_tokens);
-  void add_bytes_on_device(const Sequence& sequence, CacheBytes& bytes) const;
-  void leave_out_shared_on_device(const Sequence& sequence, SharedPages& counted, CacheBytes& bytes) const;
-  void add_protected_bytes(const DeviceProtection& protection, CacheBytes& bytes) const;
   void close(Step& step, bool commit);
 
   PlacedPlan plan_;
-  PagePools pools_;
-  RecurrentStates states_;
+  std::unique_ptr<SequenceStore> store_;
   std::size_t widest_step_ = 0;  // sequences
-  std::vector<LayerGroup> groups_;
-  std::unique_ptr<DevicePageStore> device_;       // null: pages lie in host memory
-  std::vector<int> group_of_layer_;               // [n_layers]
-  std::vector<ProtectedStore> protected_stores_;  // by Geometry::head_index
   std::map<SequenceId, Sequence> sequences_;
   SequenceId next_id_ = 0;
   bool step_open_ = false;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "cache/cache.h"
+#include "cache/host_sequence.h"
 #include "cache/page_counts.h"
 #include "cache/schedule.h"
 #include "format/page_metric.h"
@@ -170,7 +171,7 @@ inline void run_layer_without_attention(Step& step, int layer) {
   for (int s = 0; s < static_cast<int>(step.slices().size()); ++s) {
     const StepSlice& slice = step.slices()[s];
     for (int h = 0; h < plan.geometry.kv_heads(layer); ++h) {
-      HeadState& head = step.head(s, layer, h);
+      HeadState& head = head_of(step, s, layer, h);
       const int window = plan.layers[layer].window;
       if (const int point = seal_point_before(step.first_token(s), slice.is_prompt); point >= 0) {
         head.seal_until(sealed_pages(point, window), scratch);
@@ -221,7 +222,7 @@ inline std::string contents(const Cache& cache, SequenceId sequence) {
   std::vector<PageView> pages;
   for (int layer = 0; layer < g.n_layers; ++layer) {
     for (int h = 0; h < g.kv_heads(layer); ++h) {
-      const HeadState& head = cache.head(sequence, layer, h);
+      const HeadState& head = head_of(cache, sequence, layer, h);
       all +=
           "\nsealed " + std::to_string(head.n_sealed()) + " from " + std::to_string(head.first_page()) + "\n";
       head.list_pages(0, pages);

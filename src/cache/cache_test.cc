@@ -59,8 +59,8 @@ TEST(Cache, ShapesErrorsOfKByThePlaceOfThePage) {
   const SequenceId s = cache.add();
   ASSERT_TRUE(append_tokens(cache, s, 4 * kPageTokens).ok());
   std::vector<PageView> pages;
-  cache.head(s, 1, 1).list_pages(0, pages);
-  ASSERT_GE(cache.head(s, 1, 1).n_sealed(), 3);
+  head_of(cache, s, 1, 1).list_pages(0, pages);
+  ASSERT_GE(head_of(cache, s, 1, 1).n_sealed(), 3);
   for (int page = 0; page < 3; ++page) {
     std::vector<float> rows;
     for (int t = page * kPageTokens; t < (page + 1) * kPageTokens; ++t) {
@@ -86,7 +86,7 @@ TEST_P(CacheOfRecipe, SealsAsVisibilityDemands) {
   for (int t = 300; t < 700; ++t) {
     ASSERT_TRUE(append_tokens(cache, s, 1, false).ok());
     const int seen_by_next = std::max(0, (t + 1 - plan->recipe.window) / kPageTokens);
-    EXPECT_EQ(cache.head(s, 1, 0).n_sealed(), seen_by_next) << "after token " << t;
+    EXPECT_EQ(head_of(cache, s, 1, 0).n_sealed(), seen_by_next) << "after token " << t;
   }
 }
 
@@ -133,7 +133,7 @@ TEST(Cache, EncodesPagesOfDifferentHeadsAtDifferentTokens) {
   while (cache.length(s) < 384) {
     ASSERT_TRUE(append_tokens(cache, s, 1, false).ok());
     for (int i = 0; i < 4; ++i) {
-      const HeadState& head = cache.head(s, i / 2, i % 2);
+      const HeadState& head = head_of(cache, s, i / 2, i % 2);
       const int unsealed = cache.length(s) - head.n_sealed() * kPageTokens;
       const bool now = head.bytes().tail > std::int64_t{2} * ((unsealed + 15) / 16) * 16 * 64 * 2;
       if (now && !ahead[i]) tokens.push_back(cache.length(s));
@@ -185,8 +185,8 @@ TEST_P(CacheOfRecipe, TruncationIntoASealedPageKeepsProtectedTokensAndGoesOn) {
   EXPECT_EQ(cache.length(*other), 641);
   ASSERT_TRUE(append_tokens(cache, exact, 100).ok());
   std::vector<PageView> pages, exact_pages;
-  cache.head(s, 0, 0).list_pages(0, pages);
-  cache.head(exact, 0, 0).list_pages(0, exact_pages);
+  head_of(cache, s, 0, 0).list_pages(0, pages);
+  head_of(cache, exact, 0, 0).list_pages(0, exact_pages);
   ASSERT_EQ(pages.size(), 1U);
   const int sink = std::min(100, plan->layers[0].sink);
   std::vector<float> values(kPageTokens * 64), exact_values(kPageTokens * 64);
@@ -382,10 +382,10 @@ TEST(SlidingWindow, FreesPagesOlderThanItAndKeepsNoSink) {
   const SequenceId s = cache.add();
   for (int i = 0; i < 10; ++i) ASSERT_TRUE(append_tokens(cache, s, 128).ok());
   // The next query, token 1280, sees tokens 1081 and later: page 8 is the first needed.
-  EXPECT_EQ(cache.head(s, 0, 0).first_page(), 8);
-  EXPECT_EQ(cache.head(s, 1, 0).first_page(), 0);
-  EXPECT_EQ(cache.head(s, 0, 0).bytes().protected_tokens, 0);
-  EXPECT_EQ(cache.head(s, 1, 0).bytes().protected_tokens, 4);
+  EXPECT_EQ(head_of(cache, s, 0, 0).first_page(), 8);
+  EXPECT_EQ(head_of(cache, s, 1, 0).first_page(), 0);
+  EXPECT_EQ(head_of(cache, s, 0, 0).bytes().protected_tokens, 0);
+  EXPECT_EQ(head_of(cache, s, 1, 0).bytes().protected_tokens, 4);
 }
 
 constexpr const char* kCorrected = "k=ch2g128,v=tok2g128,sink=4,correction=relative";
@@ -456,7 +456,7 @@ TEST(SyntheticContents, AreSealedPageByPageWhateverThePromptBlocks) {
     Cache cache(plan_for(std::string("k=ch4g128,v=tok4g128,prefill=") + prefill, small_geometry()), 0);
     const SequenceId s = cache.add();
     ASSERT_TRUE(fill_synthetic(cache, s, 1000, 1).ok());
-    EXPECT_EQ(cache.head(s, 0, 0).n_sealed(), 7) << prefill;
+    EXPECT_EQ(head_of(cache, s, 0, 0).n_sealed(), 7) << prefill;
   }
 }
 
@@ -466,7 +466,7 @@ TEST(SyntheticContents, ProtectTheStatedShareOfSealedTokens) {
                 0);
     const SequenceId s = cache.add();
     ASSERT_TRUE(fill_synthetic(cache, s, 6000, 1).ok());
-    const HeadState& head = cache.head(s, 0, 0);
+    const HeadState& head = head_of(cache, s, 0, 0);
     std::vector<PageView> pages;
     head.list_pages(0, pages);
     int protected_set = 0, masked = 0, pages_with_some = 0;

@@ -7,6 +7,7 @@
 #include <span>
 
 #include "cache/cache_fixture.h"
+#include "cache/device_layout.h"
 #include "cache/layer_groups.h"
 #include "cache/synthetic_sequence.h"
 #include "cache/testing/host_pages.h"

@@ -4,25 +4,28 @@
 #include <numeric>
 
 #include "cache/device_layout.h"
+#include "cache/device_sequence.h"
 
 namespace kvant {
 
 std::vector<int> protected_tokens(const Step& step, int slice, int layer, int kv_head, int n_sealed) {
   const Plan& plan = step.plan();
   if (protects_by_score(plan)) {
-    std::vector<int> tokens =
-        step.next_protection(slice).tokens->heads[plan.geometry.head_index(layer, kv_head)].tokens;
+    std::vector<int> tokens = device_sequence(step, slice)
+                                  .next_protection()
+                                  .tokens->heads[plan.geometry.head_index(layer, kv_head)]
+                                  .tokens;
     tokens.erase(std::lower_bound(tokens.begin(), tokens.end(), n_sealed * kPageTokens), tokens.end());
     return tokens;
   }
-  std::vector<int> tokens(n_sealed > 0 && step.device_pages().has_sink() ? plan.layers[layer].sink : 0);
+  std::vector<int> tokens(n_sealed > 0 && device_pages(step).has_sink() ? plan.layers[layer].sink : 0);
   std::iota(tokens.begin(), tokens.end(), 0);
   return tokens;
 }
 
 void DeviceHeadPages::list(const Step& step, PageEntry entry, const PageView& view) {
   const EntryLayout::Layer& layout =
-      step.device_pages().store_of(entry.room, layer_).layout(entry.room).layers[layer_];
+      device_pages(step).store_of(entry.room, layer_).layout(entry.room).layers[layer_];
   entries_.push_back(entry);
   fetched_.push_back(
       {entry.room == kSealedRoom, {layout.bytes(kv_head_, Side::key), layout.bytes(kv_head_, Side::value)}});
@@ -34,7 +37,8 @@ void DeviceHeadPages::list_protected(const Step& step, int slice) {
   const bool by_score = protects_by_score(*plan_);
   for (int row = 0; row < n; row += kPageTokens) {
     const PageEntry entry =
-        by_score ? step.next_protection(slice).pages[row / kPageTokens].entry() : step.sink(slice);
+        by_score ? device_sequence(step, slice).next_protection().pages[row / kPageTokens].entry()
+                 : device_sequence(step, slice).sink();
     list(step, entry,
          {.n_tokens = std::min(kPageTokens, n - row),
           .is_protected = true,
@@ -45,7 +49,7 @@ void DeviceHeadPages::list_protected(const Step& step, int slice) {
 Status DeviceHeadPages::gather(const Step& step, int slice, int layer, int kv_head, int first_visible,
                                int n_sealed) {
   plan_ = step.shared_plan();
-  device_ = step.device_pages().device();
+  device_ = device_pages(step).device();
   layer_ = layer;
   kv_head_ = kv_head;
   const PageLedger& ledger = step.ledger(slice, layer);
@@ -67,7 +71,7 @@ Status DeviceHeadPages::gather(const Step& step, int slice, int layer, int kv_he
     view.n_tokens = std::min(kPageTokens, ledger.end() - view.first_token);
     list(step, ledger.tail(page), view);
   }
-  const auto first = step.device_pages().gather_head(entries_, layer, kv_head);
+  const auto first = device_pages(step).gather_head(entries_, layer, kv_head);
   if (!first.ok()) return first.error();
   first_ = *first;
   return {};
@@ -103,7 +107,7 @@ Status DeviceHeadPages::read(const Step& step, int slice, int layer, int kv_head
                              int n_sealed) {
   KVANT_RETURN_IF_ERROR(gather(step, slice, layer, kv_head, first_visible, n_sealed));
   auto downloaded = std::make_shared<std::vector<std::byte>>();
-  KVANT_RETURN_IF_ERROR(step.device_pages().download_gathered(*downloaded));
+  KVANT_RETURN_IF_ERROR(device_pages(step).download_gathered(*downloaded));
   take(std::move(downloaded));
   unpack();
   return {};

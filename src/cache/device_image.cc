@@ -24,9 +24,7 @@ TokenMask first_tokens(int n) {
 
 }  // namespace
 
-DeviceImage::DeviceImage(const Plan& plan, DevicePageStore& store)
-    : plan_(plan), store_(store), unquantized_(is_unquantized(plan)) {
-  for (int group = 0; group < store.n_groups(); ++group) layouts_.emplace_back(plan, store.layers(group));
+DeviceImage::DeviceImage(const Plan& plan, DevicePageStore& store) : plan_(plan), store_(store) {
   page_.resize(std::size_t{2} * kPageTokens * plan.geometry.head_dim);
   moved_.resize(page_.size());
 }
@@ -38,12 +36,6 @@ void DeviceImage::for_each_side(int group, const Visit& visit) const {
       for (const Side side : kSides) visit(layer, head, side);
     }
   }
-}
-
-int DeviceImage::n_sealed(const PageLedger& ledger) const {
-  if (!unquantized_) return ledger.n_sealed();
-  return page_counts(ledger.length(), plan_.layers.front().window, /*sliding_window=*/0, ledger.n_sealed())
-      .sealed;
 }
 
 int DeviceImage::page_rows(int room, int layer) const {
@@ -180,50 +172,10 @@ void DeviceImage::read_heads(ByteReader& from, int n_sealed, Beside& beside) {
   if (any_checkpoint && from.ok()) store.upload(checkpoint.data(), beside.checkpoint_sums);
 }
 
-// Every layer's matrices as transposes.
-void DeviceImage::transpose_state(bool to_device, const float* from, float* to) const {
-  const Geometry& g = plan_.geometry;
-  for (int layer = 0; layer < g.n_recurrent_layers; ++layer) {
-    for (const StateMatrices& m : g.state_matrices) {
-      const int rows = to_device ? m.rows : m.columns, columns = to_device ? m.columns : m.rows;
-      const std::ptrdiff_t n_values = std::ptrdiff_t{rows} * columns;
-      for (int i = 0; i < m.n; ++i, from += n_values, to += n_values) {
-        for (int r = 0; r < rows; ++r) {
-          for (int c = 0; c < columns; ++c) to[std::ptrdiff_t{c} * rows + r] = from[r * columns + c];
-        }
-      }
-    }
-  }
-}
-
-Status DeviceImage::write_state(ByteWriter& to, const float* state) {
-  const std::vector<float>::size_type n = plan_.geometry.recurrent_values;
-  std::vector<float> moved(n), canonical(n);
-  if (state != nullptr) {
-    store_.device()->enter();
-    store_.device()->download(moved.data(), state, n * sizeof(float));
-    KVANT_RETURN_IF_ERROR(store_.device()->finish());
-    transpose_state(/*to_device=*/false, moved.data(), canonical.data());
-  }
-  std::memcpy(to.skip(n * sizeof(float)), canonical.data(), n * sizeof(float));
-  return {};
-}
-
-void DeviceImage::read_state(const std::byte* from, float* state) {
-  const std::vector<float>::size_type n = plan_.geometry.recurrent_values;
-  std::vector<float> canonical(n), moved(n);
-  std::memcpy(canonical.data(), from, n * sizeof(float));
-  transpose_state(/*to_device=*/true, canonical.data(), moved.data());
-  store_.device()->enter();
-  store_.device()->upload(state, moved.data(), n * sizeof(float));
-}
-
-Status DeviceImage::write_page(ByteWriter& to, int group, const PageLedger& ledger, int n_sealed, int page) {
-  const PageEntry entry = page < ledger.n_sealed() ? ledger.sealed(page) : ledger.tail(page);
+Status DeviceImage::write_page(ByteWriter& to, int group, PageEntry entry, int n_rows) {
   KVANT_RETURN_IF_ERROR(fetch(store_.of_group(group), entry));
-  const int n = page < n_sealed ? kPageTokens : std::min(kPageTokens, ledger.length() - page * kPageTokens);
   for_each_side(group, [&](int layer, int head, Side side) {
-    if (entry.room != kSealedRoom) return write_rows(to, entry.room, layer, head, side, n);
+    if (entry.room != kSealedRoom) return write_rows(to, entry.room, layer, head, side, n_rows);
     const Format& format = *plan_.head(layer, head).side(side).sealed;
     const int d = plan_.geometry.dim(layer);
     std::byte* canonical = to.skip(format.page_bytes(d));
@@ -232,15 +184,13 @@ Status DeviceImage::write_page(ByteWriter& to, int group, const PageLedger& ledg
   return {};
 }
 
-void DeviceImage::read_page(ByteReader& from, int group, const PageLedger& ledger, int n_sealed, int page) {
-  const PageEntry entry = page < ledger.n_sealed() ? ledger.sealed(page) : ledger.tail(page);
+void DeviceImage::read_page(ByteReader& from, int group, PageEntry entry, int n_rows) {
   bytes_.assign(store_.of_group(group).layout(entry.room).bytes, std::byte{});
-  const int n = page < n_sealed ? kPageTokens : std::min(kPageTokens, ledger.length() - page * kPageTokens);
   for_each_side(group, [&](int layer, int head, Side side) {
     const int d = plan_.geometry.dim(layer);
     if (entry.room != kSealedRoom) {
-      const std::byte* rows = from.skip(std::size_t{2} * n * d);
-      if (rows != nullptr) read_rows(rows, entry.room, layer, head, side, n);
+      const std::byte* rows = from.skip(std::size_t{2} * n_rows * d);
+      if (rows != nullptr) read_rows(rows, entry.room, layer, head, side, n_rows);
       return;
     }
     const Format& format = *plan_.head(layer, head).side(side).sealed;

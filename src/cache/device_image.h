@@ -7,7 +7,6 @@
 
 #include "cache/byte_stream.h"
 #include "cache/device_page_store.h"
-#include "cache/page_layout.h"
 
 namespace kvant {
 
@@ -21,18 +20,10 @@ class DeviceImage {
     PageEntry sink, sums, checkpoint_sums;
   };
 
-  // Pages that an image has sealed: those of the ledger, or, where nothing is ever sealed on a device, those
-  // that a cache in host memory would have.
-  int n_sealed(const PageLedger& ledger) const;
-  const PageLayout& layout(int group) const { return layouts_[group]; }  // of a sealed entry
-
   // Errors: the device has failed, or a sink of unquantized tokens, which it doesn't tell from others.
   Status write_heads(ByteWriter& to, int n_sealed, const Beside& beside);
-  // Of a group.
-  Status write_page(ByteWriter& to, int group, const PageLedger& ledger, int n_sealed, int page);
-  // The state of layers without attention (Geometry::state_matrices); null: zeros. An error: the device has
-  // failed.
-  Status write_state(ByteWriter& to, const float* state);
+  // A sealed entry of a group, or the first rows of one of its tail.
+  Status write_page(ByteWriter& to, int group, PageEntry entry, int n_rows);
 
   // Entries are those of a sequence that has them all; what can't be is refused by the reader.
   // Sums that the image doesn't have, though there is an entry for them, are left without one.
@@ -41,8 +32,7 @@ class DeviceImage {
   // may be protected, and for observers, if there may be any; those that aren't needed are given back.
   Status write_protection(ByteWriter& to, int n_sealed, int n_tokens, const DeviceProtection& protection);
   void read_protection(ByteReader& from, int n_sealed, int n_tokens, DeviceProtection& protection);
-  void read_page(ByteReader& from, int group, const PageLedger& ledger, int n_sealed, int page);
-  void read_state(const std::byte* from, float* state);
+  void read_page(ByteReader& from, int group, PageEntry entry, int n_rows);
 
  private:
   // The place of a page in the bytes of an entry that bytes_ holds.
@@ -55,7 +45,6 @@ class DeviceImage {
   // A head's sums [features][head_dim + 1], as host memory has them; on the device z follows S.
   void write_sums(ByteWriter& to, const std::vector<std::byte>& all, int layer, int head) const;
   void read_sums(ByteReader& from, std::vector<std::byte>& all, bool& any, int layer, int head) const;
-  void transpose_state(bool to_device, const float* from, float* to) const;
   int page_rows(int room, int layer) const;  // that a page of an entry has room for
   // Of one layer: [kObservers][n_heads][head_dim], [kObservers][n_heads].
   struct Observers {
@@ -80,11 +69,9 @@ class DeviceImage {
 
   const Plan& plan_;
   DevicePageStore& store_;
-  bool unquantized_;
-  std::vector<PageLayout> layouts_;  // of each group
-  std::vector<std::byte> bytes_;     // of one entry, as it lies on the device
-  std::vector<std::byte> page_;      // a page of BF16 rows, canonical
-  std::vector<std::byte> moved_;     // and in the device's order
+  std::vector<std::byte> bytes_;  // of one entry, as it lies on the device
+  std::vector<std::byte> page_;   // a page of BF16 rows, canonical
+  std::vector<std::byte> moved_;  // and in the device's order
 };
 
 }  // namespace kvant

@@ -1,46 +1,88 @@
 #include "cache/device_page_store.h"
 
+#include <cstring>
 #include <utility>
 
 #include "base/check.h"
 #include "cache/device_constants.h"
+#include "cache/device_sequence.h"
+#include "cache/layer_groups.h"
 
 namespace kvant {
 
-DevicePageStore::DevicePageStore(PlacedPlan placed, MemoryBudget& budget)
-    : placed_(std::move(placed)),
-      plan_(*placed_),
+DevicePageStore::DevicePageStore(const PlacedPlan& placed, std::int64_t byte_limit)
+    : SequenceStore(*placed, byte_limit, placed.device().get()),
+      placed_(placed),
       device_(*placed_.device()),
       has_sink_(device_sink(plan_) > 0),
-      group_of_layer_(plan_.geometry.n_layers),
-      beside_(device_, budget,
+      beside_(device_, mutable_budget(),
               {{kSinkRoom, sink_layout(plan_)},
                {kSumsRoom, correction_layout(plan_)},
                {kProtectedRoom, protected_layout(plan_)},
                {kObserversRoom, observer_layout(plan_)}},
               [this] { return shrink(); }) {
-  for (LayersOfEntry& group : layer_groups(plan_)) {
-    for (const int layer : group.layers) group_of_layer_[layer] = n_groups();
+  for (const LayersOfEntry& group : layer_groups(plan_)) {
     std::vector<DeviceEntryStore::Kind> kinds{
         {kSealedRoom, sealed_layout(plan_, device_.library(), group.layers)},
         {kPageTokens, plain_layout(plan_, kPageTokens, group.layers)}};
-    groups_.push_back(
-        {std::move(group.layers),
-         std::make_unique<DeviceEntryStore>(device_, budget, std::move(kinds), [this] { return shrink(); })});
+    pages_.push_back(std::make_unique<DeviceEntryStore>(device_, mutable_budget(), std::move(kinds),
+                                                        [this] { return shrink(); }));
+    add_group(device_rules(plan_, group.rules), group.layers, *pages_.back());
   }
 }
 
 // What entries of one kind have left serves others.
 bool DevicePageStore::shrink() noexcept {
   bool any = beside_.shrink();
-  for (const Group& group : groups_) any = group.pages->shrink() || any;
+  for (const auto& pages : pages_) any = pages->shrink() || any;
   return any;
 }
 
-std::int64_t DevicePageStore::bytes_in_use() const {
+std::int64_t DevicePageStore::page_bytes_in_use() const {
   std::int64_t bytes = beside_.bytes_in_use();
-  for (const Group& group : groups_) bytes += group.pages->bytes_in_use();
+  for (const auto& pages : pages_) bytes += pages->bytes_in_use();
   return bytes;
+}
+
+void DevicePageStore::transpose_state(bool to_device, const float* from, float* to) const {
+  const Geometry& g = plan_.geometry;
+  for (int layer = 0; layer < g.n_recurrent_layers; ++layer) {
+    for (const StateMatrices& m : g.state_matrices) {
+      const int rows = to_device ? m.rows : m.columns, columns = to_device ? m.columns : m.rows;
+      const std::ptrdiff_t n_values = std::ptrdiff_t{rows} * columns;
+      for (int i = 0; i < m.n; ++i, from += n_values, to += n_values) {
+        for (int r = 0; r < rows; ++r) {
+          for (int c = 0; c < columns; ++c) to[std::ptrdiff_t{c} * rows + r] = from[r * columns + c];
+        }
+      }
+    }
+  }
+}
+
+std::unique_ptr<SequencePages> DevicePageStore::make_sequence() {
+  return std::make_unique<DeviceSequence>(*this);
+}
+
+Status DevicePageStore::save_state(ByteWriter& to, const float* state) {
+  const std::vector<float>::size_type n = plan_.geometry.recurrent_values;
+  std::vector<float> moved(n), canonical(n);
+  if (state != nullptr) {
+    device_.enter();
+    device_.download(moved.data(), state, n * sizeof(float));
+    KVANT_RETURN_IF_ERROR(device_.finish());
+    transpose_state(/*to_device=*/false, moved.data(), canonical.data());
+  }
+  std::memcpy(to.skip(n * sizeof(float)), canonical.data(), n * sizeof(float));
+  return {};
+}
+
+void DevicePageStore::load_state(const std::byte* from, float* state) {
+  const std::vector<float>::size_type n = plan_.geometry.recurrent_values;
+  std::vector<float> canonical(n), moved(n);
+  std::memcpy(canonical.data(), from, n * sizeof(float));
+  transpose_state(/*to_device=*/true, canonical.data(), moved.data());
+  device_.enter();
+  device_.upload(state, moved.data(), n * sizeof(float));
 }
 
 Status DevicePageStore::make_room_to_gather(std::size_t bytes) {

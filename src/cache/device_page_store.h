@@ -14,33 +14,38 @@
 #include "cache/device_entry_store.h"
 #include "cache/device_layout.h"
 #include "cache/device_protection.h"
-#include "cache/layer_groups.h"
-#include "cache/memory_budget.h"
+#include "cache/placed_plan.h"
+#include "cache/sequence_pages.h"
 
 namespace kvant {
 
-class DevicePageStore {
+class DevicePageStore final : public SequenceStore {
  public:
-  // The plan's device keeps the pages. The budget outlives the store.
-  DevicePageStore(PlacedPlan placed, MemoryBudget& budget);
-  DevicePageStore(const DevicePageStore&) = delete;
-  DevicePageStore& operator=(const DevicePageStore&) = delete;
+  // The plan's device keeps the pages. byte_limit: 0: none.
+  DevicePageStore(const PlacedPlan& placed, std::int64_t byte_limit);
+
+  std::unique_ptr<SequencePages> make_sequence() override;
+  bool groups_seal_alike() const override { return true; }
+  std::int64_t page_bytes_in_use() const override;
+  // A device keeps the matrices of a state as transposes (Geometry::state_matrices).
+  Status save_state(ByteWriter& to, const float* state) override;
+  void load_state(const std::byte* from, float* state) override;
+  Status finish() override { return device()->finish(); }
+  std::unique_ptr<SyntheticPages> synthetic_pages(std::uint64_t seed) override;
 
   const std::shared_ptr<PageDevice>& device() const { return placed_.device(); }
   const DeviceConstants& constants() const { return placed_.constants(); }
 
   // The pages of a layer group, by its number and by one of its layers. Rooms: kSealedRoom, kPageTokens.
-  DeviceEntryStore& of_group(int group) { return *groups_[group].pages; }
-  const DeviceEntryStore& of_group(int group) const { return *groups_[group].pages; }
-  DeviceEntryStore& pages(int layer) { return of_group(group_of_layer_[layer]); }
-  const DeviceEntryStore& pages(int layer) const { return of_group(group_of_layer_[layer]); }
+  DeviceEntryStore& of_group(int group) { return *pages_[group]; }
+  const DeviceEntryStore& of_group(int group) const { return *pages_[group]; }
+  DeviceEntryStore& pages(int layer) { return of_group(group_of(layer)); }
+  const DeviceEntryStore& pages(int layer) const { return of_group(group_of(layer)); }
   DeviceEntryTable& sealed(int layer) { return pages(layer).table(kSealedRoom); }
   DeviceEntryTable& tails(int layer) { return pages(layer).table(kPageTokens); }
 
-  int n_groups() const { return static_cast<int>(groups_.size()); }
-  // In the order of their first layers.
-  int group_of(int layer) const { return group_of_layer_[layer]; }
-  const std::vector<int>& layers(int group) const { return groups_[group].layers; }  // ascending
+  int n_groups() const { return static_cast<int>(pages_.size()); }
+  const std::vector<int>& layers(int group) const { return groups()[group].layers; }  // ascending
 
   // What lies beside pages. Rooms: kSinkRoom, kSumsRoom, kProtectedRoom, kObserversRoom.
   DeviceEntryStore& beside() { return beside_; }
@@ -53,10 +58,6 @@ class DevicePageStore {
 
   // Where entries of a room lie that a layer has a part of.
   DeviceEntryStore& store_of(int room, int layer) { return room < 0 ? beside_ : pages(layer); }
-
-  // Gives back what no entry needs (DeviceEntryTable::shrink). Whether there was any.
-  bool shrink() noexcept;
-  std::int64_t bytes_in_use() const;
 
   // Where a layer's sealed pages lie, with tables that the caller fills. As long as the store.
   void add_sealed(kvant_decode_layer& at_layer, int layer) const;
@@ -79,18 +80,14 @@ class DevicePageStore {
                 PageEntry tail);
 
  private:
-  struct Group {
-    std::vector<int> layers;
-    std::unique_ptr<DeviceEntryStore> pages;
-  };
+  bool shrink() noexcept override;
   Status make_room_to_gather(std::size_t bytes);
+  void transpose_state(bool to_device, const float* from, float* to) const;
 
   PlacedPlan placed_;
-  const Plan& plan_;
   PageDevice& device_;
   bool has_sink_;
-  std::vector<Group> groups_;
-  std::vector<int> group_of_layer_;  // [n_layers]
+  std::vector<std::unique_ptr<DeviceEntryStore>> pages_;  // [n_groups]
   DeviceEntryStore beside_;
 
   DeviceMemory gathered_{nullptr, {nullptr}};

@@ -19,6 +19,12 @@ bool protects_by_score(const Plan& plan) {
   return false;
 }
 
+std::shared_ptr<ProtectedTokens> ProtectedTokens::none(const Geometry& geometry) {
+  auto tokens = std::make_shared<ProtectedTokens>();
+  tokens->heads.resize(static_cast<std::size_t>(geometry.n_all_kv_heads()));
+  return tokens;
+}
+
 TokenMask ProtectedTokens::mask(const Head& head, int page) {
   TokenMask mask;
   const int first = page * kPageTokens;

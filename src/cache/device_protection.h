@@ -25,6 +25,8 @@ struct ProtectedTokens {
   };
   std::vector<Head> heads;  // by Geometry::head_index
 
+  // Those of an empty sequence.
+  static std::shared_ptr<ProtectedTokens> none(const Geometry& geometry);
   // The protected tokens of a page.
   static TokenMask mask(const Head& head, int page);
   // Chooses the tokens to protect of pages [first, end), whose scores are known, and adds them.

@@ -73,7 +73,7 @@ void HeadState::save_for_abort(int pages_due) {
   if (pages_due > 0 && head_.corrected) attended_->correction.reserve(dim());
 }
 
-TokenMask HeadState::protected_tokens(int page) const {
+TokenMask HeadState::to_protect(int page) const {
   return tokens_to_protect(layer_, scores(), page, protected_.size());
 }
 
@@ -129,7 +129,7 @@ void HeadState::read_tail(Side side, int page, std::vector<float>& values) const
 void HeadState::seal_ahead(std::vector<float>& scratch) {
   if (!seals_ahead_ || length_ < pages_.ledger->end()) return;
   seals_ahead_ = false;
-  const TokenMask left_out = protected_tokens(n_sealed_);
+  const TokenMask left_out = to_protect(n_sealed_);
   for (const Side side : kSides) {
     read_tail(side, n_sealed_, scratch);
     pages_.store->seal(pages_.ledger->ahead(), index_, side, n_sealed_, left_out, scratch.data());
@@ -139,7 +139,7 @@ void HeadState::seal_ahead(std::vector<float>& scratch) {
 
 void HeadState::seal_until(int n_pages, std::vector<float>& scratch) {
   for (; n_sealed_ < n_pages; ++n_sealed_) {
-    const TokenMask protected_set = protected_tokens(n_sealed_);
+    const TokenMask protected_set = to_protect(n_sealed_);
     protected_.add(n_sealed_, protected_set);
     if (!protected_set.empty() || layer_.evict > 0) masks_.push_back({n_sealed_, protected_set});
     if (layer_.evict > 0) evict(protected_.size());
@@ -304,19 +304,17 @@ HeadState::Bytes HeadState::bytes() const {
   Bytes b;
   for_each_page([&](const HeldPage& page) {
     using Kind = HeldPage::Kind;
-    (page.kind == Kind::sealed ? b.sealed
-     : page.kind == Kind::tail ? b.tail
-                               : b.protected_pages) += page.bytes;
+    (page.name.kind == Kind::sealed ? b.sealed
+     : page.name.kind == Kind::tail ? b.tail
+                                    : b.protected_pages) += page.bytes;
   });
   b.lists = list_bytes(protected_.size(), static_cast<int>(masks_.size()));
   if (attended_ != nullptr) {
-    b.tail += attended_->scores.observer_bytes();
+    b.observers = attended_->scores.observer_bytes();
     b.lists += attended_->scores.bytes() + attended_->correction.bytes() + attended_->checkpoint.bytes();
   }
   b.protected_tokens = protected_.size();
   b.masked_pages = static_cast<int>(masks_.size());
-  b.sealed_tokens = (n_sealed_ - first_page()) * kPageTokens;
-  b.tokens = length_ - first_page() * kPageTokens;
   return b;
 }
 

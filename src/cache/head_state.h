@@ -11,12 +11,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "base/matrix_view.h"
 #include "base/token_mask.h"
 #include "cache/byte_stream.h"
 #include "cache/correction_state.h"
+#include "cache/held_page.h"
 #include "cache/page_ledger.h"
 #include "cache/page_pool.h"
 #include "cache/page_store.h"
@@ -120,32 +122,29 @@ class HeadState {
   }
   struct Bytes {
     // lists: masks and token lists of protected rows, scores, the correction and its checkpoint; tail: with
-    // the open page's observers, and with what is encoded ahead.
-    std::int64_t sealed = 0, protected_pages = 0, lists = 0, tail = 0;
-    // tokens: not freed by a sliding window; evicted ones count, as those that the bytes stand for.
-    int protected_tokens = 0, sealed_tokens = 0, tokens = 0;
+    // what is encoded ahead; observers: of the open page.
+    std::int64_t sealed = 0, protected_pages = 0, lists = 0, tail = 0, observers = 0;
+    int protected_tokens = 0;
     int masked_pages = 0;  // sealed pages that have tokens left out
   };
   Bytes bytes() const;
+  std::span<const int> protected_tokens() const { return protected_.tokens(); }  // ascending
 
-  // Calls visit(page) with all that this head holds of entries and protected pages, both sides together.
-  struct HeldPage {
-    enum class Kind : std::uint8_t { sealed, tail, protected_rows } kind;  // tail: encoded ahead, too
-    int page;      // 128 tokens from page * 128 on; -1: protected rows
-    int room, id;  // name it among those of its kind
-    bool shared;
-    std::int64_t bytes;
-  };
+  // Calls visit(page) with all that this head holds of entries and protected pages, both sides together. The
+  // caller knows whose they are, and what they count as.
   template <class Visit>
   void for_each_page(const Visit& visit) const {
     pages_.ledger->for_each_entry([&](int page, PageEntry entry) {
       if (!has_pages(page, entry)) return;
       const bool sealed = entry.room == kSealedRoom && page < n_sealed_;
-      visit(HeldPage{sealed ? HeldPage::Kind::sealed : HeldPage::Kind::tail, page, entry.room, entry.id,
-                     pages_.store->shared(entry), pages_.store->head_bytes(entry.room, index_)});
+      const auto kind = sealed ? HeldPage::Kind::sealed : HeldPage::Kind::tail;
+      visit(HeldPage{.name = {0, kind, entry.room, entry.id},
+                     .page = page,
+                     .shared = pages_.store->shared(entry),
+                     .bytes = pages_.store->head_bytes(entry.room, index_)});
     });
     protected_.for_each_page([&](PageId page, bool shared, std::int64_t bytes) {
-      visit(HeldPage{HeldPage::Kind::protected_rows, -1, 0, page, shared, bytes});
+      visit(HeldPage{.name = {0, HeldPage::Kind::beside, 0, page}, .shared = shared, .bytes = bytes});
     });
   }
 
@@ -160,7 +159,7 @@ class HeadState {
   };
 
   int dim() const { return head_.k.context.head_dim; }
-  TokenMask protected_tokens(int page) const;
+  TokenMask to_protect(int page) const;
   void evict(std::size_t n_protected);
   void free_evicted_pages();
   bool is_gone(const PageMask& page) const { return layer_.evict > 0 && page.mask.count() == kPageTokens; }

@@ -5,6 +5,7 @@
 #include <new>
 
 #include "cache/cache_fixture.h"
+#include "cache/device_layout.h"
 #include "cache/synthetic_sequence.h"
 #include "cache/testing/host_pages.h"
 

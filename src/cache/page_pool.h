@@ -57,16 +57,14 @@ class PagePool {
 // Pools by the bytes of a page, over one memory and one budget.
 class PagePools {
  public:
-  // byte_limit: allocations beyond it fail; 0: no limit.
-  explicit PagePools(std::int64_t byte_limit) : budget_(byte_limit) {}
+  // The budget outlives the pools.
+  explicit PagePools(MemoryBudget& budget) : budget_(budget) {}
 
   PagePool* of(std::size_t page_bytes) {
     auto& pool = pools_[page_bytes];
     if (pool == nullptr) pool = std::make_unique<PagePool>(page_bytes, memory_, budget_);
     return pool.get();
   }
-  const MemoryBudget& budget() const { return budget_; }
-  MemoryBudget& budget() { return budget_; }
   // Of pages that are held, each once.
   std::int64_t bytes_in_use() const {
     std::int64_t bytes = 0;
@@ -76,7 +74,7 @@ class PagePools {
   }
 
  private:
-  MemoryBudget budget_;
+  MemoryBudget& budget_;
   SlabMemory memory_;
   std::map<std::size_t, std::unique_ptr<PagePool>> pools_;
 };

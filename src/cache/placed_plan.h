@@ -2,7 +2,7 @@
 // devices; a backend says where it reads the pages of a plan (AttentionBackend::place).
 #pragma once
 
-#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <utility>
 
@@ -11,6 +11,8 @@
 #include "recipe/plan.h"
 
 namespace kvant {
+
+class SequenceStore;
 
 class PlacedPlan {
  public:
@@ -26,6 +28,9 @@ class PlacedPlan {
   const Plan& operator*() const { return *plan_; }
   const Plan* operator->() const { return plan_.get(); }
   const std::shared_ptr<const Plan>& plan() const { return plan_; }
+
+  // The memory of a cache of this plan, which outlives it. byte_limit: allocations beyond it fail; 0: none.
+  std::unique_ptr<SequenceStore> make_store(std::int64_t byte_limit) const;
 
   bool on_device() const { return device_ != nullptr; }
   const std::shared_ptr<PageDevice>& device() const { return device_; }  // null: host memory

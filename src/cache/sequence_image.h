@@ -2,14 +2,12 @@
 #pragma once
 
 #include <cstddef>
-#include <optional>
 #include <span>
 #include <vector>
 
 #include "base/result.h"
 #include "cache/byte_stream.h"
 #include "cache/cache.h"
-#include "cache/device_image.h"
 
 namespace kvant {
 
@@ -26,16 +24,12 @@ class SequenceExport {
   SequenceExport(const Cache& cache, SequenceId sequence);
   Status write_head();
   Status write_states(const Cache::Sequence& s);
-  Status write_page(std::size_t group, int page);
-  int n_sealed(std::size_t group) const;
-  const PageLayout& layout(std::size_t group) const;
+  int n_groups() const;
 
   const Cache* cache_;
   SequenceId sequence_;
-  std::optional<DeviceImage> device_;  // none: pages lie in host memory
   ByteWriter to_;
-  std::size_t group_ = 0;  // that is next
-  int page_ = 0;           // of it
+  int group_ = 0, page_ = 0;  // that is next, of it
 };
 
 // What Cache::import_sequence() takes. Until its end nobody can name the sequence.
@@ -51,20 +45,17 @@ class SequenceImport {
 
  private:
   bool read_head();
-  bool read_ledger(std::size_t group, int length);
+  bool read_ledger(int group, int length);
   bool read_states(int length);
-  bool read_heads();
-  bool read_page();
+  int n_groups() const;
 
   Cache* cache_;
   std::size_t n_bytes_;
   ByteReader from_;
   Cache::Sequence sequence_;
-  std::optional<DeviceImage> device_;  // none: pages lie in host memory
-  std::vector<int> n_sealed_;          // of the image, of each group
+  std::vector<int> n_sealed_;  // of the image, of each group
   bool begun_ = false;
-  std::size_t group_ = 0;  // that is next
-  int page_ = 0;           // of it
+  int group_ = 0, page_ = 0;  // that is next, of it
 };
 
 }  // namespace kvant

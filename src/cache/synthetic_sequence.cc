@@ -4,11 +4,12 @@
 #include <cmath>
 #include <cstring>
 #include <new>
-#include <optional>
 #include <random>
 #include <vector>
 
 #include "base/float16.h"
+#include "cache/device_sequence.h"
+#include "cache/host_sequence.h"
 #include "cache/page_counts.h"
 
 namespace kvant {
@@ -33,39 +34,50 @@ void score(HeadState& head, const Geometry& geometry, int layer) {
   head.scores()->end_page(head.length(), golden_weights(head.length()));
 }
 
-Status fill_in_host_memory(Cache& cache, SequenceId sequence, int n_tokens, std::uint64_t seed) {
-  const Plan& plan = cache.plan();
-  const Geometry& g = plan.geometry;
+class HostFill final : public SyntheticPages {
+ public:
+  HostFill(const Plan& plan, std::uint64_t seed);
+  Status write(Step& step) override;
+
+ private:
+  void write_head(HeadState& head, int layer, int n_tokens);
+
+  const Plan& plan_;
+  std::vector<float> k_, v_, scratch_;
+};
+
+HostFill::HostFill(const Plan& plan, std::uint64_t seed)
+    : plan_(plan), k_(static_cast<std::size_t>(kPageTokens) * plan.geometry.head_dim), v_(k_.size()) {
   std::mt19937_64 random(seed);
   std::normal_distribution<float> normal;
-  std::vector<float> k(static_cast<std::size_t>(kPageTokens) * g.head_dim), v(k.size());
-  for (float& x : k) x = normal(random);
-  for (float& x : v) x = normal(random);
-  std::vector<float> scratch;
+  for (float& x : k_) x = normal(random);
+  for (float& x : v_) x = normal(random);
+}
+
+// Seals every page as soon as it may.
+void HostFill::write_head(HeadState& head, int layer, int n_tokens) {
+  const Geometry& g = plan_.geometry;
   for (int done = 0; done < n_tokens;) {
-    const int n = std::min(kPageTokens, n_tokens - done);
-    auto step = cache.reserve({{sequence, n, /*is_prompt=*/false}});  // seals every page as soon as it may
-    if (!step.ok()) return step.error();
-    for (int layer = 0; layer < g.n_layers; ++layer) {
-      for (int h = 0; h < g.kv_heads(layer); ++h) {
-        HeadState& head = (*step)->head(0, layer, h);
-        head.append({k.data(), n, g.dim(layer)}, {v.data(), n, g.dim(layer)});
-        if (head.scores() != nullptr && n == kPageTokens) score(head, g, layer);
-        const int due = sealed_pages(head.length(), plan.layers[layer].window);
-        if (due > head.n_sealed()) head.seal_until(due, scratch);
-      }
-    }
-    if (g.is_recurrent())
-      std::memset((*step)->state_after(0), 0, static_cast<std::size_t>(g.recurrent_bytes()));
-    KVANT_RETURN_IF_ERROR((*step)->commit());
+    const int n = std::min(kPageTokens - head.length() % kPageTokens, n_tokens - done);
+    head.append({k_.data(), n, g.dim(layer)}, {v_.data(), n, g.dim(layer)});
+    if (head.scores() != nullptr && head.length() % kPageTokens == 0) score(head, g, layer);
+    const int due = sealed_pages(head.length(), plan_.layers[layer].window);
+    if (due > head.n_sealed()) head.seal_until(due, scratch_);
     done += n;
   }
+}
+
+Status HostFill::write(Step& step) {
+  const Geometry& g = plan_.geometry;
+  for (int layer = 0; layer < g.n_layers; ++layer) {
+    for (int h = 0; h < g.kv_heads(layer); ++h)
+      write_head(head_of(step, 0, layer, h), layer, step.slices()[0].n_tokens);
+  }
+  if (g.is_recurrent()) std::memset(step.state_after(0), 0, static_cast<std::size_t>(g.recurrent_bytes()));
   return {};
 }
 
 // --- on a device ---
-
-constexpr int kStepTokens = 4 * kPageTokens;
 
 // What the library needs to write one page of a group's layers and to seal it, in the memory of the device.
 struct PageTables {
@@ -82,14 +94,16 @@ std::size_t page_values(const Geometry& g) {
 }
 
 // One page of each layer group is written and sealed, and copied to all others.
-class DeviceFill {
+class DeviceFill final : public SyntheticPages {
  public:
-  DeviceFill(Cache& cache, DevicePageStore& store)
-      : plan_(cache.plan()), store_(store), device_(*store.device()), rows_(nullptr, {&device_}) {}
+  DeviceFill(DevicePageStore& store, std::uint64_t seed)
+      : plan_(store.plan()),
+        store_(store),
+        device_(*store.device()),
+        seed_(seed),
+        rows_(nullptr, {&device_}) {}
 
-  Status make_pages(std::uint64_t seed);
-  // Writes the pages of an open step of one slice.
-  Status write(Step& step);
+  Status write(Step& step) override;
 
  private:
   struct Group {
@@ -106,7 +120,8 @@ class DeviceFill {
     return shortage("out of memory on {} while filling a sequence: use fewer tokens or a smaller recipe",
                     device_.name());
   }
-  Status make_rows(std::uint64_t seed);
+  Status make_pages();
+  Status make_rows();
   Status make_page(int group);
   kvant_decode_layer layer_at(const Group& group, int layer) const;
   Status append(const kvant_decode_shape& shape, const kvant_decode_layer& at_layer, const Group& group,
@@ -121,12 +136,13 @@ class DeviceFill {
   const Plan& plan_;
   DevicePageStore& store_;
   PageDevice& device_;
+  std::uint64_t seed_;
   DeviceMemory rows_;  // a page of random rows in BF16, of K, then of V
   std::vector<Group> groups_;
 };
 
-Status DeviceFill::make_rows(std::uint64_t seed) {
-  std::mt19937_64 random(seed);
+Status DeviceFill::make_rows() {
+  std::mt19937_64 random(seed_);
   std::normal_distribution<float> normal;
   std::vector<std::uint16_t> rows(2 * page_values(plan_.geometry));
   for (std::uint16_t& x : rows) x = bf16_from_float(normal(random));
@@ -204,9 +220,8 @@ Status DeviceFill::make_page(int index) {
   return device_.finish();
 }
 
-Status DeviceFill::make_pages(std::uint64_t seed) {
-  device_.enter();
-  KVANT_RETURN_IF_ERROR(make_rows(seed));
+Status DeviceFill::make_pages() {
+  KVANT_RETURN_IF_ERROR(make_rows());
   groups_.resize(store_.n_groups());
   for (int group = 0; group < store_.n_groups(); ++group) KVANT_RETURN_IF_ERROR(make_page(group));
   return {};
@@ -214,7 +229,7 @@ Status DeviceFill::make_pages(std::uint64_t seed) {
 
 // Chooses the tokens that the step protects: in all heads the same.
 void DeviceFill::protect_tokens(const Step& step) {
-  ProtectedTokens& tokens = *step.next_protection(0).tokens;
+  ProtectedTokens& tokens = *device_sequence(step, 0).next_protection().tokens;
   const PageLedger& ledger = step.ledger(0, /*layer=*/0);
   const ProtectedTokens::Head* chosen = nullptr;
   for (int layer = 0; layer < plan_.geometry.n_layers; ++layer) {
@@ -241,7 +256,7 @@ void DeviceFill::protect_tokens(const Step& step) {
 Result<DeviceFill::ProtectedRows> DeviceFill::list_protected_rows(const Step& step,
                                                                   const std::vector<int>& n_before,
                                                                   int layer) {
-  const DeviceProtection& protection = step.next_protection(0);
+  const DeviceProtection& protection = device_sequence(step, 0).next_protection();
   std::vector<std::int32_t> heads, from, to;
   for (int h = 0; h < plan_.geometry.kv_heads(layer); ++h) {
     const int index = plan_.geometry.head_index(layer, h);
@@ -296,7 +311,7 @@ Status DeviceFill::protect(const Step& step, const std::vector<int>& n_before) {
 
 // Queries of zeros, to which all tokens are alike.
 void DeviceFill::clear_observers(const Step& step) {
-  const PageEntry observers = step.next_protection(0).observers.entry();
+  const PageEntry observers = device_sequence(step, 0).next_protection().observers.entry();
   if (!observers.held()) return;
   DeviceEntryTable& table = store_.observers();
   device_.clear_rows(table.data(observers.id), table.layout().bytes, table.layout().bytes, 1);
@@ -304,9 +319,11 @@ void DeviceFill::clear_observers(const Step& step) {
 
 Status DeviceFill::write(Step& step) {
   device_.enter();
+  if (rows_ == nullptr) KVANT_RETURN_IF_ERROR(make_pages());
+  const DeviceSequence& pages_of = device_sequence(step, 0);
   if (protects_by_score(plan_)) {
     std::vector<int> n_before(static_cast<std::size_t>(plan_.geometry.n_all_kv_heads()));
-    const ProtectedTokens* before = step.protection(0).tokens.get();
+    const ProtectedTokens* before = pages_of.protection().tokens.get();
     for (std::size_t i = 0; before != nullptr && i < n_before.size(); ++i)
       n_before[i] = static_cast<int>(before->heads[i].tokens.size());
     const PageLedger& ledger = step.ledger(0, /*layer=*/0);
@@ -314,7 +331,7 @@ Status DeviceFill::write(Step& step) {
     KVANT_RETURN_IF_ERROR(protect(step, n_before));
     clear_observers(step);
   }
-  if (const PageEntry sums = step.next_sums(0); sums.held()) store_.clear_sums(sums);
+  if (const PageEntry sums = pages_of.next_sums(); sums.held()) store_.clear_sums(sums);
   if (plan_.geometry.is_recurrent()) {
     const auto bytes = static_cast<std::size_t>(plan_.geometry.recurrent_bytes());
     device_.clear_rows(step.state_after(0), bytes, bytes, 1);
@@ -330,37 +347,36 @@ Status DeviceFill::write(Step& step) {
     const bool seals_first = ledger.n_sealed() == 0 && ledger.end_sealed() > 0;
     for (const int layer : layers) {
       if (seals_first && store_.has_sink() && plan_.layers[layer].sink > 0)
-        store_.keep_sink(groups_[group].tail.entry(), step.sink(0), layer);
+        store_.keep_sink(groups_[group].tail.entry(), pages_of.sink(), layer);
     }
   }
   return device_.finish();
 }
 
-Status fill_on_device(Cache& cache, SequenceId sequence, int n_tokens, std::uint64_t seed) {
-  std::optional<DeviceFill> fill;
-  for (int done = 0; done < n_tokens;) {
-    const int n = std::min(kStepTokens, n_tokens - done);
-    auto step = cache.reserve({{sequence, n, /*is_prompt=*/false}});
-    if (!step.ok()) return step.error();
-    if (!fill) {
-      fill.emplace(cache, (*step)->device_pages());
-      KVANT_RETURN_IF_ERROR(fill->make_pages(seed));
-    }
-    KVANT_RETURN_IF_ERROR(fill->write(**step));
-    KVANT_RETURN_IF_ERROR((*step)->commit());
-    done += n;
-  }
-  return {};
-}
-
 }  // namespace
 
+std::unique_ptr<SyntheticPages> HostStore::synthetic_pages(std::uint64_t seed) {
+  return std::make_unique<HostFill>(plan_, seed);
+}
+
+std::unique_ptr<SyntheticPages> DevicePageStore::synthetic_pages(std::uint64_t seed) {
+  return std::make_unique<DeviceFill>(*this, seed);
+}
+
 Status fill_synthetic(Cache& cache, SequenceId sequence, int n_tokens, std::uint64_t seed) {
+  constexpr int kStepTokens = 4 * kPageTokens;
   if (cache.length(sequence) > 0)
     return error("cannot fill sequence {}: it holds {} tokens already", sequence, cache.length(sequence));
   try {
-    return cache.on_device() ? fill_on_device(cache, sequence, n_tokens, seed)
-                             : fill_in_host_memory(cache, sequence, n_tokens, seed);
+    std::unique_ptr<SyntheticPages> pages;
+    for (int done = 0; done < n_tokens; done += kStepTokens) {
+      auto step = cache.reserve({{sequence, std::min(kStepTokens, n_tokens - done), /*is_prompt=*/false}});
+      if (!step.ok()) return step.error();
+      if (pages == nullptr) pages = (*step)->store().synthetic_pages(seed);
+      KVANT_RETURN_IF_ERROR(pages->write(**step));
+      KVANT_RETURN_IF_ERROR((*step)->commit());
+    }
+    return {};
   } catch (const std::bad_alloc&) {
     return shortage("out of memory while filling a sequence: use fewer tokens or a smaller recipe");
   }

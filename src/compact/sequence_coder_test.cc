@@ -109,7 +109,7 @@ struct Related {
               to.push_back(hidden[t * d + (c + moved_by(layer, h, side)) % d] + drawn(random) / 8);
           plan->head(layer, h).side(side).transform.forward({to.data(), kPageTokens, d});
         }
-        HeadState& head = (*step)->head(0, layer, h);
+        HeadState& head = head_of(**step, 0, layer, h);
         head.append({rows[0].data(), kPageTokens, d}, {rows[1].data(), kPageTokens, d});
         head.seal_until(head.length() / kPageTokens, scratch);
       }

@@ -35,7 +35,7 @@ CacheBytes predicted_for(const Cache& cache, SequenceId s) {
   CacheBytes total;
   for (int layer = 0; layer < plan.geometry.n_layers; ++layer) {
     for (int h = 0; h < plan.geometry.n_kv_heads; ++h) {
-      const HeadState::Bytes held = cache.head(s, layer, h).bytes();
+      const HeadState::Bytes held = head_of(cache, s, layer, h).bytes();
       total +=
           predicted_head_bytes(plan, layer, h, cache.length(s), {held.protected_tokens, held.masked_pages});
     }

@@ -8,6 +8,8 @@
 
 #include "attention/step_memory.h"
 #include "base/mix_bits.h"
+#include "cache/device_sequence.h"
+#include "cache/host_sequence.h"
 #include "cache/page_counts.h"
 
 namespace kvant {
@@ -51,7 +53,7 @@ void QualityGuard::run_layer(Step& step, int layer, const LayerRows& rows, Team&
     if (step.slices()[0].is_prompt || !due(layer, watch.steps++)) return;
     const auto first = first_compared(step.plan(), layer, watch.recent);
     if (!first) return;
-    const HeadState& state = step.head(0, layer, watch.found.kv_head);
+    const HeadState& state = head_of(step, 0, layer, watch.found.kv_head);
     std::vector<PageView> pages;
     state.list_pages(*first, pages);
     check(
@@ -93,7 +95,7 @@ void QualityGuard::see(Step& step, int layer, const LayerRows& rows) {
 
 Status QualityGuard::download(const Step& step) {
   auto downloaded = std::make_shared<std::vector<std::byte>>();
-  KVANT_RETURN_IF_ERROR(step.device_pages().download_gathered(*downloaded));
+  KVANT_RETURN_IF_ERROR(device_pages(step).download_gathered(*downloaded));
   for (const auto& copies : copies_) {
     copies->tail.take(downloaded);
     copies->cached.take(downloaded);

@@ -27,17 +27,8 @@ Chosen chosen_by(const Cache& cache, SequenceId sequence) {
   const Geometry& g = cache.plan().geometry;
   for (int layer = 0; layer < g.n_layers; ++layer) {
     for (int h = 0; h < g.n_kv_heads; ++h) {
-      const int head = g.head_index(layer, h);
-      if (cache.on_device()) {
-        for (const int t : cache.protection(sequence).tokens->heads[head].tokens) chosen.emplace(head, t);
-        continue;
-      }
-      std::vector<PageView> pages;
-      cache.head(sequence, layer, h).list_pages(0, pages);
-      for (const PageView& page : pages) {
-        for (int i = 0; page.is_protected && i < page.n_tokens; ++i)
-          chosen.emplace(head, page.protected_tokens[i]);
-      }
+      for (const int token : cache.pages(sequence).protected_tokens(layer, h))
+        chosen.emplace(g.head_index(layer, h), token);
     }
   }
   return chosen;

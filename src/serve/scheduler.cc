@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "cache/slab_memory.h"
 #include "generate/prompt_steps.h"
 
 namespace kvant {

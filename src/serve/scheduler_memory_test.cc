@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "cache/cache_fixture.h"
+#include "cache/device_layout.h"
 #include "cache/testing/host_pages.h"
 #include "eval/cache_size.h"
 

@@ -90,7 +90,8 @@ class FakeEngine : public Engine {
     }
     auto reserved = cache.reserve(std::move(slices));
     if (!reserved.ok()) return reserved.error();
-    const bool on_device = cache.on_device();  // with a device cache, the device library fills the pages
+    // With a device cache, the device library fills the pages.
+    const bool on_device = cache.placed().on_device();
     for (int layer = 0; layer < geometry_.n_layers && !on_device; ++layer)
       run_layer_without_attention(**reserved, layer);
     KVANT_RETURN_IF_ERROR((*reserved)->commit());

@@ -101,7 +101,7 @@ TEST(Eviction, DropsTheTokensOfTheDefinition) {
     const SequenceId s = cache.add();
     attend_tokens(cache, s, 768, true, values_of);
     for (int head = 0; head < 2; ++head) {
-      const auto gone = evicted_by_cache(cache.head(s, 0, head));
+      const auto gone = evicted_by_cache(head_of(cache, s, 0, head));
       EXPECT_EQ(gone, evicted_by_definition(head, 768, rules)) << recipe(rules);
     }
   }
@@ -132,7 +132,8 @@ TEST(Eviction, DropsTheSameForAnyChunkingAndInForks) {
     Cache cache(plan, 0);
     const SequenceId s = attend_in_chunks(cache, 800, chunk, true, values_of);
     for (int head = 0; head < 2; ++head) {
-      EXPECT_EQ(evicted_by_cache(cache.head(s, 0, head)), evicted_by_definition(head, 768, rules)) << chunk;
+      EXPECT_EQ(evicted_by_cache(head_of(cache, s, 0, head)), evicted_by_definition(head, 768, rules))
+          << chunk;
     }
   }
 }
@@ -144,7 +145,7 @@ TEST(Eviction, OfAllLeavesOnlySinkAndWindow) {
     Cache cache(plan_for(fmt::format("{},sink=4,window=128,evict=1", formats), g), 0);
     const SequenceId s = cache.add();
     for (const int n : {300, 468}) attend_tokens(cache, s, n, true, values_of);
-    EXPECT_EQ(cache.head(s, 0, 0).scores(), nullptr);
+    EXPECT_EQ(head_of(cache, s, 0, 0).scores(), nullptr);
     const CacheBytes bytes = cache.bytes(s);
     EXPECT_EQ(bytes.sealed, 0);
     EXPECT_EQ(bytes.sink, 4 * row_bytes);
@@ -153,7 +154,7 @@ TEST(Eviction, OfAllLeavesOnlySinkAndWindow) {
     EXPECT_LT(bytes.bits_all(), 16.0 * (4 + kPageTokens) / 768 + 0.3);
     std::set<int> gone;
     for (int t = 4; t < 640; ++t) gone.insert(t);
-    EXPECT_EQ(evicted_by_cache(cache.head(s, 0, 1)), gone);
+    EXPECT_EQ(evicted_by_cache(head_of(cache, s, 0, 1)), gone);
   }
 }
 
@@ -164,14 +165,14 @@ TEST(Eviction, OfAllButTheProtectedKeepsTheHeavyHitters) {
   attend_tokens(none, none.add(), 256, true, values_of);
   EXPECT_EQ(all.bytes(0).sealed, 0);
   std::vector<PageView> pages;
-  none.head(0, 0, 0).list_pages(0, pages);
+  head_of(none, 0, 0, 0).list_pages(0, pages);
   std::set<int> gone;
   for (int t = 0; t < kPageTokens; ++t) {
     if (!pages[0].masked.test(t)) gone.insert(t);
   }
   EXPECT_GT(gone.size(), 100U);
   EXPECT_LT(gone.size(), 128U);
-  EXPECT_EQ(evicted_by_cache(all.head(0, 0, 0)), gone);
+  EXPECT_EQ(evicted_by_cache(head_of(all, 0, 0, 0)), gone);
 }
 
 // Returns values with which no query attends to the tokens of page 1.
@@ -244,13 +245,13 @@ TEST(Eviction, CutsAtPagesAndInTheTailOnly) {
       << refused.error().message;
   EXPECT_EQ(testing::contents(cache, s), before);
   ASSERT_TRUE(cache.truncate(s, 650).ok());
-  const auto evicted = evicted_by_cache(cache.head(s, 0, 0));
+  const auto evicted = evicted_by_cache(head_of(cache, s, 0, 0));
   ASSERT_TRUE(cache.truncate(s, 384).ok());
   std::set<int> expected = evicted;
   expected.erase(expected.lower_bound(384), expected.end());
-  EXPECT_EQ(evicted_by_cache(cache.head(s, 0, 0)), expected);
+  EXPECT_EQ(evicted_by_cache(head_of(cache, s, 0, 0)), expected);
   attend_tokens(cache, s, 316, true, values_of);
-  EXPECT_EQ(evicted_by_cache(cache.head(s, 0, 0)).size(), 256U);
+  EXPECT_EQ(evicted_by_cache(head_of(cache, s, 0, 0)).size(), 256U);
   ASSERT_TRUE(cache.truncate(s, 0).ok());
   attend_tokens(cache, s, 700, true, values_of);
   EXPECT_EQ(testing::contents(cache, s), before);

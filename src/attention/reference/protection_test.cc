@@ -88,7 +88,7 @@ TEST(Protection, ChoosesTheTokensOfTheDefinition) {
     const SequenceId s = cache.add();
     attend_tokens(cache, s, 768, true, values_of);
     for (int head = 0; head < 2; ++head) {
-      const auto chosen = protected_by_cache(cache.head(s, 0, head));
+      const auto chosen = protected_by_cache(head_of(cache, s, 0, head));
       EXPECT_EQ(chosen, protected_by_definition(head, 768, rules)) << recipe(rules);
       const int sealed = 768 - rules.window;
       EXPECT_LE(static_cast<int>(chosen.size()), std::ceil(rules.rho * sealed) + rules.sink);
@@ -107,7 +107,7 @@ TEST(Protection, ChoosesTheSameForAnyChunkingAndInForks) {
       Cache cache(plan, 0);
       const SequenceId s = attend_in_chunks(cache, 800, chunk, is_prompt, values_of);
       for (int head = 0; head < 2; ++head) {
-        EXPECT_EQ(protected_by_cache(cache.head(s, 0, head)), expected(head)) << "chunks of " << chunk;
+        EXPECT_EQ(protected_by_cache(head_of(cache, s, 0, head)), expected(head)) << "chunks of " << chunk;
       }
     }
   }
@@ -134,7 +134,7 @@ TEST(Protection, NeverDemotes) {
   std::set<int> before;
   for (int i = 0; i < 7; ++i) {
     attend_tokens(cache, s, 128, true, values_of);
-    const auto now = protected_by_cache(cache.head(s, 0, 0));
+    const auto now = protected_by_cache(head_of(cache, s, 0, 0));
     EXPECT_TRUE(std::includes(now.begin(), now.end(), before.begin(), before.end()));
     before = now;
   }
@@ -147,7 +147,7 @@ TEST(Protection, KeepsRowsExactAndLeavesThemOutOfRanges) {
   const SequenceId s = cache.add();
   attend_tokens(cache, s, 768, true, values_of);
   std::vector<PageView> pages;
-  const HeadState& head = cache.head(s, 0, 1);
+  const HeadState& head = head_of(cache, s, 0, 1);
   head.list_pages(0, pages);
   std::vector<float> values(kPageTokens * kSize);
   int n_protected = 0, n_outliers = 0;
@@ -211,7 +211,7 @@ TEST(Protection, ATruncationWithinTheOpenPageIsExact) {
   EXPECT_EQ(testing::contents(cache, s), testing::contents(fresh, t));
   for (Cache* c : {&cache, &fresh}) attend_tokens(*c, 0, 400, true, values_of);
   for (int head = 0; head < 2; ++head) {
-    EXPECT_EQ(protected_by_cache(cache.head(s, 0, head)), protected_by_cache(fresh.head(t, 0, head)));
+    EXPECT_EQ(protected_by_cache(head_of(cache, s, 0, head)), protected_by_cache(head_of(fresh, t, 0, head)));
   }
 }
 
@@ -222,19 +222,19 @@ TEST(Protection, ATruncationIntoEarlierPagesKeepsWhatIsSealedAndGoesOn) {
   attend_tokens(cache, s, 800, true, values_of);
   // The cuts are in a complete page of the tail, in sealed pages, and at the start.
   for (const int cut : {766, 600, 333, 100, 0}) {
-    std::set<int> expected = protected_by_cache(cache.head(s, 0, 0));
-    expected.erase(expected.lower_bound(std::min(cut, cache.head(s, 0, 0).n_sealed() * kPageTokens) /
+    std::set<int> expected = protected_by_cache(head_of(cache, s, 0, 0));
+    expected.erase(expected.lower_bound(std::min(cut, head_of(cache, s, 0, 0).n_sealed() * kPageTokens) /
                                         kPageTokens * kPageTokens),
                    expected.end());
     ASSERT_TRUE(cache.truncate(s, cut).ok());
-    EXPECT_EQ(protected_by_cache(cache.head(s, 0, 0)), expected);
+    EXPECT_EQ(protected_by_cache(head_of(cache, s, 0, 0)), expected);
     attend_tokens(cache, s, 800 - cut, true, values_of);
-    const auto chosen = protected_by_cache(cache.head(s, 0, 0));
+    const auto chosen = protected_by_cache(head_of(cache, s, 0, 0));
     EXPECT_TRUE(std::includes(chosen.begin(), chosen.end(), expected.begin(), expected.end()));
     EXPECT_LE(chosen.size(), std::ceil(0.05 * 640) + 4);
     EXPECT_GT(chosen.size(), 0.05 * 640 / 2);
   }
-  EXPECT_EQ(protected_by_cache(cache.head(s, 0, 0)), protected_by_definition(0, 768, {0.05, 128, 4}));
+  EXPECT_EQ(protected_by_cache(head_of(cache, s, 0, 0)), protected_by_definition(0, 768, {0.05, 128, 4}));
 }
 
 // A mean of K shifts all scores, and a soft cap is not shift-invariant. Observing queries must therefore add
@@ -253,8 +253,8 @@ TEST(Protection, WeighsAsTheQueriesDidUnderASoftCap) {
   attend_tokens(a, 0, 640, true, values_of);
   attend_tokens(b, 0, 640, true, values_of);
   for (int head = 0; head < 2; ++head) {
-    const TokenScores& expected = *a.head(0, 0, head).scores();
-    const TokenScores& scores = *b.head(0, 0, head).scores();
+    const TokenScores& expected = *head_of(a, 0, 0, head).scores();
+    const TokenScores& scores = *head_of(b, 0, 0, head).scores();
     for (int t = 0; t < 640; ++t) ASSERT_NEAR(scores.score(t), expected.score(t), 3e-3 * expected.score(t));
   }
 }

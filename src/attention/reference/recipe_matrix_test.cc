@@ -73,7 +73,7 @@ std::vector<double> stored_attention(const Geometry& g, const Cache& cache, Sequ
   const HeadPlan& plan = cache.plan().head(layer, kv_head);
   const int first = g.slides(layer) ? std::max(0, t + 1 - g.sliding_window[layer]) : 0;
   std::vector<PageView> pages;
-  cache.head(s, layer, kv_head).list_pages(first, pages);
+  head_of(cache, s, layer, kv_head).list_pages(first, pages);
   const auto rows_of = [d](const PageSide& side, const Transform& transform, int n) {
     std::vector<float> rows(static_cast<std::size_t>(kPageTokens) * d);
     side.format->decode(side.bytes, n, *side.context, rows.data());
@@ -254,7 +254,7 @@ class Life {
       const auto fork = cache_.fork(s);
       ASSERT_TRUE(fork.ok()) << recipe_;
       const std::string before = testing::contents(cache_, s);
-      const int sealed = cache_.head(s, 0, 0).n_sealed() * kPageTokens;
+      const int sealed = head_of(cache_, s, 0, 0).n_sealed() * kPageTokens;
       const Recipe& recipe = cache_.plan().recipe;
       const bool possible = cut >= sealed || (recipe.correction == Correction::none && recipe.evict == 0);
       const Status status = cache_.truncate(*fork, cut);
@@ -265,7 +265,8 @@ class Life {
         attend(*fork, 60, true);
         attend(*fork, 1, false);
         EXPECT_EQ(cache_.length(*fork), cut + 61);
-        for (int layer = 0; layer < 2; ++layer) EXPECT_EQ(cache_.head(*fork, layer, 0).length(), cut + 61);
+        for (int layer = 0; layer < 2; ++layer)
+          EXPECT_EQ(head_of(cache_, *fork, layer, 0).length(), cut + 61);
       }
       EXPECT_EQ(testing::contents(cache_, s), before) << recipe_ << ": a cut in a fork";
       cache_.free(*fork);

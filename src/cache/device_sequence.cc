@@ -1,0 +1,307 @@
+#include "cache/device_sequence.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "base/check.h"
+#include "cache/device_image.h"
+#include "cache/head_state.h"
+#include "cache/page_counts.h"
+
+namespace kvant {
+
+DeviceSequence::DeviceSequence(DevicePageStore& store) : SequencePages(store.groups()), store_(store) {}
+
+// --- a step ---
+
+// The sink has an entry of its own from when its page is sealed; a correction's sums are made anew when pages
+// are.
+bool DeviceSequence::reserve_beside() {
+  if (ledger(0).end_sealed() > 0 && !take_sink()) return false;
+  if (protects_by_score(plan()) && !reserve_protection()) return false;
+  return !is_corrected(plan()) || reserve_sums();
+}
+
+bool DeviceSequence::take_sink() {
+  if (!store_.has_sink() || sink_.entry().held()) return true;
+  EntryHold sink = take(kSinkRoom);
+  if (sink.entry().held()) sink_ = std::move(sink);
+  return sink_.entry().held();
+}
+
+bool DeviceSequence::reserve_sums() {
+  if (!sums_.entry().held()) {
+    sums_ = take(kSumsRoom);
+    if (!sums_.entry().held()) return false;
+    store_.clear_sums(sums_.entry());
+  }
+  if (ledger(0).end_sealed() == n_sealed()) return true;
+  next_sums_ = take(kSumsRoom);
+  return next_sums_.entry().held();
+}
+
+// What a step changes of the host's part it changes in a copy; on the device it writes rows that no committed
+// sequence counts on.
+bool DeviceSequence::reserve_protection() {
+  DeviceProtection next;
+  const bool changes =
+      ledger(0).end() / kPageTokens > length() / kPageTokens || ledger(0).end_sealed() > n_sealed();
+  next.tokens = protection_.tokens;
+  if (next.tokens == nullptr) {
+    next.tokens = ProtectedTokens::none(plan().geometry);
+  } else if (changes) {
+    next.tokens = std::make_shared<ProtectedTokens>(*protection_.tokens);
+  }
+  if (!reserve_protected_rows(next) || !reserve_observers(next)) return false;
+  next_protection_ = std::move(next);
+  return true;
+}
+
+// Rows of a step that seals go behind those that there are: to entries that nobody else holds.
+bool DeviceSequence::reserve_protected_rows(DeviceProtection& next) {
+  const DeviceProtection& now = protection_;
+  DeviceEntryStore& entries = store_.beside();
+  const bool seals = ledger(0).end_sealed() > n_sealed();
+  const std::size_t n_pages = seals ? protected_pages(plan(), ledger(0).end_sealed()) : now.pages.size(),
+                    first_written = next.tokens->fewest_rows(plan()) / kPageTokens;
+  for (std::size_t i = 0; i < std::max(n_pages, now.pages.size()); ++i) {
+    const bool is_there = i < now.pages.size();
+    const bool is_written = seals && i >= first_written;
+    if (is_there && !(is_written && entries.shared(now.pages[i].entry()))) {
+      next.pages.push_back(now.pages[i].share());
+      continue;
+    }
+    next.pages.push_back(take(kProtectedRoom));
+    if (!next.pages.back().entry().held()) return false;
+    if (is_there) entries.copy(now.pages[i].entry(), kPageTokens, next.pages.back().entry());
+  }
+  return true;
+}
+
+bool DeviceSequence::reserve_observers(DeviceProtection& next) {
+  const DeviceProtection& now = protection_;
+  DeviceEntryStore& entries = store_.beside();
+  const int end = ledger(0).end();
+  if (open_observers(end) == 0) return true;
+  const bool stays = end / kPageTokens == length() / kPageTokens;
+  const int page_end = (end / kPageTokens + 1) * kPageTokens;
+  next.first_observer = first_observer_of(page_end, length(), stays ? now.first_observer : -1);
+  const bool goes_on = stays && now.observers.entry().held();
+  if (goes_on && !entries.shared(now.observers.entry())) {
+    next.observers = now.observers.share();
+    return true;
+  }
+  next.observers = take(kObserversRoom);
+  if (!next.observers.entry().held()) return false;
+  if (goes_on) entries.copy(now.observers.entry(), kObservers, next.observers.entry());
+  return true;
+}
+
+void DeviceSequence::commit_beside() {
+  if (next_sums_.entry().held()) sums_ = std::move(next_sums_);
+  if (next_protection_.tokens != nullptr) protection_ = std::move(next_protection_);
+  next_sums_.reset();
+  next_protection_ = {};
+}
+
+void DeviceSequence::abort_beside() {
+  if (n_sealed() == 0) sink_.reset();
+  if (length() == 0) sums_.reset();
+  next_sums_.reset();
+  next_protection_ = {};
+}
+
+// --- between steps ---
+
+bool DeviceSequence::copy_beside(const SequencePages& from) {
+  const auto& other = dynamic_cast<const DeviceSequence&>(from);
+  sink_ = other.sink_.share();
+  sums_ = other.sums_.share();
+  checkpoint_sums_ = other.checkpoint_sums_.share();
+  protection_ = other.protection_.share();
+  return true;
+}
+
+Status DeviceSequence::reopen(int group, int n_tokens, PageEntry sealed, PageEntry tail) {
+  const bool is_first = n_tokens < kPageTokens;
+  return store_.reopen(group, n_tokens / kPageTokens, sealed, is_first ? sink() : PageEntry{}, protection_,
+                       tail);
+}
+
+bool DeviceSequence::truncate_beside(int n_tokens, bool forgets) {
+  if (forgets) {
+    if (n_tokens == 0) checkpoint_sums_.reset();
+    sums_ = checkpoint_sums_.share();
+  }
+  if (n_sealed() == 0) sink_.reset();
+  protection_.truncate(n_tokens, n_sealed());
+  return true;
+}
+
+// --- bytes ---
+
+void DeviceSequence::for_each_page(const Visit& visit) const {
+  constexpr int kBeside = -1;
+  using Kind = HeldPage::Kind;
+  const auto see = [&](const DeviceEntryStore& entries, HeldPage page, PageEntry entry) {
+    page.name.room = entry.room;
+    page.name.id = entry.id;
+    page.shared = entries.shared(entry);
+    page.bytes = entries.entry_bytes(entry.room);
+    visit(page);
+  };
+  for (int group = 0; group < n_groups(); ++group) {
+    ledger(group).for_each_entry([&](int page, PageEntry entry) {
+      const bool sealed = entry.room == kSealedRoom;
+      see(store_.of_group(group),
+          {.name = {group, sealed ? Kind::sealed : Kind::tail},
+           .page = page,
+           .part = sealed ? &CacheBytes::sealed : &CacheBytes::tail},
+          entry);
+    });
+  }
+  const auto see_beside = [&](const EntryHold& hold, std::int64_t CacheBytes::*part) {
+    if (hold.entry().held())
+      see(store_.beside(), {.name = {kBeside, Kind::beside}, .part = part}, hold.entry());
+  };
+  see_beside(sink_, &CacheBytes::sink);
+  see_beside(sums_, &CacheBytes::protected_tokens);
+  see_beside(checkpoint_sums_, &CacheBytes::protected_tokens);
+  for (const EntryHold& rows : protection_.pages) see_beside(rows, &CacheBytes::protected_tokens);
+  see_beside(protection_.observers, &CacheBytes::tail);
+}
+
+// The sink's part of protected rows counts as the sink's; scores and lists are kept by the host.
+void DeviceSequence::add_bytes_beside(CacheBytes& bytes) const {
+  if (protection_.tokens == nullptr) return;
+  const Geometry& g = plan().geometry;
+  std::int64_t n_rows = 0, n_sink = 0;
+  for (int layer = 0; layer < g.n_layers; ++layer) {
+    for (int h = 0; h < g.n_kv_heads; ++h) {
+      const ProtectedTokens::Head& head = protection_.tokens->heads[g.head_index(layer, h)];
+      const auto n = static_cast<int>(head.tokens.size());
+      n_rows += n;
+      n_sink += std::min(plan().layers[layer].sink, n);
+      int n_masked = 0;
+      for (int i = 0; i < n; ++i)
+        n_masked += i == 0 || head.tokens[i] / kPageTokens != head.tokens[i - 1] / kPageTokens ? 1 : 0;
+      bytes.protected_tokens += HeadState::list_bytes(n, n_masked) + head.scores.bytes();
+    }
+  }
+  const std::int64_t in_rows =
+      static_cast<std::int64_t>(protection_.pages.size()) * store_.beside().entry_bytes(kProtectedRoom);
+  const std::int64_t of_sink = n_rows > 0 ? in_rows * n_sink / n_rows : 0;
+  bytes.sink += of_sink;
+  bytes.protected_tokens -= of_sink;
+}
+
+void DeviceSequence::add_side_bytes(std::vector<std::int64_t>& k, std::vector<std::int64_t>& v) const {
+  const Geometry& g = plan().geometry;
+  const auto add = [&](const EntryLayout& layout) {
+    for (int layer = 0; layer < g.n_layers; ++layer) {
+      const EntryLayout::Layer& of_layer = layout.layers[layer];
+      for (int head = 0; head < g.kv_heads(layer); ++head) {
+        const int i = g.head_index(layer, head);
+        k[i] += static_cast<std::int64_t>(of_layer.bytes(head, Side::key));
+        v[i] += static_cast<std::int64_t>(of_layer.bytes(head, Side::value));
+      }
+    }
+  };
+  for (int group = 0; group < n_groups(); ++group) {
+    const DeviceEntryStore& pages = store_.of_group(group);
+    ledger(group).for_each_entry([&](int /*page*/, PageEntry entry) { add(pages.layout(entry.room)); });
+  }
+  if (sink().held()) add(store_.beside().layout(kSinkRoom));
+  for (std::size_t i = 0; i < protection_.pages.size(); ++i) add(store_.beside().layout(kProtectedRoom));
+}
+
+std::vector<int> DeviceSequence::protected_tokens(int layer, int kv_head) const {
+  if (protects_by_score(plan())) {
+    if (protection_.tokens == nullptr) return {};
+    return protection_.tokens->heads[plan().geometry.head_index(layer, kv_head)].tokens;
+  }
+  std::vector<int> tokens(sink().held() ? plan().layers[layer].sink : 0);
+  std::iota(tokens.begin(), tokens.end(), 0);
+  return tokens;
+}
+
+// --- images ---
+
+// Where nothing is ever sealed on a device: what a cache in host memory would have.
+int DeviceSequence::image_sealed(int index) const {
+  const PageLedger& of_group = ledger(index);
+  if (group(index).rules.seals) return of_group.n_sealed();
+  return page_counts(of_group.length(), plan().layers.front().window, /*sliding_window=*/0,
+                     of_group.n_sealed())
+      .sealed;
+}
+
+Status DeviceSequence::save_beside(ByteWriter& to) const {
+  DeviceImage image(plan(), store_);
+  if (protects_by_score(plan())) return image.write_protection(to, image_sealed(0), length(), protection_);
+  return image.write_heads(to, image_sealed(0), {sink(), sums(), checkpoint_sums_.entry()});
+}
+
+// Entries for all that a sequence of these lengths may have.
+bool DeviceSequence::take_protection(int n_tokens, int n_sealed) {
+  protection_.tokens = ProtectedTokens::none(plan().geometry);
+  for (int i = 0; i < protected_pages(plan(), n_sealed); ++i) {
+    protection_.pages.push_back(take(kProtectedRoom));
+    if (!protection_.pages.back().entry().held()) return false;
+  }
+  if (open_observers(n_tokens) == 0) return true;
+  protection_.observers = take(kObserversRoom);
+  return protection_.observers.entry().held();
+}
+
+bool DeviceSequence::load_beside(ByteReader& from, int n_sealed) {
+  DeviceImage image(plan(), store_);
+  if (protects_by_score(plan())) {
+    if (!take_protection(length(), n_sealed)) return false;
+    image.read_protection(from, n_sealed, length(), protection_);
+    return true;
+  }
+  if (n_sealed > 0 && !take_sink()) return false;
+  if (is_corrected(plan())) {
+    for (EntryHold* sums : {&sums_, &checkpoint_sums_}) {
+      *sums = take(kSumsRoom);
+      if (!sums->entry().held()) return false;
+    }
+  }
+  DeviceImage::Beside beside{sink(), sums(), checkpoint_sums_.entry()};
+  image.read_heads(from, n_sealed, beside);
+  if (!beside.sums.held()) sums_.reset();
+  if (!beside.checkpoint_sums.held()) checkpoint_sums_.reset();
+  return true;
+}
+
+PageEntry DeviceSequence::entry_of(int group, int page) const {
+  const PageLedger& of_group = ledger(group);
+  return page < of_group.n_sealed() ? of_group.sealed(page) : of_group.tail(page);
+}
+
+Status DeviceSequence::save_page(ByteWriter& to, int group, int page) const {
+  return DeviceImage(plan(), store_).write_page(to, group, entry_of(group, page), rows_of(group, page));
+}
+
+bool DeviceSequence::load_page(ByteReader& from, int group, int page) {
+  DeviceImage(plan(), store_).read_page(from, group, entry_of(group, page), rows_of(group, page));
+  return true;
+}
+
+// --- of a step ---
+
+DeviceSequence& device_sequence(const Step& step, int slice) {
+  auto* pages = dynamic_cast<DeviceSequence*>(&step.pages(slice));
+  KVANT_CHECK(pages != nullptr, "pages of a device that lie elsewhere");
+  return *pages;
+}
+
+DevicePageStore& device_pages(const Step& step) {
+  auto* pages = dynamic_cast<DevicePageStore*>(&step.store());
+  KVANT_CHECK(pages != nullptr, "pages of a device that lie elsewhere");
+  return *pages;
+}
+
+}  // namespace kvant

@@ -1,0 +1,74 @@
+// DeviceSequence: what a sequence holds of pages on a device: beside those of its ledgers, entries for all
+// heads at once, which forks share and a step writes anew or behind what a committed sequence counts on.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "cache/cache.h"
+#include "cache/device_page_store.h"
+#include "cache/device_protection.h"
+#include "cache/entry_hold.h"
+#include "cache/sequence_pages.h"
+
+namespace kvant {
+
+class DeviceSequence final : public SequencePages {
+ public:
+  explicit DeviceSequence(DevicePageStore& store);
+
+  // The entry of the sink, which the sequence has from when its first page is sealed.
+  PageEntry sink() const { return sink_.entry(); }
+  // The sums of its correction, and, if the step seals pages, where those with these go.
+  PageEntry sums() const { return sums_.entry(); }
+  PageEntry next_sums() const { return next_sums_.entry(); }
+  // What scores protect of it: when the step began, and as the step leaves it. The latter's tokens are the
+  // step's to change where it ends or seals pages.
+  const DeviceProtection& protection() const { return protection_; }
+  const DeviceProtection& next_protection() const { return next_protection_; }
+
+  bool sums_up() const override { return sums_.entry().held(); }
+  void for_each_page(const Visit& visit) const override;
+  void add_side_bytes(std::vector<std::int64_t>& k, std::vector<std::int64_t>& v) const override;
+  std::vector<int> protected_tokens(int layer, int kv_head) const override;
+  int image_sealed(int group) const override;
+  Status save_beside(ByteWriter& to) const override;
+  bool load_beside(ByteReader& from, int n_sealed) override;
+  Status save_page(ByteWriter& to, int group, int page) const override;
+  bool load_page(ByteReader& from, int group, int page) override;
+
+ private:
+  bool reserve_beside() override;
+  void commit_beside() override;
+  void abort_beside() override;
+  bool copy_beside(const SequencePages& from) override;
+  Status reopen(int group, int n_tokens, PageEntry sealed, PageEntry tail) override;
+  bool truncate_beside(int n_tokens, bool forgets) override;
+  void checkpoint_beside() override { checkpoint_sums_ = sums_.share(); }
+  void add_bytes_beside(CacheBytes& bytes) const override;
+
+  // Each is false, or holds no entry, where memory is exhausted.
+  EntryHold take(int room) { return {store_.beside(), store_.beside().take(room)}; }
+  bool take_sink();
+  bool take_protection(int n_tokens, int n_sealed);
+  bool reserve_sums();
+  bool reserve_protection();
+  bool reserve_protected_rows(DeviceProtection& next);
+  bool reserve_observers(DeviceProtection& next);
+
+  const Plan& plan() const { return store_.plan(); }
+  PageEntry entry_of(int group, int page) const;
+
+  DevicePageStore& store_;
+  EntryHold sink_;
+  // Of a corrected plan: sums over the sealed pages (none: zeros), which are shared and stay as they are;
+  // what a step makes of them; and those of the checkpoint.
+  EntryHold sums_, next_sums_, checkpoint_sums_;
+  DeviceProtection protection_, next_protection_;
+};
+
+// A slice of a step whose pages lie on a device, and where: for whoever attends there.
+DeviceSequence& device_sequence(const Step& step, int slice);
+DevicePageStore& device_pages(const Step& step);
+
+}  // namespace kvant

@@ -1,0 +1,84 @@
+// HostSequence: what a sequence holds of pages in host memory: beside its entries, the state of each head.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "cache/cache.h"
+#include "cache/head_state.h"
+#include "cache/page_pool.h"
+#include "cache/page_store.h"
+#include "cache/sequence_pages.h"
+
+namespace kvant {
+
+class HostStore final : public SequenceStore {
+ public:
+  // The plan outlives the store. byte_limit: 0: none.
+  HostStore(const Plan& plan, std::int64_t byte_limit);
+
+  HostPageStore& pages(int group) const { return *pages_[group]; }
+  const ProtectedStore& protected_rows(int head_index) const { return protected_stores_[head_index]; }
+
+  std::unique_ptr<SequencePages> make_sequence() override;
+  std::int64_t page_bytes_in_use() const override { return pools_.bytes_in_use(); }
+  Status save_state(ByteWriter& to, const float* state) override;
+  void load_state(const std::byte* from, float* state) override;
+  std::unique_ptr<SyntheticPages> synthetic_pages(std::uint64_t seed) override;
+
+ private:
+  ProtectedStore protected_store(int layer, int kv_head);
+
+  PagePools pools_;
+  std::vector<std::unique_ptr<HostPageStore>> pages_;  // [n_groups]
+  std::vector<ProtectedStore> protected_stores_;       // by Geometry::head_index
+};
+
+class HostSequence final : public SequencePages {
+ public:
+  explicit HostSequence(HostStore& store);
+
+  HeadState& head(int layer, int kv_head) { return heads_[geometry().head_index(layer, kv_head)]; }
+  const HeadState& head(int layer, int kv_head) const {
+    return heads_[geometry().head_index(layer, kv_head)];
+  }
+
+  bool sums_up() const override;
+  void for_each_page(const Visit& visit) const override;
+  void add_side_bytes(std::vector<std::int64_t>& k, std::vector<std::int64_t>& v) const override;
+  std::vector<int> protected_tokens(int layer, int kv_head) const override;
+  Status save_beside(ByteWriter& to) const override;
+  bool load_beside(ByteReader& from, int n_sealed) override;
+  Status save_page(ByteWriter& to, int group, int page) const override;
+  bool load_page(ByteReader& from, int group, int page) override;
+
+ private:
+  void begin_beside() override;
+  bool reserve_beside() override;
+  void commit_beside() override;
+  void abort_beside() override;
+  bool copy_beside(const SequencePages& from) override;
+  Status reopen(int group, int n_tokens, PageEntry sealed, PageEntry tail) override;
+  bool truncate_beside(int n_tokens, bool forgets) override;
+  void checkpoint_beside() override;
+  void add_bytes_beside(CacheBytes& bytes) const override;
+
+  const Geometry& geometry() const { return store_.plan().geometry; }
+  // Calls visit(layer, kv_head) for the heads of a group's layers, in order.
+  template <class Visit>
+  void for_each_head(int index, const Visit& visit) const {
+    for (const int layer : group(index).layers) {
+      for (int h = 0; h < geometry().kv_heads(layer); ++h) visit(layer, h);
+    }
+  }
+
+  HostStore& store_;
+  std::vector<HeadState> heads_;  // by Geometry::head_index
+};
+
+// The head of a slice of a step, or of a sequence between steps, of a cache in host memory: for whoever
+// attends there, and for tests. Threads may work on different heads at the same time.
+HeadState& head_of(const Step& step, int slice, int layer, int kv_head);
+const HeadState& head_of(const Cache& cache, SequenceId sequence, int layer, int kv_head);
+
+}  // namespace kvant
