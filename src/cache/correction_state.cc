@@ -54,16 +54,6 @@ float CorrectionState::apply(std::span<const float> phi, float* out) const {
   return mass;
 }
 
-void CorrectionState::save(ByteWriter& to) const {
-  to.write(static_cast<std::int32_t>(empty() ? 0 : 1));
-  to.write_all(std::span<const float>(sums_));
-}
-
-void CorrectionState::load(ByteReader& from, int head_dim) {
-  head_dim_ = head_dim;
-  if (from.read_int(0, 1) == 1) sums_ = from.read_all<float>(numbers(head_dim));
-}
-
 namespace {
 
 // y <- x W for one row. W: [d, n].

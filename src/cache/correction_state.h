@@ -5,11 +5,11 @@
 
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "base/matrix_view.h"
 #include "base/token_mask.h"
-#include "cache/byte_stream.h"
 #include "recipe/constant_needs.h"
 
 namespace kvant {
@@ -43,12 +43,13 @@ class CorrectionState {
   // out <- phi S [d]; returns phi P. phi: [D].
   float apply(std::span<const float> phi, float* out) const;
 
-  // For interchange: nothing, or all sums. load() refuses other sizes.
-  void save(ByteWriter& to) const;
-  void load(ByteReader& from, int head_dim);
-
-  // S and P: [D][d + 1], P in the last column.
+  // S and P: [D][d + 1], P in the last column; none: nothing has been summed up.
   std::span<const float> sums() const { return sums_; }
+  // Takes such sums for heads of this size.
+  void take(std::vector<float> sums, int head_dim) {
+    sums_ = std::move(sums);
+    head_dim_ = head_dim;
+  }
   std::int64_t bytes() const { return empty() ? 0 : correction_bytes(head_dim_); }
 
  private:

@@ -1,77 +1,70 @@
-// DeviceImage: what a device keeps of a sequence as the bytes of a sequence's image, and back (the format is
-// at the top of sequence_image.cc). What a cache in host memory has written can be read on a device, and the
-// other way round, where both tails are BF16.
+// DeviceImage: what a device keeps of a sequence in the order of its image, and back (the format is at the
+// top of sequence_image.cc). What a cache in host memory has written can be read on a device, and the other
+// way round, where both tails are BF16.
 #pragma once
 
+#include <cstddef>
 #include <vector>
 
 #include "cache/byte_stream.h"
 #include "cache/device_page_store.h"
+#include "cache/head_image.h"
 
 namespace kvant {
 
 class DeviceImage {
  public:
-  // Plan and store outlive it.
-  DeviceImage(const Plan& plan, DevicePageStore& store);
+  // The store outlives it.
+  explicit DeviceImage(DevicePageStore& store);
 
-  // Entries of what lies beside pages; none where there is no such thing.
-  struct Beside {
-    PageEntry sink, sums, checkpoint_sums;
-  };
-
-  // Errors: the device has failed, or a sink of unquantized tokens, which it doesn't tell from others.
-  Status write_heads(ByteWriter& to, int n_sealed, const Beside& beside);
-  // A sealed entry of a group, or the first rows of one of its tail.
+  // --- pages: a sealed entry of a group, or the first rows of one of its tail ---
+  // An error: the device has failed.
   Status write_page(ByteWriter& to, int group, PageEntry entry, int n_rows);
-
-  // Entries are those of a sequence that has them all; what can't be is refused by the reader.
-  // Sums that the image doesn't have, though there is an entry for them, are left without one.
-  void read_heads(ByteReader& from, int n_sealed, Beside& beside);
-  // The same of plans that protect by score, for a sequence of n_tokens. Read: into entries for all rows that
-  // may be protected, and for observers, if there may be any; those that aren't needed are given back.
-  Status write_protection(ByteWriter& to, int n_sealed, int n_tokens, const DeviceProtection& protection);
-  void read_protection(ByteReader& from, int n_sealed, int n_tokens, DeviceProtection& protection);
+  // What can't be is refused by the reader.
   void read_page(ByteReader& from, int group, PageEntry entry, int n_rows);
 
- private:
-  // The place of a page in the bytes of an entry that bytes_ holds.
-  std::byte* place(int room, int layer, int head, Side side);
-  Status fetch(DeviceEntryStore& store, PageEntry entry);
-  const EntryLayout& layout(int room, int layer) const { return store_.store_of(room, layer).layout(room); }
-  // Rows [n, head_dim] in BF16 of one side, of such an entry.
-  void write_rows(ByteWriter& to, int room, int layer, int head, Side side, int n);
-  void read_rows(const std::byte* from, int room, int layer, int head, Side side, int n);
-  // A head's sums [features][head_dim + 1], as host memory has them; on the device z follows S.
-  void write_sums(ByteWriter& to, const std::vector<std::byte>& all, int layer, int head) const;
-  void read_sums(ByteReader& from, std::vector<std::byte>& all, bool& any, int layer, int head) const;
-  int page_rows(int room, int layer) const;  // that a page of an entry has room for
-  // Of one layer: [kObservers][n_heads][head_dim], [kObservers][n_heads].
-  struct Observers {
-    float *q, *lse;
-  };
-  Observers observers_in(std::vector<std::byte>& bytes, int layer) const;
-  // Queries of which tokens observe: from `first` (negative: none), before `end`.
-  struct ObservedTokens {
+  // --- what lies beside them ---
+  using Bytes = std::vector<std::byte>;
+  // The bytes of entries, in host memory; none where there is no entry.
+  struct Entries {
+    int rows_room = kSinkRoom;
+    std::vector<Bytes> rows;  // of the sink, or of protected rows: as many to an entry as it has room for
+    Bytes sums, checkpoint_sums, observers;
+    // The token of the first observer, whose queries are in all heads of the same tokens; -1: there are none.
     static constexpr int kUnknown = -2;
-    int first, end;
+    int first_observer = kUnknown;
   };
-  void write_protected(ByteWriter& to, std::vector<std::vector<std::byte>>& entries,
-                       const ProtectedTokens::Head& head, int layer, int kv_head, int n_sealed);
-  void write_scores(ByteWriter& to, std::vector<std::byte>& observers, TokenScores scores,
-                    const ObservedTokens& observed, int layer, int kv_head) const;
-  void read_protected(ByteReader& from, std::vector<std::vector<std::byte>>& entries,
-                      ProtectedTokens::Head& head, int layer, int kv_head, int n_sealed);
-  void read_scores(ByteReader& from, std::vector<std::byte>& observers, TokenScores& scores,
-                   ObservedTokens& observed, int layer, int kv_head) const;
+  Bytes room_for(int room) const { return Bytes(store_.beside().layout(room).bytes); }
+  Result<Bytes> fetch(DeviceEntryStore& entries, PageEntry entry) const;
+
+  // The protected tokens' rows and masks, the sums, and the scores with the observers of a head of a sequence
+  // of n_tokens.
+  HeadImage head(const Entries& entries, const ImagedHead& head, std::vector<int> tokens, TokenScores scores);
+  // Puts a head's image into entries that have room for it, and leaves its scores without observers. False
+  // where no device can have made it.
+  bool put(HeadImage& image, const ImagedHead& head, Entries& entries);
+
+ private:
+  // Rows [n, head_dim] in BF16, and a page of an entry that begins with them.
+  void to_image(const std::byte* page, std::size_t page_bytes, Side side, int d, int n, std::byte* rows);
+  void from_image(const std::byte* rows, int n, Side side, int d, std::byte* page, std::size_t page_bytes);
+  // Moves a head's rows [first, first + n) of one side between an image and their entries.
+  template <class Move>
+  void for_each_row_page(int rows_room, int layer, int kv_head, Side side, int n, const Move& move) const;
+  std::vector<float> sums(const Bytes& entry, int layer, int kv_head) const;
+  bool put_sums(const std::vector<float>& sums, int layer, int kv_head, Bytes& entry) const;
+  void observe(const Bytes& entry, int first, const ImagedHead& head, TokenScores& scores) const;
+  bool put_observers(TokenScores& scores, const ImagedHead& head, Entries& entries) const;
   template <class Visit>
   void for_each_side(int group, const Visit& visit) const;
 
   const Plan& plan_;
   DevicePageStore& store_;
-  std::vector<std::byte> bytes_;  // of one entry, as it lies on the device
-  std::vector<std::byte> page_;   // a page of BF16 rows, canonical
-  std::vector<std::byte> moved_;  // and in the device's order
+  Bytes page_;   // a page of BF16 rows, canonical
+  Bytes moved_;  // and in the device's order
 };
+
+// The masks of pages that have some of these tokens, which ascend.
+std::vector<PageMask> masks_of(const std::vector<int>& tokens);
 
 }  // namespace kvant

@@ -237,43 +237,108 @@ int DeviceSequence::image_sealed(int index) const {
       .sealed;
 }
 
-Status DeviceSequence::save_beside(ByteWriter& to) const {
-  DeviceImage image(plan(), store_);
-  if (protects_by_score(plan())) return image.write_protection(to, image_sealed(0), length(), protection_);
-  return image.write_heads(to, image_sealed(0), {sink(), sums(), checkpoint_sums_.entry()});
-}
-
-// Entries for all that a sequence of these lengths may have.
-bool DeviceSequence::take_protection(int n_tokens, int n_sealed) {
-  protection_.tokens = ProtectedTokens::none(plan().geometry);
-  for (int i = 0; i < protected_pages(plan(), n_sealed); ++i) {
-    protection_.pages.push_back(take(kProtectedRoom));
-    if (!protection_.pages.back().entry().held()) return false;
-  }
-  if (open_observers(n_tokens) == 0) return true;
-  protection_.observers = take(kObserversRoom);
-  return protection_.observers.entry().held();
-}
-
-bool DeviceSequence::load_beside(ByteReader& from, int n_sealed) {
-  DeviceImage image(plan(), store_);
-  if (protects_by_score(plan())) {
-    if (!take_protection(length(), n_sealed)) return false;
-    image.read_protection(from, n_sealed, length(), protection_);
-    return true;
-  }
-  if (n_sealed > 0 && !take_sink()) return false;
-  if (is_corrected(plan())) {
-    for (EntryHold* sums : {&sums_, &checkpoint_sums_}) {
-      *sums = take(kSumsRoom);
-      if (!sums->entry().held()) return false;
+// Rows of the sink, or of all tokens that scores protect, are protected rows alike.
+Status DeviceSequence::save_heads(const SeeHead& see) const {
+  DeviceImage image(store_);
+  DeviceImage::Entries entries{.first_observer = protection_.first_observer};
+  const auto fetch = [&](PageEntry entry, DeviceImage::Bytes& to) -> Status {
+    auto bytes = image.fetch(store_.beside(), entry);
+    if (!bytes.ok()) return bytes.error();
+    to = std::move(bytes).value();
+    return {};
+  };
+  const bool by_score = protects_by_score(plan());
+  entries.rows_room = by_score ? kProtectedRoom : kSinkRoom;
+  for (const EntryHold& rows : protection_.pages)
+    KVANT_RETURN_IF_ERROR(fetch(rows.entry(), entries.rows.emplace_back()));
+  if (sink().held()) KVANT_RETURN_IF_ERROR(fetch(sink(), entries.rows.emplace_back()));
+  KVANT_RETURN_IF_ERROR(fetch(sums(), entries.sums));
+  KVANT_RETURN_IF_ERROR(fetch(checkpoint_sums_.entry(), entries.checkpoint_sums));
+  KVANT_RETURN_IF_ERROR(fetch(protection_.observers.entry(), entries.observers));
+  const Geometry& g = plan().geometry;
+  for (int layer = 0; layer < g.n_layers; ++layer) {
+    const int n_sealed = image_sealed(store_.group_of(layer));
+    if (!by_score && n_sealed > 0 && plan().layers[layer].sink > 0 && !sink().held())
+      return error("cannot save a sequence of '{}' whose pages lie on {}: leave the sink out with sink=0",
+                   label(plan().recipe), store_.device()->name());
+    for (int h = 0; h < g.kv_heads(layer); ++h) {
+      TokenScores scores;
+      if (protection_.tokens != nullptr) scores = protection_.tokens->heads[g.head_index(layer, h)].scores;
+      see(layer, h,
+          image.head(entries, {layer, h, length(), n_sealed}, protected_tokens(layer, h), std::move(scores)));
     }
   }
-  DeviceImage::Beside beside{sink(), sums(), checkpoint_sums_.entry()};
-  image.read_heads(from, n_sealed, beside);
-  if (!beside.sums.held()) sums_.reset();
-  if (!beside.checkpoint_sums.held()) checkpoint_sums_.reset();
+  return {};
+}
+
+// Entries for all that a sequence of its length, with so many pages sealed, may have beside them.
+bool DeviceSequence::take_beside(int n_sealed) {
+  const auto take_into = [&](EntryHold& hold, int room) {
+    hold = take(room);
+    return hold.entry().held();
+  };
+  if (is_corrected(plan()) && !(take_into(sums_, kSumsRoom) && take_into(checkpoint_sums_, kSumsRoom)))
+    return false;
+  if (!protects_by_score(plan())) return n_sealed == 0 || take_sink();
+  protection_.tokens = ProtectedTokens::none(plan().geometry);
+  for (int i = 0; i < protected_pages(plan(), n_sealed); ++i) {
+    if (!take_into(protection_.pages.emplace_back(), kProtectedRoom)) return false;
+  }
+  return open_observers(length()) == 0 || take_into(protection_.observers, kObserversRoom);
+}
+
+// Whether an image's tokens are those that this plan protects of so many sealed pages.
+bool DeviceSequence::may_protect(const std::vector<int>& tokens, int layer, int n_sealed) const {
+  if (protects_by_score(plan())) return true;
+  const int sink = n_sealed > 0 ? plan().layers[layer].sink : 0;
+  return (sink == 0 || sink_.entry().held()) && tokens.size() == static_cast<std::size_t>(sink) &&
+         (sink == 0 || tokens.back() == sink - 1);
+}
+
+bool DeviceSequence::load_heads(ByteReader& from, int n_sealed, const NextHead& next) {
+  if (!take_beside(n_sealed)) return false;
+  DeviceImage image(store_);
+  const bool by_score = protects_by_score(plan());
+  DeviceImage::Entries entries{.rows_room = by_score ? kProtectedRoom : kSinkRoom};
+  const std::size_t n_rows = by_score ? protection_.pages.size() : sink().held() ? 1 : 0;
+  for (std::size_t i = 0; i < n_rows; ++i) entries.rows.push_back(image.room_for(entries.rows_room));
+  if (sums().held()) entries.sums = entries.checkpoint_sums = image.room_for(kSumsRoom);
+  if (protection_.observers.entry().held()) entries.observers = image.room_for(kObserversRoom);
+  bool any_sums = false, any_checkpoint = false;
+  const Geometry& g = plan().geometry;
+  for (int layer = 0; layer < g.n_layers; ++layer) {
+    for (int h = 0; h < g.kv_heads(layer) && from.ok(); ++h) {
+      HeadImage head = next(layer, h);
+      if (!from.ok()) break;
+      from.require(may_protect(head.tokens, layer, n_sealed) &&
+                   image.put(head, {layer, h, length(), n_sealed}, entries));
+      any_sums = any_sums || !head.sums.empty();
+      any_checkpoint = any_checkpoint || !head.checkpoint_sums.empty();
+      if (!by_score) continue;
+      protection_.tokens->heads[g.head_index(layer, h)] = {std::move(head.scores), std::move(head.tokens)};
+    }
+  }
+  if (!from.ok()) return true;
+  keep_loaded(entries, any_sums, any_checkpoint);
   return true;
+}
+
+// Writes entries that an image has filled, and gives the others back.
+void DeviceSequence::keep_loaded(const DeviceImage::Entries& entries, bool any_sums, bool any_checkpoint) {
+  DeviceEntryStore& beside = store_.beside();
+  const auto keep = [&](const DeviceImage::Bytes& bytes, EntryHold& hold, bool is_wanted) {
+    if (is_wanted && hold.entry().held()) return beside.upload(bytes.data(), hold.entry());
+    hold.reset();
+  };
+  keep(entries.sums, sums_, any_sums);
+  keep(entries.checkpoint_sums, checkpoint_sums_, any_checkpoint);
+  if (sink().held()) beside.upload(entries.rows.front().data(), sink());
+  if (protection_.tokens == nullptr) return;
+  for (std::size_t i = 0; i < protection_.pages.size(); ++i)
+    beside.upload(entries.rows[i].data(), protection_.pages[i].entry());
+  protection_.pages.resize(pages_for(protection_.tokens->most_rows()));
+  protection_.first_observer = std::max(entries.first_observer, -1);
+  keep(entries.observers, protection_.observers, protection_.first_observer >= 0);
 }
 
 PageEntry DeviceSequence::entry_of(int group, int page) const {
@@ -282,11 +347,11 @@ PageEntry DeviceSequence::entry_of(int group, int page) const {
 }
 
 Status DeviceSequence::save_page(ByteWriter& to, int group, int page) const {
-  return DeviceImage(plan(), store_).write_page(to, group, entry_of(group, page), rows_of(group, page));
+  return DeviceImage(store_).write_page(to, group, entry_of(group, page), rows_of(group, page));
 }
 
 bool DeviceSequence::load_page(ByteReader& from, int group, int page) {
-  DeviceImage(plan(), store_).read_page(from, group, entry_of(group, page), rows_of(group, page));
+  DeviceImage(store_).read_page(from, group, entry_of(group, page), rows_of(group, page));
   return true;
 }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "cache/cache.h"
+#include "cache/device_image.h"
 #include "cache/device_page_store.h"
 #include "cache/device_protection.h"
 #include "cache/entry_hold.h"
@@ -32,8 +33,8 @@ class DeviceSequence final : public SequencePages {
   void add_side_bytes(std::vector<std::int64_t>& k, std::vector<std::int64_t>& v) const override;
   std::vector<int> protected_tokens(int layer, int kv_head) const override;
   int image_sealed(int group) const override;
-  Status save_beside(ByteWriter& to) const override;
-  bool load_beside(ByteReader& from, int n_sealed) override;
+  Status save_heads(const SeeHead& see) const override;
+  bool load_heads(ByteReader& from, int n_sealed, const NextHead& next) override;
   Status save_page(ByteWriter& to, int group, int page) const override;
   bool load_page(ByteReader& from, int group, int page) override;
 
@@ -50,11 +51,14 @@ class DeviceSequence final : public SequencePages {
   // Each is false, or holds no entry, where memory is exhausted.
   EntryHold take(int room) { return {store_.beside(), store_.beside().take(room)}; }
   bool take_sink();
-  bool take_protection(int n_tokens, int n_sealed);
+  bool take_beside(int n_sealed);
   bool reserve_sums();
   bool reserve_protection();
   bool reserve_protected_rows(DeviceProtection& next);
   bool reserve_observers(DeviceProtection& next);
+
+  bool may_protect(const std::vector<int>& tokens, int layer, int n_sealed) const;
+  void keep_loaded(const DeviceImage::Entries& entries, bool any_sums, bool any_checkpoint);
 
   const Plan& plan() const { return store_.plan(); }
   PageEntry entry_of(int group, int page) const;

@@ -253,38 +253,29 @@ bool HeadState::copy_from(const HeadState& from) {
   return true;
 }
 
-void HeadState::save(ByteWriter& to) const {
-  protected_.save(to);
-  to.write(static_cast<std::int32_t>(masks_.size()));
-  for (const PageMask& mask : masks_) {
-    to.write(static_cast<std::int32_t>(mask.page));
-    to.write(mask.mask.words);
-  }
-  if (layer_.needs_scores()) attended_->scores.save(to);
-  if (!head_.corrected) return;
-  attended_->correction.save(to);
-  attended_->checkpoint.save(to);
+HeadImage HeadState::image() const {
+  const std::span<const int> tokens = protected_.tokens();
+  HeadImage image{.tokens = {tokens.begin(), tokens.end()},
+                  .rows = {protected_.image(Side::key), protected_.image(Side::value)},
+                  .masks = masks_};
+  if (attended_ == nullptr) return image;
+  image.scores = attended_->scores;
+  const std::span<const float> sums = attended_->correction.sums(), before = attended_->checkpoint.sums();
+  image.sums.assign(sums.begin(), sums.end());
+  image.checkpoint_sums.assign(before.begin(), before.end());
+  return image;
 }
 
-bool HeadState::load(ByteReader& from) {
+bool HeadState::take(HeadImage image) {
   length_ = pages_.ledger->length();
   n_sealed_ = pages_.ledger->n_sealed();
-  if (!protected_.load(from, max_protected_tokens(layer_, n_sealed_), n_sealed_ * kPageTokens)) return false;
-  const int n_masks = from.read_int(0, n_sealed_);
-  for (int i = 0, next = 0; i < n_masks && from.ok(); ++i) {
-    PageMask mask{.page = from.read_int(next, n_sealed_ - 1)};
-    next = mask.page + 1;
-    mask.mask.words = from.read<decltype(mask.mask.words)>();
-    masks_.push_back(mask);
+  masks_ = std::move(image.masks);
+  if (attended_ != nullptr) {
+    attended_->scores = std::move(image.scores);
+    attended_->correction.take(std::move(image.sums), dim());
+    attended_->checkpoint.take(std::move(image.checkpoint_sums), dim());
   }
-  from.require(layer_.evict == 0 || n_masks == n_sealed_);
-  const Geometry& g = plan_.geometry;
-  if (layer_.needs_scores()) attended_->scores.load(from, length_, g.group(layer()), dim());
-  if (head_.corrected) {
-    attended_->correction.load(from, dim());
-    attended_->checkpoint.load(from, dim());
-  }
-  return true;
+  return protected_.take(std::move(image.tokens), image.rows);
 }
 
 void HeadState::export_page(int page, std::byte* entry) const {

@@ -16,8 +16,8 @@
 
 #include "base/matrix_view.h"
 #include "base/token_mask.h"
-#include "cache/byte_stream.h"
 #include "cache/correction_state.h"
+#include "cache/head_image.h"
 #include "cache/held_page.h"
 #include "cache/page_ledger.h"
 #include "cache/page_pool.h"
@@ -107,11 +107,10 @@ class HeadState {
   // from's. False, or std::bad_alloc, when memory is exhausted: drop this state.
   bool copy_from(const HeadState& from);
 
-  // For interchange: all that lies beside the entries. load() makes this empty state what was saved, once its
-  // ledger has its lengths, and refuses what can't be. False, or std::bad_alloc, when memory is exhausted:
-  // drop this state.
-  void save(ByteWriter& to) const;
-  bool load(ByteReader& from);
+  // For interchange: all that lies beside the entries. take() makes this empty state what was imaged, once
+  // its ledger has its lengths. False, or std::bad_alloc, when memory is exhausted: drop this state.
+  HeadImage image() const;
+  bool take(HeadImage image);
   // This head's pages of a sealed entry, in the entry's canonical bytes; evicted ones are left as they are.
   void export_page(int page, std::byte* entry) const;
   bool import_page(int page, const std::byte* entry);
@@ -149,10 +148,6 @@ class HeadState {
   }
 
  private:
-  struct PageMask {
-    int page = 0;
-    TokenMask mask;
-  };
   struct Marks {  // the committed state
     std::size_t masks = 0;
     bool ahead = false;

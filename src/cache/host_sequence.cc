@@ -173,14 +173,22 @@ std::vector<int> HostSequence::protected_tokens(int layer, int kv_head) const {
 
 // --- images ---
 
-Status HostSequence::save_beside(ByteWriter& to) const {
-  for (const HeadState& head : heads_) head.save(to);
+Status HostSequence::save_heads(const SeeHead& see) const {
+  for (int layer = 0; layer < geometry().n_layers; ++layer) {
+    for (int h = 0; h < geometry().kv_heads(layer); ++h) see(layer, h, head(layer, h).image());
+  }
   return {};
 }
 
-bool HostSequence::load_beside(ByteReader& from, int /*n_sealed*/) {
-  return std::all_of(heads_.begin(), heads_.end(),
-                     [&](HeadState& head) { return !from.ok() || head.load(from); });
+bool HostSequence::load_heads(ByteReader& from, int /*n_sealed*/, const NextHead& next) {
+  for (int layer = 0; layer < geometry().n_layers; ++layer) {
+    for (int h = 0; h < geometry().kv_heads(layer); ++h) {
+      HeadImage image = next(layer, h);
+      if (!from.ok()) return true;
+      if (!head(layer, h).take(std::move(image))) return false;
+    }
+  }
+  return true;
 }
 
 Status HostSequence::save_page(ByteWriter& to, int index, int page) const {

@@ -139,33 +139,35 @@ bool ProtectedRows::copy_from(const ProtectedRows& from) {
   return true;
 }
 
-void ProtectedRows::save(ByteWriter& to) const {
-  to.write(static_cast<std::int32_t>(tokens_.size()));
-  to.write_all(std::span<const int>(tokens_));
-  for (const Side side : kSides) {
-    for (int row = 0; row < size(); row += store_->rows_per_page) {
-      PageContext short_page = context(side);
-      const int n = short_page.page_tokens = std::min(store_->rows_per_page, size() - row);
-      store_->format->copy_rows(data(side, row), context(side), n, short_page,
-                                to.skip(store_->format->short_page_bytes(short_page.head_dim, n)));
-    }
+// The pages of a side, in order: visit(first row, context of a short page of its rows, its first byte).
+template <class Visit>
+void ProtectedRows::for_each_short_page(Side side, const Visit& visit) const {
+  PageContext short_page = context(side);
+  for (int row = 0; row < size(); row += store_->rows_per_page) {
+    short_page.page_tokens = std::min(store_->rows_per_page, size() - row);
+    visit(row, short_page, store_->format->short_page_bytes(short_page.head_dim, row));
   }
 }
 
-bool ProtectedRows::load(ByteReader& from, int maximum, int end) {
-  tokens_ = from.read_all<int>(from.read_int(0, maximum));
-  from.require(std::is_sorted(tokens_.begin(), tokens_.end()) &&
-               (tokens_.empty() || (tokens_.front() >= 0 && tokens_.back() < end)));
+std::vector<std::byte> ProtectedRows::image(Side side) const {
+  if (tokens_.empty()) return {};
+  std::vector<std::byte> rows(store_->format->short_page_bytes(context(side).head_dim, size()));
+  for_each_short_page(side, [&](int row, const PageContext& short_page, std::size_t at) {
+    store_->format->copy_rows(data(side, row), context(side), short_page.page_tokens, short_page,
+                              rows.data() + at);
+  });
+  return rows;
+}
+
+bool ProtectedRows::take(std::vector<int> tokens, const std::array<std::vector<std::byte>, 2>& rows) {
+  tokens_ = std::move(tokens);
   for (const Side side : kSides) {
-    PageList& pages = pages_[static_cast<int>(side)];
-    for (int row = 0; from.ok() && row < size(); row += store_->rows_per_page) {
-      PageContext short_page = context(side);
-      const int n = short_page.page_tokens = std::min(store_->rows_per_page, size() - row);
-      const std::byte* rows = from.skip(store_->format->short_page_bytes(short_page.head_dim, n));
-      if (rows == nullptr) break;
-      if (!take(pages, 1)) return false;
-      store_->format->copy_rows(rows, short_page, n, context(side), store_->pool->data(pages.back()));
-    }
+    const int s = static_cast<int>(side);
+    if (!take(pages_[s], pages_of(tokens_.size()))) return false;
+    for_each_short_page(side, [&](int row, const PageContext& short_page, std::size_t at) {
+      store_->format->copy_rows(rows[s].data() + at, short_page, short_page.page_tokens, context(side),
+                                data(side, row));
+    });
   }
   return true;
 }

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "base/token_mask.h"
-#include "cache/byte_stream.h"
 #include "cache/page_pool.h"
 #include "cache/page_store.h"
 #include "cache/token_scores.h"
@@ -72,10 +71,10 @@ class ProtectedRows {
   bool truncate(int token);
   // Becomes a copy of `from` that shares its full pages. This one is empty. As truncate().
   bool copy_from(const ProtectedRows& from);
-  // For interchange. load() makes this empty object what was saved, and refuses more rows than `maximum` and
-  // tokens from `end` on. As truncate().
-  void save(ByteWriter& to) const;
-  bool load(ByteReader& from, int maximum, int end);
+  // For interchange: rows of one side as HeadImage has them. take() makes this empty object what they were
+  // of. As truncate().
+  std::vector<std::byte> image(Side side) const;
+  bool take(std::vector<int> tokens, const std::array<std::vector<std::byte>, 2>& rows);
 
   // Appends the pages as attention reads them.
   void list(std::vector<PageView>& pages) const;
@@ -98,6 +97,8 @@ class ProtectedRows {
   std::byte* data(Side side, std::size_t row) const {
     return store_->pool->data(pages_[static_cast<int>(side)][row / store_->rows_per_page]);
   }
+  template <class Visit>
+  void for_each_short_page(Side side, const Visit& visit) const;
   bool take(PageList& list, std::size_t count) const;
   bool take_copy(PageId from, PageList& list) const;
   void release_from(PageList& list, std::size_t first) const;

@@ -3,7 +3,7 @@
 //   pages summed up by the checkpoint for each layer group: sealed pages, freed pages of a model with layers
 //   without attention: the tokens that the checkpoint's state has seen (0: none), and in F32 the state of the
 //   sequence, unless it is empty, and of the checkpoint, if it is another for each (layer, KV head): what
-//   lies beside the entries (SequencePages::save_beside) for each layer group: its sealed entries in
+//   lies beside the entries (HeadImage) for each layer group: its sealed entries in
 //   canonical order (PageLayout), oldest first; pages of which all is evicted are zero. Then the unsealed
 //   pages: of each head K's rows, then V's.
 #include "cache/sequence_image.h"
@@ -60,7 +60,9 @@ Status SequenceExport::write_head() {
         static_cast<std::size_t>(n_sealed - first_page) * cache_->store_->groups()[i].layout.entry_bytes();
   }
   if (cache_->plan().geometry.is_recurrent()) KVANT_RETURN_IF_ERROR(write_states(s));
-  KVANT_RETURN_IF_ERROR(s.pages->save_beside(to_));
+  KVANT_RETURN_IF_ERROR(s.pages->save_heads([&](int layer, int kv_head, const HeadImage& head) {
+    head.save(to_, cache_->plan(), layer, kv_head);
+  }));
   to_.reserve(n_bytes);
   page_ = s.pages->ledger(0).first_page();
   return {};
@@ -120,7 +122,11 @@ bool SequenceImport::read_head() {
   }
   if (cache_->plan().geometry.is_recurrent() && !read_states(length)) return false;
   if (!from_.ok()) return true;
-  if (!sequence_.pages->load_beside(from_, n_sealed_.front())) return false;
+  const auto next = [&](int layer, int kv_head) {
+    const int n_sealed = n_sealed_[cache_->store_->group_of(layer)];
+    return HeadImage::load(from_, cache_->plan(), {layer, kv_head, length, n_sealed});
+  };
+  if (!sequence_.pages->load_heads(from_, n_sealed_.front(), next)) return false;
   page_ = sequence_.pages->ledger(0).first_page();
   return true;
 }

@@ -16,6 +16,7 @@
 #include "base/result.h"
 #include "cache/byte_stream.h"
 #include "cache/cache_bytes.h"
+#include "cache/head_image.h"
 #include "cache/held_page.h"
 #include "cache/memory_budget.h"
 #include "cache/page_layout.h"
@@ -88,11 +89,15 @@ class SequencePages {
   // Takes entries for all pages of an image, with undefined contents. As copy_from().
   bool take_pages(int group, int length, int n_sealed, int first_page);
   void set_checkpoint_pages(int n) { checkpoint_pages_ = n; }
-  // All that lies beside the entries. An error: the device has failed, or what an image can't say.
-  virtual Status save_beside(ByteWriter& to) const = 0;
-  // n_sealed: pages of the first group that the image has sealed. What can't be is refused by the reader.
-  // False, or std::bad_alloc, where memory is exhausted.
-  virtual bool load_beside(ByteReader& from, int n_sealed) = 0;
+  // Shows what lies beside the entries, head by head in the order of Geometry::head_index. An error: the
+  // device has failed, or what an image can't say.
+  using SeeHead = std::function<void(int layer, int kv_head, const HeadImage&)>;
+  virtual Status save_heads(const SeeHead& see) const = 0;
+  // Takes the same from next(layer, kv_head), which reads it. What can't be is refused by the reader.
+  // n_sealed: pages of the first group that the image has sealed. False, or std::bad_alloc, where memory is
+  // exhausted.
+  using NextHead = std::function<HeadImage(int layer, int kv_head)>;
+  virtual bool load_heads(ByteReader& from, int n_sealed, const NextHead& next) = 0;
   // A page of a group: its sealed entry in the canonical order, or its rows of the tail. As above.
   virtual Status save_page(ByteWriter& to, int group, int page) const = 0;
   virtual bool load_page(ByteReader& from, int group, int page) = 0;

@@ -1,0 +1,65 @@
+#include "cache/head_image.h"
+
+#include <algorithm>
+#include <functional>
+#include <span>
+
+#include "cache/correction_state.h"
+#include "cache/protected_rows.h"
+
+namespace kvant {
+namespace {
+
+void save_sums(ByteWriter& to, const std::vector<float>& sums) {
+  to.write<std::int32_t>(sums.empty() ? 0 : 1);
+  to.write_all(std::span<const float>(sums));
+}
+
+std::vector<float> load_sums(ByteReader& from, int head_dim) {
+  if (from.read_int(0, 1) == 0) return {};
+  return from.read_all<float>(static_cast<std::size_t>(correction_bytes(head_dim)) / sizeof(float));
+}
+
+}  // namespace
+
+void HeadImage::save(ByteWriter& to, const Plan& plan, int layer, int kv_head) const {
+  to.write(static_cast<std::int32_t>(tokens.size()));
+  to.write_all(std::span<const int>(tokens));
+  for (const auto& of_side : rows) to.write_all(std::span<const std::byte>(of_side));
+  to.write(static_cast<std::int32_t>(masks.size()));
+  for (const PageMask& mask : masks) {
+    to.write(static_cast<std::int32_t>(mask.page));
+    to.write(mask.mask.words);
+  }
+  if (plan.layers[layer].needs_scores()) scores.save(to);
+  if (!plan.head(layer, kv_head).corrected) return;
+  save_sums(to, sums);
+  save_sums(to, checkpoint_sums);
+}
+
+HeadImage HeadImage::load(ByteReader& from, const Plan& plan, const ImagedHead& head) {
+  const LayerPlan& rules = plan.layers[head.layer];
+  const int d = plan.geometry.dim(head.layer), n_sealed = head.n_sealed;
+  HeadImage image;
+  image.tokens = from.read_all<int>(from.read_int(0, max_protected_tokens(rules, n_sealed)));
+  const std::vector<int>& tokens = image.tokens;
+  const bool ascend = std::ranges::adjacent_find(tokens, std::greater_equal<>()) == tokens.end();
+  from.require(tokens.empty() || (ascend && tokens.front() >= 0 && tokens.back() < n_sealed * kPageTokens));
+  for (auto& of_side : image.rows)
+    of_side = from.read_all<std::byte>(plan.tail->short_page_bytes(d, static_cast<int>(tokens.size())));
+  const int n_masks = from.read_int(0, n_sealed);
+  for (int i = 0, next = 0; i < n_masks && from.ok(); ++i) {
+    PageMask mask{.page = from.read_int(next, n_sealed - 1)};
+    next = mask.page + 1;
+    mask.mask.words = from.read<decltype(mask.mask.words)>();
+    image.masks.push_back(mask);
+  }
+  from.require(rules.evict == 0 || n_masks == n_sealed);
+  if (rules.needs_scores()) image.scores.load(from, head.n_tokens, plan.geometry.group(head.layer), d);
+  if (!plan.head(head.layer, head.kv_head).corrected) return image;
+  image.sums = load_sums(from, d);
+  image.checkpoint_sums = load_sums(from, d);
+  return image;
+}
+
+}  // namespace kvant
