@@ -3,28 +3,10 @@
 #include <cmath>
 
 #include "attention/query_tile.h"
-#include "cache/device_head_pages.h"
 #include "device/cpu/kernels/tile.h"
 #include "device/cpu/kernels/tile_attention.h"
 
 namespace kvant {
-UnquantizedTokens unquantized_tokens(const HeadState& head) {
-  UnquantizedTokens tokens{head.n_sealed() * kPageTokens, {}};
-  std::vector<PageView> pages;
-  head.list_pages(0, pages);
-  for (const PageView& page : pages) {
-    if (page.is_protected)
-      tokens.protected_tokens.insert(tokens.protected_tokens.end(), page.protected_tokens,
-                                     page.protected_tokens + page.n_tokens);
-  }
-  return tokens;
-}
-
-UnquantizedTokens unquantized_on_device(const Step& step, int slice, int layer, int kv_head) {
-  const int n_sealed = step.ledger(slice, layer).n_sealed();
-  return {n_sealed * kPageTokens, protected_tokens(step, slice, layer, kv_head, n_sealed)};
-}
-
 MassCoverage measure_coverage(const Plan& plan, int layer, int kv_head, const MatrixView<const float>& q,
                               int first_token, const std::vector<PageView>& pages,
                               const UnquantizedTokens& tokens) {

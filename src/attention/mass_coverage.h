@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "attention/attention.h"
-#include "cache/host_sequence.h"
+#include "format/page_view.h"
 
 namespace kvant {
 
@@ -28,9 +28,6 @@ struct UnquantizedTokens {
   int first_unsealed = 0;             // this token and all after it
   std::vector<int> protected_tokens;  // before it
 };
-UnquantizedTokens unquantized_tokens(const HeadState& head);
-// Of slice `slice` of a step whose pages lie on a device, as the step has found it.
-UnquantizedTokens unquantized_on_device(const Step& step, int slice, int layer, int kv_head);
 
 // The mass that queries put on `tokens` of an unquantized cache, whose pages hold all that they see. q: the
 // layer's queries, as in LayerRows, from token `first_token` on.

@@ -3,7 +3,6 @@
 #include <cmath>
 
 #include "attention/step_memory.h"
-#include "cache/host_sequence.h"
 
 namespace kvant {
 namespace {
@@ -63,7 +62,6 @@ void OutputErrorBackend::add(PlacedPlan plan, AttentionBackend& backend) {
   shadow.effects.n_layers = g.n_layers;
   shadow.effects.n_heads = g.n_heads;
   shadow.effects.errors.resize(static_cast<std::size_t>(g.n_layers) * g.n_heads);
-  if (plan.on_device()) shadow.on_device = std::make_unique<UploadedAttention>(plan.device());
   shadow.cache = std::make_unique<Cache>(std::move(plan), /*byte_limit=*/0);
   shadow.sequence = shadow.cache->add();
   shadows_.push_back(std::move(shadow));
@@ -83,7 +81,6 @@ Status OutputErrorBackend::reserve(int n_tokens, bool is_prompt, int first_measu
     auto step = shadow.cache->reserve({{shadow.sequence, n_tokens, is_prompt}});
     if (!step.ok()) return step.error();
     shadow.step = std::move(step).value();
-    if (shadow.on_device != nullptr) KVANT_RETURN_IF_ERROR(shadow.on_device->begin(*shadow.step));
     const Geometry& g = shadow.cache->plan().geometry;
     out_.resize(static_cast<std::size_t>(n_tokens) * g.n_heads * g.head_dim);
     head_coverage_.resize(g.n_kv_heads);
@@ -119,6 +116,7 @@ void OutputErrorBackend::compare_heads(Shadow& shadow, int layer, const LayerRow
       compare(rows.out, out, first_measured_, head * d, d));
 }
 
+// What a device doesn't count stays empty.
 void OutputErrorBackend::run_shadow(Shadow& shadow, const Step& step, int layer, const LayerRows& rows,
                                     Team& team) {
   LayerEffects& effects = shadow.effects;
@@ -130,35 +128,41 @@ void OutputErrorBackend::run_shadow(Shadow& shadow, const Step& step, int layer,
   shadow.backend->run_layer(*shadow.step, layer, {rows.q, rows.k, rows.v, out}, team);
   team.barrier();
   if (skips && team.index() == 0) {
-    effects.skips.resize(effects.n_layers);
-    effects.skips[layer].add(since(skipped_, shadow.backend->skip_counts(), layer));
+    const std::vector<SkipCount> now = shadow.backend->skip_counts();
+    effects.skips.resize(now.empty() ? 0 : effects.n_layers);
+    if (!now.empty()) effects.skips[layer].add(since(skipped_, now, layer));
   }
   if (first_measured_ == n_tokens_) return;
   team.for_each(effects.n_heads, [&](int head) { compare_heads(shadow, layer, rows, head); });
 }
 
-// As the shadow stands before the step: its queries see no page that the step itself seals.
+// As the shadow stands before the step: its queries see no page that the step itself seals. One thread lists
+// the pages, because a device copies them.
 void OutputErrorBackend::measure_mass(Shadow& shadow, const Step& step, int layer, const LayerRows& rows,
                                       Team& team) {
-  team.for_each(step.plan().geometry.kv_heads(layer), [&](int kv_head) {
+  const int n_heads = step.plan().geometry.kv_heads(layer);
+  const int first_unsealed = shadow.step->ledger(0, layer).n_sealed() * kPageTokens;
+  team.once([&] {
     run_within_memory(*shadow.step, [&] {
-      std::vector<PageView> pages;
-      head_of(step, 0, layer, kv_head).list_pages(0, pages);
-      head_coverage_[kv_head] =
-          measure_coverage(step.plan(), layer, kv_head, rows.q, step.first_token(0), pages,
-                           unquantized_tokens(head_of(*shadow.step, 0, layer, kv_head)));
+      head_pages_.clear();
+      for (int kv_head = 0; kv_head < n_heads; ++kv_head) {
+        auto pages = step.pages(0).list_pages(layer, kv_head, /*first_visible=*/0);
+        if (!pages.ok()) return shadow.step->fail(pages.error());
+        head_pages_.push_back(std::move(pages).value());
+      }
     });
   });
-  if (team.index() == 0) add_coverage(shadow, step, layer);
-}
-
-void OutputErrorBackend::add_coverage(Shadow& shadow, const Step& step, int layer) {
+  team.for_each(n_heads, [&](int kv_head) {
+    run_within_memory(*shadow.step, [&] {
+      head_coverage_[kv_head] = measure_coverage(
+          step.plan(), layer, kv_head, rows.q, step.first_token(0), head_pages_[kv_head].pages,
+          {first_unsealed, shadow.step->pages(0).protected_tokens(layer, kv_head)});
+    });
+  });
+  if (team.index() != 0 || shadow.step->failed()) return;
   shadow.effects.coverage.resize(shadow.effects.n_layers);
-  for (int head = 0; head < step.plan().geometry.kv_heads(layer); ++head)
-    shadow.effects.coverage[layer].add(head_coverage_[head]);
+  for (int head = 0; head < n_heads; ++head) shadow.effects.coverage[layer].add(head_coverage_[head]);
 }
-
-// --- on a device, which doesn't count what it skips ---
 
 ShownRows OutputErrorBackend::wants(const Step& step, int /*layer*/) {
   KVANT_CHECK(step.slices().size() == 1, "output errors are measured one sequence at a time");
@@ -167,30 +171,10 @@ ShownRows OutputErrorBackend::wants(const Step& step, int /*layer*/) {
 
 void OutputErrorBackend::see(Step& step, int layer, const LayerRows& rows) {
   run_within_memory(step, [&] {
-    const MatrixView<float> out(out_.data(), rows.out.rows, rows.out.cols);
-    for (Shadow& shadow : shadows_) {
-      if (measures_mass(shadow, step, layer)) {
-        if (const Status status = measure_mass_on_device(shadow, step, layer, rows); !status.ok())
-          return step.fail(status.error());
-      }
-      shadow.on_device->run_layer(*shadow.step, layer, {rows.q, rows.k, rows.v, out});
-      if (first_measured_ == n_tokens_ || shadow.step->failed()) continue;
-      for (int head = 0; head < shadow.effects.n_heads; ++head) compare_heads(shadow, layer, rows, head);
-    }
+    run_team(1, [&](Team& team) {
+      for (Shadow& shadow : shadows_) run_shadow(shadow, step, layer, rows, team);
+    });
   });
-}
-
-Status OutputErrorBackend::measure_mass_on_device(Shadow& shadow, const Step& step, int layer,
-                                                  const LayerRows& rows) {
-  const int n_sealed = step.ledger(0, layer).end_sealed();
-  for (int kv_head = 0; kv_head < step.plan().geometry.kv_heads(layer); ++kv_head) {
-    KVANT_RETURN_IF_ERROR(pages_.read(step, 0, layer, kv_head, /*first_visible=*/0, n_sealed));
-    head_coverage_[kv_head] =
-        measure_coverage(step.plan(), layer, kv_head, rows.q, step.first_token(0), pages_.pages(),
-                         unquantized_on_device(*shadow.step, 0, layer, kv_head));
-  }
-  add_coverage(shadow, step, layer);
-  return {};
 }
 
 }  // namespace kvant

@@ -8,8 +8,6 @@
 
 #include "attention/attention.h"
 #include "attention/mass_coverage.h"
-#include "attention/uploaded_attention.h"
-#include "cache/device_head_pages.h"
 
 namespace kvant {
 
@@ -33,8 +31,8 @@ struct LayerEffects {
   int n_layers = 0, n_heads = 0;
   std::vector<OutputError> errors;  // [n_layers, n_heads]: query heads
   std::vector<SkipCount> skips;     // [n_layers]; empty: the recipe skips nothing, or it was not counted
-  std::vector<MassCoverage>
-      coverage;  // [n_layers]; empty: the recipe protects nothing by scores, or as above
+  // [n_layers]; empty: the recipe protects nothing by scores, or as above.
+  std::vector<MassCoverage> coverage;
 
   OutputError of_layer(int layer) const;
   OutputError total() const;
@@ -72,15 +70,12 @@ class OutputErrorBackend final : public BackendDecorator, private RowObserver {
     std::unique_ptr<Cache> cache;
     SequenceId sequence = 0;
     std::unique_ptr<Step> step;
-    std::unique_ptr<UploadedAttention> on_device;  // null: the backend's
     LayerEffects effects;
   };
   ShownRows wants(const Step& step, int layer) override;
   void see(Step& step, int layer, const LayerRows& rows) override;
   bool measures_mass(const Shadow& shadow, const Step& step, int layer) const;
-  void add_coverage(Shadow& shadow, const Step& step, int layer);
   void compare_heads(Shadow& shadow, int layer, const LayerRows& rows, int head);
-  Status measure_mass_on_device(Shadow& shadow, const Step& step, int layer, const LayerRows& rows);
   void run_shadow(Shadow& shadow, const Step& step, int layer, const LayerRows& rows, Team& team);
   void measure_mass(Shadow& shadow, const Step& step, int layer, const LayerRows& rows, Team& team);
 
@@ -88,8 +83,8 @@ class OutputErrorBackend final : public BackendDecorator, private RowObserver {
   int n_tokens_ = 0, first_measured_ = 0;    // of the step
   std::vector<float> out_;                   // [n_rows, n_heads * d], of one shadow
   std::vector<SkipCount> skipped_;           // by the shadow's backend before its layer
-  std::vector<MassCoverage> head_coverage_;  // by KV head, of one shadow's layer
-  DeviceHeadPages pages_;                    // of the unquantized cache
+  std::vector<ListedPages> head_pages_;      // by KV head, of the unquantized cache
+  std::vector<MassCoverage> head_coverage_;  // likewise, of one shadow's layer
 };
 
 }  // namespace kvant

@@ -178,9 +178,8 @@ TEST(MassCoverage, KnowsWhatACacheLeavesUnquantized) {
   Cache cache(plan_for("k=ch4g128,v=tok2g128,sink=3,window=128", g), 0);
   const SequenceId s = cache.add();
   attend_tokens(cache, s, 450, true, values_of);  // pages 0 and 1 are before the window
-  const UnquantizedTokens tokens = unquantized_tokens(head_of(cache, s, 0, 1));
-  EXPECT_EQ(tokens.first_unsealed, 2 * kPageTokens);
-  EXPECT_EQ(tokens.protected_tokens, (std::vector<int>{0, 1, 2}));
+  EXPECT_EQ(cache.pages(s).n_sealed(), 2);
+  EXPECT_EQ(cache.pages(s).protected_tokens(0, 1), (std::vector<int>{0, 1, 2}));
 }
 
 }  // namespace

@@ -19,6 +19,7 @@
 #include <mutex>
 #include <set>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "base/result.h"
@@ -74,6 +75,9 @@ class Step {
   RecurrentState held_state_before(int slice) const;
   RecurrentState held_state_after(int slice) const;
 
+  // Whether `attention` asks for the first time in a row: it then has to prepare for this step.
+  bool is_new_to(const void* attention) { return std::exchange(attention_, attention) != attention; }
+
   // Remembers the first error of the threads that run the step. Thread-safe.
   void fail(Error failure);
   // The same where memory is short, without taking any. Thread-safe.
@@ -94,6 +98,7 @@ class Step {
   std::vector<int> first_tokens_, first_rows_;
   int n_rows_ = 0;
   bool open_ = true;
+  const void* attention_ = nullptr;  // that has prepared for it
   std::atomic<bool> failed_{false};
   std::mutex failure_mutex_;
   Error failure_;

@@ -1,77 +1,57 @@
 #include "cache/device_head_pages.h"
 
 #include <algorithm>
-#include <numeric>
-
-#include "cache/device_layout.h"
-#include "cache/device_sequence.h"
+#include <utility>
 
 namespace kvant {
 
-std::vector<int> protected_tokens(const Step& step, int slice, int layer, int kv_head, int n_sealed) {
-  const Plan& plan = step.plan();
-  if (protects_by_score(plan)) {
-    std::vector<int> tokens = device_sequence(step, slice)
-                                  .next_protection()
-                                  .tokens->heads[plan.geometry.head_index(layer, kv_head)]
-                                  .tokens;
-    tokens.erase(std::lower_bound(tokens.begin(), tokens.end(), n_sealed * kPageTokens), tokens.end());
-    return tokens;
-  }
-  std::vector<int> tokens(n_sealed > 0 && device_pages(step).has_sink() ? plan.layers[layer].sink : 0);
-  std::iota(tokens.begin(), tokens.end(), 0);
-  return tokens;
-}
-
-void DeviceHeadPages::list(const Step& step, PageEntry entry, const PageView& view) {
+void DeviceHeadPages::list(const DeviceSequence& sequence, PageEntry entry, const PageView& view) {
   const EntryLayout::Layer& layout =
-      device_pages(step).store_of(entry.room, layer_).layout(entry.room).layers[layer_];
+      sequence.store().store_of(entry.room, layer_).layout(entry.room).layers[layer_];
   entries_.push_back(entry);
   fetched_.push_back(
       {entry.room == kSealedRoom, {layout.bytes(kv_head_, Side::key), layout.bytes(kv_head_, Side::value)}});
   pages_.push_back(view);
 }
 
-void DeviceHeadPages::list_protected(const Step& step, int slice) {
+void DeviceHeadPages::list_protected(const DeviceSequence& sequence) {
   const auto n = static_cast<int>(protected_tokens_.size());
-  const bool by_score = protects_by_score(*plan_);
+  const std::vector<EntryHold>& rows = sequence.newest_protection().pages;
   for (int row = 0; row < n; row += kPageTokens) {
-    const PageEntry entry =
-        by_score ? device_sequence(step, slice).next_protection().pages[row / kPageTokens].entry()
-                 : device_sequence(step, slice).sink();
-    list(step, entry,
+    list(sequence, rows.empty() ? sequence.sink() : rows[row / kPageTokens].entry(),
          {.n_tokens = std::min(kPageTokens, n - row),
           .is_protected = true,
           .protected_tokens = protected_tokens_.data() + row});
   }
 }
 
-Status DeviceHeadPages::gather(const Step& step, int slice, int layer, int kv_head, int first_visible,
+Status DeviceHeadPages::gather(const DeviceSequence& sequence, int layer, int kv_head, int first_visible,
                                int n_sealed) {
-  plan_ = step.shared_plan();
-  device_ = device_pages(step).device();
+  DevicePageStore& store = sequence.store();
+  plan_ = store.shared_plan();
+  device_ = store.device();
   layer_ = layer;
   kv_head_ = kv_head;
-  const PageLedger& ledger = step.ledger(slice, layer);
+  const PageLedger& ledger = sequence.ledger(store.group_of(layer));
   entries_.clear();
   fetched_.clear();
   pages_.clear();
-  protected_tokens_ = protected_tokens(step, slice, layer, kv_head, n_sealed);
+  protected_tokens_ = sequence.protected_of(layer, kv_head, n_sealed);
   for (int page = std::max(ledger.first_page(), first_visible / kPageTokens); page < n_sealed; ++page) {
     PageView view{.first_token = page * kPageTokens, .n_tokens = kPageTokens};
     for (auto token = std::lower_bound(protected_tokens_.begin(), protected_tokens_.end(), view.first_token);
          token != protected_tokens_.end() && *token < view.first_token + kPageTokens; ++token)
       view.masked.set(*token - view.first_token);
-    list(step, ledger.sealed(page), view);
+    list(sequence, ledger.sealed(page), view);
   }
-  list_protected(step, slice);
+  list_protected(sequence);
   for (int page = std::max(n_sealed, first_visible / kPageTokens); page * kPageTokens < ledger.end();
        ++page) {
     PageView view{.first_token = page * kPageTokens};
     view.n_tokens = std::min(kPageTokens, ledger.end() - view.first_token);
-    list(step, ledger.tail(page), view);
+    list(sequence, ledger.tail(page), view);
   }
-  const auto first = device_pages(step).gather_head(entries_, layer, kv_head);
+  const auto first = store.gather_head(entries_, layer, kv_head);
   if (!first.ok()) return first.error();
   first_ = *first;
   return {};
@@ -103,11 +83,11 @@ void DeviceHeadPages::unpack() {
   }
 }
 
-Status DeviceHeadPages::read(const Step& step, int slice, int layer, int kv_head, int first_visible,
+Status DeviceHeadPages::read(const DeviceSequence& sequence, int layer, int kv_head, int first_visible,
                              int n_sealed) {
-  KVANT_RETURN_IF_ERROR(gather(step, slice, layer, kv_head, first_visible, n_sealed));
+  KVANT_RETURN_IF_ERROR(gather(sequence, layer, kv_head, first_visible, n_sealed));
   auto downloaded = std::make_shared<std::vector<std::byte>>();
-  KVANT_RETURN_IF_ERROR(device_pages(step).download_gathered(*downloaded));
+  KVANT_RETURN_IF_ERROR(sequence.store().download_gathered(*downloaded));
   take(std::move(downloaded));
   unpack();
   return {};

@@ -4,24 +4,23 @@
 
 #include <cstddef>
 #include <memory>
-#include <utility>
 #include <vector>
 
-#include "cache/cache.h"
-#include "cache/page_store.h"
+#include "cache/device_sequence.h"
+#include "format/page_view.h"
 
 namespace kvant {
 
 class DeviceHeadPages {
  public:
-  // Copies what slice `slice` of an open step holds of a layer that has attended, as HeadState::list_pages()
-  // lists it: pages with tokens from first_visible on that no sliding window has freed, of which the
-  // sequence's first n_sealed are sealed. n_sealed: what the step leaves, or, for a sequence as it was before
-  // its seals, what it found: the tail lasts as long as the step. An error: the device has failed.
-  Status read(const Step& step, int slice, int layer, int kv_head, int first_visible, int n_sealed);
+  // Copies what a sequence holds of a layer that has attended, as HeadState::list_pages() lists it: pages
+  // with tokens from first_visible on that no sliding window has freed, of which the first n_sealed are
+  // sealed. n_sealed: what the step leaves, or, for a sequence as it was before its seals, what it found: the
+  // tail lasts as long as the step. An error: the device has failed.
+  Status read(const DeviceSequence& sequence, int layer, int kv_head, int first_visible, int n_sealed);
   // Its parts, so that the host waits once for several: gathering on the device; what the store then
   // downloads; and what any thread can do with it when the step is over.
-  Status gather(const Step& step, int slice, int layer, int kv_head, int first_visible, int n_sealed);
+  Status gather(const DeviceSequence& sequence, int layer, int kv_head, int first_visible, int n_sealed);
   void take(std::shared_ptr<const std::vector<std::byte>> downloaded) { downloaded_ = std::move(downloaded); }
   void unpack();
 
@@ -33,8 +32,8 @@ class DeviceHeadPages {
     bool is_sealed;
     std::size_t bytes[2];  // of K and V
   };
-  void list(const Step& step, PageEntry entry, const PageView& view);
-  void list_protected(const Step& step, int slice);
+  void list(const DeviceSequence& sequence, PageEntry entry, const PageView& view);
+  void list_protected(const DeviceSequence& sequence);
 
   std::shared_ptr<const Plan> plan_;
   std::shared_ptr<PageDevice> device_;
@@ -48,8 +47,5 @@ class DeviceHeadPages {
   std::vector<int> protected_tokens_;
   PageContext key_rows_, value_rows_;  // of pages that aren't sealed
 };
-
-// The tokens of a head that are protected once the step has sealed its pages, ascending.
-std::vector<int> protected_tokens(const Step& step, int slice, int layer, int kv_head, int n_sealed);
 
 }  // namespace kvant

@@ -35,6 +35,7 @@ class DevicePageStore final : public SequenceStore {
 
   const std::shared_ptr<PageDevice>& device() const { return placed_.device(); }
   const DeviceConstants& constants() const { return placed_.constants(); }
+  const std::shared_ptr<const Plan>& shared_plan() const { return placed_.plan(); }
 
   // The pages of a layer group, by its number and by one of its layers. Rooms: kSealedRoom, kPageTokens.
   DeviceEntryStore& of_group(int group) { return *pages_[group]; }

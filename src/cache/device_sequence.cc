@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "cache/device_head_pages.h"
 #include "cache/device_image.h"
 #include "cache/head_state.h"
 #include "cache/page_counts.h"
@@ -216,14 +217,24 @@ void DeviceSequence::add_side_bytes(std::vector<std::int64_t>& k, std::vector<st
   for (std::size_t i = 0; i < protection_.pages.size(); ++i) add(store_.beside().layout(kProtectedRoom));
 }
 
-std::vector<int> DeviceSequence::protected_tokens(int layer, int kv_head) const {
-  if (protects_by_score(plan())) {
-    if (protection_.tokens == nullptr) return {};
-    return protection_.tokens->heads[plan().geometry.head_index(layer, kv_head)].tokens;
+std::vector<int> DeviceSequence::protected_of(int layer, int kv_head, int n_sealed) const {
+  if (!protects_by_score(plan())) {
+    std::vector<int> tokens(n_sealed > 0 && store_.has_sink() ? plan().layers[layer].sink : 0);
+    std::iota(tokens.begin(), tokens.end(), 0);
+    return tokens;
   }
-  std::vector<int> tokens(sink().held() ? plan().layers[layer].sink : 0);
-  std::iota(tokens.begin(), tokens.end(), 0);
+  const auto& newest = newest_protection().tokens;
+  if (newest == nullptr) return {};
+  std::vector<int> tokens = newest->heads[plan().geometry.head_index(layer, kv_head)].tokens;
+  tokens.erase(std::ranges::lower_bound(tokens, n_sealed * kPageTokens), tokens.end());
   return tokens;
+}
+
+Result<ListedPages> DeviceSequence::list_pages(int layer, int kv_head, int first_visible) const {
+  const auto copied = std::make_shared<DeviceHeadPages>();
+  const int n_sealed = ledger(store_.group_of(layer)).end_sealed();
+  KVANT_RETURN_IF_ERROR(copied->read(*this, layer, kv_head, first_visible, n_sealed));
+  return ListedPages{copied->pages(), copied};
 }
 
 // --- images ---

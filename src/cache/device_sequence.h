@@ -18,6 +18,7 @@ class DeviceSequence final : public SequencePages {
  public:
   explicit DeviceSequence(DevicePageStore& store);
 
+  DevicePageStore& store() const { return store_; }
   // The entry of the sink, which the sequence has from when its first page is sealed.
   PageEntry sink() const { return sink_.entry(); }
   // The sums of its correction, and, if the step seals pages, where those with these go.
@@ -27,11 +28,19 @@ class DeviceSequence final : public SequencePages {
   // step's to change where it ends or seals pages.
   const DeviceProtection& protection() const { return protection_; }
   const DeviceProtection& next_protection() const { return next_protection_; }
+  const DeviceProtection& newest_protection() const {
+    return next_protection_.tokens == nullptr ? protection_ : next_protection_;
+  }
 
   bool sums_up() const override { return sums_.entry().held(); }
   void for_each_page(const Visit& visit) const override;
   void add_side_bytes(std::vector<std::int64_t>& k, std::vector<std::int64_t>& v) const override;
-  std::vector<int> protected_tokens(int layer, int kv_head) const override;
+  std::vector<int> protected_tokens(int layer, int kv_head) const override {
+    return protected_of(layer, kv_head, n_sealed());
+  }
+  // The protected tokens of the first n_sealed pages, as the step leaves them.
+  std::vector<int> protected_of(int layer, int kv_head, int n_sealed) const;
+  Result<ListedPages> list_pages(int layer, int kv_head, int first_visible) const override;
   int image_sealed(int group) const override;
   Status save_heads(const SeeHead& see) const override;
   bool load_heads(ByteReader& from, int n_sealed, const NextHead& next) override;

@@ -171,6 +171,12 @@ std::vector<int> HostSequence::protected_tokens(int layer, int kv_head) const {
   return {tokens.begin(), tokens.end()};
 }
 
+Result<ListedPages> HostSequence::list_pages(int layer, int kv_head, int first_visible) const {
+  ListedPages list;
+  head(layer, kv_head).list_pages(first_visible, list.pages);
+  return list;
+}
+
 // --- images ---
 
 Status HostSequence::save_heads(const SeeHead& see) const {

@@ -47,6 +47,7 @@ class HostSequence final : public SequencePages {
   void for_each_page(const Visit& visit) const override;
   void add_side_bytes(std::vector<std::int64_t>& k, std::vector<std::int64_t>& v) const override;
   std::vector<int> protected_tokens(int layer, int kv_head) const override;
+  Result<ListedPages> list_pages(int layer, int kv_head, int first_visible) const override;
   Status save_heads(const SeeHead& see) const override;
   bool load_heads(ByteReader& from, int n_sealed, const NextHead& next) override;
   Status save_page(ByteWriter& to, int group, int page) const override;

@@ -22,6 +22,7 @@
 #include "cache/page_layout.h"
 #include "cache/page_ledger.h"
 #include "cache/recurrent_states.h"
+#include "format/page_view.h"
 #include "recipe/plan.h"
 
 namespace kvant {
@@ -37,6 +38,12 @@ struct PageGroup {
   std::int64_t token_values = 0;  // K and V values of a token in all layers
 };
 
+// Pages of one head, oldest first; protected rows come before the tail.
+struct ListedPages {
+  std::vector<PageView> pages;
+  std::shared_ptr<const void> copies;  // that they lie in, where host memory has no others
+};
+
 class SequencePages {
  public:
   // Groups outlive the sequence.
@@ -45,6 +52,7 @@ class SequencePages {
   SequencePages(const SequencePages&) = delete;
   SequencePages& operator=(const SequencePages&) = delete;
 
+  int n_groups() const { return static_cast<int>(ledgers_.size()); }
   const PageLedger& ledger(int group) const { return *ledgers_[group]; }
   int length() const { return ledger(0).length(); }      // tokens
   int n_sealed() const { return ledger(0).n_sealed(); }  // pages
@@ -79,8 +87,12 @@ class SequencePages {
   virtual void for_each_page(const Visit& visit) const = 0;
   // Adds the bytes of pages to those of each head (Geometry::head_index), by side.
   virtual void add_side_bytes(std::vector<std::int64_t>& k, std::vector<std::int64_t>& v) const = 0;
-  // The tokens of a head that lie unquantized beside their sealed pages, ascending.
+  // The tokens of a head that lie unquantized beside pages that were sealed before the step, ascending.
   virtual std::vector<int> protected_tokens(int layer, int kv_head) const = 0;
+  // Lists the pages of a head that hold tokens from first_visible on, in host memory: those of a step once
+  // its layer has attended, or between steps. The list lasts until the sequence changes. An error: the
+  // device has failed.
+  virtual Result<ListedPages> list_pages(int layer, int kv_head, int first_visible) const = 0;
 
   // --- images (sequence_image.cc has the order of their parts) ---
   // Pages of a group that an image has sealed: those of its ledger, or those that a cache which seals would
@@ -103,7 +115,6 @@ class SequencePages {
   virtual bool load_page(ByteReader& from, int group, int page) = 0;
 
  protected:
-  int n_groups() const { return static_cast<int>(ledgers_.size()); }
   const PageGroup& group(int index) const { return groups_[index]; }
   PageLedger& mutable_ledger(int group) { return *ledgers_[group]; }
   // Tokens of a page of the tail, or of a sealed one.

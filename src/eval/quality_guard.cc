@@ -113,6 +113,7 @@ Status QualityGuard::gather(const Step& step, int layer, const LayerRows& rows, 
   const Plan& plan = step.plan();
   const PageLedger& ledger = step.ledger(0, layer);
   const int oldest = std::max(ledger.end() - capacity(plan, layer), 0);
+  const DeviceSequence& sequence = device_sequence(step, 0);
   copies.layer = layer;
   copies.kv_head = layers_[layer].found.kv_head;
   copies.first_in_tail = std::max(ledger.n_sealed(), oldest / kPageTokens) * kPageTokens;
@@ -121,11 +122,11 @@ Status QualityGuard::gather(const Step& step, int layer, const LayerRows& rows, 
   copies.plan = step.shared_plan();
   if (copies.sealed)
     KVANT_RETURN_IF_ERROR(
-        copies.tail.gather(step, 0, layer, copies.kv_head, copies.first_in_tail, ledger.n_sealed()));
+        copies.tail.gather(sequence, layer, copies.kv_head, copies.first_in_tail, ledger.n_sealed()));
   if (rows.q.data == nullptr) return {};
   const float* newest = rows.q.row(rows.q.rows - 1);
   copies.query.assign(newest, newest + rows.q.cols);
-  return copies.cached.gather(step, 0, layer, copies.kv_head, oldest, ledger.end_sealed());
+  return copies.cached.gather(sequence, layer, copies.kv_head, oldest, ledger.end_sealed());
 }
 
 void QualityGuard::look_at(Copies& copies) {
