@@ -200,50 +200,49 @@ inline Status append_tokens(Cache& cache, SequenceId sequence, int n, bool is_pr
   return (*step)->commit();
 }
 
-// Scores of tokens and sums of the correction.
-inline std::string state_contents(const HeadState& head) {
-  std::string all;
-  const auto add = [&all](const auto& numbers) {
-    all.append(reinterpret_cast<const char*>(numbers.data()), numbers.size_bytes());
-  };
-  if (head.scores() != nullptr) {
-    for (int t = 0; t < head.scores()->size(); ++t) all += std::to_string(head.scores()->score(t)) + " ";
-    add(head.scores()->tokens());
+// The bytes of a page, of which only the rows in use are defined where it is unsealed.
+inline std::string page_contents(const PageView& page, int head_dim) {
+  std::string all = std::to_string(page.first_token) + "+" + std::to_string(page.n_tokens) +
+                    (page.is_protected ? "k" : " ") + std::to_string(page.masked.words[0]) + "," +
+                    std::to_string(page.masked.words[1]) + ":";
+  for (const PageSide& side : {page.k, page.v}) {
+    if (page.n_tokens == kPageTokens) {
+      all.append(reinterpret_cast<const char*>(side.bytes), side.format->page_bytes(head_dim));
+      continue;
+    }
+    std::vector<float> rows(static_cast<std::size_t>(page.n_tokens) * head_dim);
+    side.format->decode(side.bytes, page.n_tokens, *side.context, rows.data());
+    all.append(reinterpret_cast<const char*>(rows.data()), rows.size() * sizeof(float));
   }
-  if (head.correction() != nullptr) add(head.correction()->sums());
   return all;
 }
 
-// All that a sequence holds: every head's pages with their bytes, masks and token ranges; scores and
-// correction.
+// All that a sequence holds, wherever it lies: every head's pages with their bytes, masks and token ranges;
+// scores and corrections.
 inline std::string contents(const Cache& cache, SequenceId sequence) {
   const Geometry& g = cache.plan().geometry;
+  const SequencePages& held = cache.pages(sequence);
   std::string all = "length " + std::to_string(cache.length(sequence));
-  std::vector<PageView> pages;
+  for (int i = 0; i < held.n_groups(); ++i)
+    all += " sealed " + std::to_string(held.ledger(i).n_sealed()) + " from " +
+           std::to_string(held.ledger(i).first_page());
   for (int layer = 0; layer < g.n_layers; ++layer) {
     for (int h = 0; h < g.kv_heads(layer); ++h) {
-      const HeadState& head = head_of(cache, sequence, layer, h);
-      all +=
-          "\nsealed " + std::to_string(head.n_sealed()) + " from " + std::to_string(head.first_page()) + "\n";
-      head.list_pages(0, pages);
-      for (const PageView& page : pages) {
-        all += std::to_string(page.first_token) + "+" + std::to_string(page.n_tokens) +
-               (page.is_protected ? "k" : " ") + std::to_string(page.masked.words[0]) + "," +
-               std::to_string(page.masked.words[1]) + ":";
-        for (const PageSide& side : {page.k, page.v}) {
-          if (page.n_tokens == kPageTokens) {
-            all.append(reinterpret_cast<const char*>(side.bytes), side.format->page_bytes(g.dim(layer)));
-            continue;
-          }
-          // Of an unsealed page only the rows in use are defined.
-          std::vector<float> rows(static_cast<std::size_t>(page.n_tokens) * g.dim(layer));
-          side.format->decode(side.bytes, page.n_tokens, *side.context, rows.data());
-          all.append(reinterpret_cast<const char*>(rows.data()), rows.size() * sizeof(float));
-        }
-      }
-      all += state_contents(head);
+      const Result<ListedPages> list = held.list_pages(layer, h, 0);
+      EXPECT_TRUE(list.ok());
+      all += "\n";
+      for (const PageView& page : list->pages) all += page_contents(page, g.dim(layer));
     }
   }
+  const auto add = [&all](const auto& numbers) {
+    all.append(reinterpret_cast<const char*>(numbers.data()), std::span(numbers).size_bytes());
+  };
+  const Status seen = held.save_heads([&](int /*layer*/, int /*kv_head*/, const HeadImage& head) {
+    for (int t = 0; t < head.scores.size(); ++t) all += std::to_string(head.scores.score(t)) + " ";
+    add(head.scores.tokens());
+    add(head.sums);
+  });
+  EXPECT_TRUE(seen.ok()) << (seen.ok() ? "" : seen.error().message);
   return all;
 }
 
