@@ -43,21 +43,16 @@ int observer_row(int token) {
 void list_slice(const Step& step, int slice, bool in_blocks, std::vector<ProtectionRound>& rounds) {
   const Plan& plan = step.plan();
   const StepSlice& s = step.slices()[slice];
-  const int window = device_window(plan), first = step.first_token(slice);
-  int sealed = step.ledger(slice, /*layer=*/0).n_sealed();
-  const auto seal = [&](int point, SealPoint& to) {
-    to.end_sealed = point < 0 ? sealed : std::max(sealed, sealed_pages(point, window));
-    sealed = to.end_sealed;
-  };
-  SealPoint before{slice, 0, sealed, sealed};
-  seal(seal_point_before(first, s.is_prompt), before);
-  if (before.end_sealed > before.n_sealed) rounds.front().then.push_back(before);
-  const std::vector<Tile> tiles = schedule(first, s.n_tokens, {s.is_prompt, plan.recipe.prefill});
+  const int first = step.first_token(slice), n_sealed = step.ledger(slice, /*layer=*/0).n_sealed();
+  const std::vector<Tile> tiles =
+      schedule(first, s.n_tokens, {s.is_prompt, plan.recipe.prefill, device_window(plan), n_sealed});
+  if (tiles.front().n_sealed > n_sealed)
+    rounds.front().then.push_back({slice, 0, n_sealed, tiles.front().n_sealed});
   if (!in_blocks) rounds.resize(std::max(rounds.size(), tiles.size() + 1));
   for (std::size_t i = 0; i < tiles.size(); ++i) {
     const Tile& tile = tiles[i];
-    SealPoint after{slice, tile.query_end % kPageTokens == 0 ? tile.query_end : 0, sealed, sealed};
-    seal(tile.seal_point, after);
+    const SealPoint after{slice, tile.query_end % kPageTokens == 0 ? tile.query_end : 0, tile.n_sealed,
+                          tile.end_sealed};
     ProtectionRound& round = rounds[in_blocks ? 0 : i + 1];
     if (after.page_end > 0 || after.end_sealed > after.n_sealed) round.then.push_back(after);
     if (in_blocks) continue;

@@ -219,17 +219,12 @@ void RowTables::add_to(kvant_decode_layer& at_layer, const IndexBuffer& indices,
 
 std::vector<VisibleTokens> visible_tokens(int first_token, const StepSlice& slice, int n_sealed, int window,
                                           int prefill) {
-  int sealed = n_sealed;
-  const auto seal = [&](int point) {
-    if (point >= 0) sealed = std::max(sealed, sealed_pages(point, window));
-  };
   std::vector<VisibleTokens> visible;
   visible.reserve(slice.n_tokens);
-  seal(seal_point_before(first_token, slice.is_prompt));
-  for (const Tile& tile : schedule(first_token, slice.n_tokens, {slice.is_prompt, prefill})) {
+  for (const Tile& tile :
+       schedule(first_token, slice.n_tokens, {slice.is_prompt, prefill, window, n_sealed})) {
     for (int t = tile.query_first; t < tile.query_end; ++t)
-      visible.push_back({sealed, t + 1 - sealed * kPageTokens});
-    seal(tile.seal_point);
+      visible.push_back({tile.n_sealed, t + 1 - tile.n_sealed * kPageTokens});
   }
   return visible;
 }

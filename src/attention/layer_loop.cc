@@ -33,7 +33,6 @@ struct HeadWork {
   int kv_head = 0;
   HeadState* state = nullptr;
   Tile tile;
-  int n_sealed = 0;                // pages that the tile's queries see sealed
   std::vector<float> new_rows[2];  // by side: of the tile's new tokens, transformed
   QueryTile queries;
   std::vector<PageView> pages;
@@ -86,16 +85,13 @@ class LayerLoop final : public AttentionBackend {
   void start(const Step& step, int layer, int n_threads);
   void start_round(std::size_t round);
   void list_runs(const Plan& plan, int layer);
-  static void seal_before(Step& step, int layer, HeadWork& work, std::vector<float>& scratch);
   static void append(Step& step, int layer, const LayerRows& rows, HeadWork& work);
-  static void look_back(const Step& step, int layer, HeadWork& work);
   static void load_queries(Step& step, int layer, const LayerRows& rows, HeadWork& work);
   static void round_prompt(const Step& step, int layer, HeadWork& work);
   void attend(Step& step, int layer, Team& team);
   static void finish(Step& step, int layer, const LayerRows& rows, HeadWork& work);
   static void start_observation(HeadWork& work);
-  static void seal_after(Step& step, int layer, HeadWork& work, std::vector<float>& scratch);
-  static void seal_in_sight(const Step& step, int layer, HeadWork& work);
+  static void seal_after(HeadWork& work, std::vector<float>& scratch);
 
   std::unique_ptr<PageAttention> pages_;
   // Of the layer that runs; written by the team's first thread between barriers.
@@ -132,8 +128,12 @@ void LayerLoop::start(const Step& step, int layer, int n_threads) {
   n_rounds_ = 0;
   for (int s = 0; s < static_cast<int>(tiles_.size()); ++s) {
     const StepSlice& slice = step.slices()[s];
-    schedule(step.first_token(s), slice.n_tokens,
-             {slice.is_prompt, plan.recipe.prefill, pages_->decode_tile()}, tiles_[s]);
+    const TileRules rules{.is_prompt = slice.is_prompt,
+                          .prefill = plan.recipe.prefill,
+                          .window = plan.layers[layer].window,
+                          .n_sealed = step.ledger(s, layer).n_sealed(),
+                          .decode_tile = pages_->decode_tile()};
+    schedule(step.first_token(s), slice.n_tokens, rules, tiles_[s]);
     n_rounds_ = std::max(n_rounds_, tiles_[s].size());
   }
   const int n_kv = plan.geometry.kv_heads(layer);
@@ -167,13 +167,6 @@ void LayerLoop::list_runs(const Plan& plan, int layer) {
       runs_.push_back({work, run});
     }
   }
-}
-
-// The first decoded token finds sealed all that its position allows (the prompt's blocks may have kept it).
-void LayerLoop::seal_before(Step& step, int layer, HeadWork& work, std::vector<float>& scratch) {
-  const int seal_point = seal_point_before(step.first_token(work.slice), step.slices()[work.slice].is_prompt);
-  if (seal_point < 0) return;
-  work.state->seal_until(sealed_pages(seal_point, step.plan().layers[layer].window), scratch);
 }
 
 // Transforms and stores the tile's new tokens.
@@ -211,15 +204,6 @@ void LayerLoop::append(Step& step, int layer, const LayerRows& rows, HeadWork& w
   work.state->append({values[0].data(), n, d}, {values[1].data(), n, d});
 }
 
-// What queries of a layer without a cache of its own see sealed, in the cache of one that has run: as many
-// pages as were when that one's queries of the same tile attended.
-void LayerLoop::look_back(const Step& step, int layer, HeadWork& work) {
-  work.n_sealed = work.state->n_sealed_before();
-  const int seal_point = seal_point_before(step.first_token(work.slice), step.slices()[work.slice].is_prompt);
-  if (seal_point < 0) return;
-  work.n_sealed = std::max(work.n_sealed, sealed_pages(seal_point, step.plan().layers[layer].window));
-}
-
 // Integer products would make finite scores of a query that is none.
 void check_queries(Step& step, int layer, HeadWork& work) {
   QueryTile& tile = work.queries;
@@ -247,7 +231,7 @@ void LayerLoop::load_queries(Step& step, int layer, const LayerRows& rows, HeadW
   if (plan.recipe.products == Products::integer) quantize_queries(tile, plan.geometry.dim(layer));
   const int window = plan.layers[layer].sliding_window;
   const int first_visible = first_visible_token(tile.first_token, window);
-  work.state->list_pages(first_visible, work.n_sealed, work.tile.append_end, work.pages);
+  work.state->list_pages(first_visible, work.tile.n_sealed, work.tile.append_end, work.pages);
 }
 
 // Where the recipe says so, a prompt's tokens attend to each other in low bits.
@@ -264,7 +248,7 @@ void LayerLoop::round_prompt(const Step& step, int layer, HeadWork& work) {
   const LayerPlan& rules = plan.layers[layer];
   work.rounded.replace({.attention = recipe.prompt,
                         .head_dim = plan.geometry.dim(layer),
-                        .first_token = std::max(block_first, work.n_sealed * kPageTokens),
+                        .first_token = std::max(block_first, work.tile.n_sealed * kPageTokens),
                         .end_token = work.tile.append_end,
                         .query_page = query / kPageTokens * kPageTokens,
                         .window = rules.window,
@@ -420,19 +404,11 @@ void LayerLoop::start_observation(HeadWork& work) {
   work.token_weights.assign(work.tile.query_end, 0.0);
 }
 
-void LayerLoop::seal_after(Step& step, int layer, HeadWork& work, std::vector<float>& scratch) {
+void LayerLoop::seal_after(HeadWork& work, std::vector<float>& scratch) {
   HeadState& state = *work.state;
   if (work.observers.rows() > 0) state.scores()->end_page(work.tile.query_end, work.token_weights);
-  if (work.tile.seal_point >= 0)
-    state.seal_until(sealed_pages(work.tile.seal_point, step.plan().layers[layer].window), scratch);
+  state.seal_until(work.tile.end_sealed, scratch);
   state.seal_ahead(scratch);
-}
-
-// The tile's end, as queries of later tiles see it.
-void LayerLoop::seal_in_sight(const Step& step, int layer, HeadWork& work) {
-  if (work.tile.seal_point < 0) return;
-  work.n_sealed =
-      std::max(work.n_sealed, sealed_pages(work.tile.seal_point, step.plan().layers[layer].window));
 }
 
 std::vector<SkipCount> LayerLoop::skip_counts() const {
@@ -473,11 +449,8 @@ void LayerLoop::run_layer(Step& step, int layer, const LayerRows& rows, Team& te
     const auto prepare = [&](int i) {
       HeadWork& work = *active_[i];
       if (rows.has_kv()) {
-        if (round == 0) seal_before(step, layer, work, seal_scratch);
+        work.state->seal_until(work.tile.n_sealed, seal_scratch);
         append(step, layer, rows, work);
-        work.n_sealed = work.state->n_sealed();
-      } else if (round == 0) {
-        look_back(step, layer, work);
       }
       load_queries(step, layer, rows, *active_[i]);
       round_prompt(step, layer, *active_[i]);
@@ -489,13 +462,8 @@ void LayerLoop::run_layer(Step& step, int layer, const LayerRows& rows, Team& te
     };
     const auto end = [&](int i) {
       finish(step, layer, rows, *active_[i]);
-      if (!rows.has_kv()) {
-        seal_in_sight(step, layer, *active_[i]);
-      } else if (chooses) {
-        start_observation(*active_[i]);
-      } else {
-        seal_after(step, layer, *active_[i], seal_scratch);
-      }
+      if (!rows.has_kv()) return;
+      chooses ? start_observation(*active_[i]) : seal_after(*active_[i], seal_scratch);
     };
     if (!chooses) {
       for_each(n_heads, end, next_round);
@@ -512,7 +480,7 @@ void LayerLoop::run_layer(Step& step, int layer, const LayerRows& rows, Team& te
     for_each(n_heads, end, [] {});
     for_each(static_cast<int>(runs_.size()), weigh, [] {});
     for_each(
-        n_heads, [&](int i) { seal_after(step, layer, *active_[i], seal_scratch); }, next_round);
+        n_heads, [&](int i) { seal_after(*active_[i], seal_scratch); }, next_round);
   }
 }
 

@@ -172,19 +172,17 @@ inline void run_layer_without_attention(Step& step, int layer) {
     const StepSlice& slice = step.slices()[s];
     for (int h = 0; h < plan.geometry.kv_heads(layer); ++h) {
       HeadState& head = head_of(step, s, layer, h);
-      const int window = plan.layers[layer].window;
-      if (const int point = seal_point_before(step.first_token(s), slice.is_prompt); point >= 0) {
-        head.seal_until(sealed_pages(point, window), scratch);
-      }
-      for (const Tile& tile :
-           schedule(step.first_token(s), slice.n_tokens, {slice.is_prompt, plan.recipe.prefill})) {
+      const TileRules rules{slice.is_prompt, plan.recipe.prefill, plan.layers[layer].window,
+                            step.ledger(s, layer).n_sealed()};
+      for (const Tile& tile : schedule(step.first_token(s), slice.n_tokens, rules)) {
+        head.seal_until(tile.n_sealed, scratch);
         for (int t = tile.append_first; t < tile.append_end; ++t) {
           std::vector<float> k = token_values(layer, h, 0, t, d), v = token_values(layer, h, 1, t, d);
           plan.head(layer, h).k.transform.forward({k.data(), 1, d});
           plan.head(layer, h).v.transform.forward({v.data(), 1, d});
           head.append({k.data(), 1, d}, {v.data(), 1, d});
         }
-        if (tile.seal_point >= 0) head.seal_until(sealed_pages(tile.seal_point, window), scratch);
+        head.seal_until(tile.end_sealed, scratch);
       }
       head.seal_ahead(scratch);
     }

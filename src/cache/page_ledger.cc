@@ -7,27 +7,6 @@
 #include "cache/schedule.h"
 
 namespace kvant {
-namespace {
-
-// Calls open(page) for each page that a step on `first` tokens opens, and seal(n_pages) where so many leading
-// pages are sealed, in the order in which every head of the group does it.
-template <class Open, class Seal>
-bool walk_step(const GroupRules& rules, int first, int n_tokens, bool is_prompt, const Open& open,
-               const Seal& seal) {
-  int opened = pages_for(first);
-  if (const int point = seal_point_before(first, is_prompt); point >= 0)
-    seal(sealed_pages(point, rules.window));
-  for (const Tile& tile : schedule(first, n_tokens, {is_prompt, rules.prefill})) {
-    for (; opened < pages_for(tile.append_end); ++opened) {
-      if (!open(opened)) return false;
-    }
-    if (tile.seal_point >= 0) seal(sealed_pages(tile.seal_point, rules.window));
-  }
-  return true;
-}
-
-}  // namespace
-
 PageLedger::~PageLedger() {
   if (seals_ahead_) ahead_ = {};  // it is among the sealed ones
   release(ahead_);
@@ -99,7 +78,8 @@ bool PageLedger::own_open_page(int room) {
   return store_.copy(replaced_, std::min(length_ % kPageTokens, room), own);
 }
 
-// A page that this step opened and sealed is done with: its entry serves a later page too, and is held twice.
+// Entries come in the order in which every head of the group opens and seals their pages. A page that this
+// step opened and sealed is done with: its entry serves a later page too, and is held twice.
 // (One that was committed may be needed after an abort.)
 bool PageLedger::reserve(int n_tokens, bool is_prompt) {
   end_ = length_ + n_tokens;
@@ -119,10 +99,16 @@ bool PageLedger::reserve(int n_tokens, bool is_prompt) {
     tail_.push_back(entry);
     return true;
   };
-  const auto seal = [&](int n_pages) {
-    if (rules_.seals) end_sealed_ = std::max(end_sealed_, n_pages);
-  };
-  return walk_step(rules_, length_, n_tokens, is_prompt, open, seal) && push_sealed(end_sealed_ - n_sealed_);
+  int opened = pages_for(length_);
+  for (const Tile& tile :
+       schedule(length_, n_tokens, {is_prompt, rules_.prefill, rules_.window, n_sealed_})) {
+    if (rules_.seals) end_sealed_ = tile.n_sealed;
+    for (; opened < pages_for(tile.append_end); ++opened) {
+      if (!open(opened)) return false;
+    }
+    if (rules_.seals) end_sealed_ = tile.end_sealed;
+  }
+  return push_sealed(end_sealed_ - n_sealed_);
 }
 
 void PageLedger::commit() {

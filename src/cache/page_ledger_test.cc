@@ -62,21 +62,21 @@ struct Sequence {
     const int first = ledger->length();
     int sealed = ledger->n_sealed(), length = first;
     std::vector<int> all = tokens;
-    const auto seal = [&](int point) {
+    const auto seal = [&](int n_pages) {
       if (!rules.seals) return;
-      for (; sealed < sealed_pages(point, rules.window); ++sealed) {
+      for (; sealed < n_pages; ++sealed) {
         const std::vector<int> rows = store->rows(ledger->tail(sealed));
         ASSERT_EQ(static_cast<int>(rows.size()), kPageTokens);
         if (!std::exchange(is_ahead, false)) store->rows(ledger->sealed(sealed)) = rows;
       }
     };
-    if (!is_prompt) seal(first);
-    for (const Tile& tile : schedule(first, n, {is_prompt, rules.prefill})) {
+    for (const Tile& tile : schedule(first, n, {is_prompt, rules.prefill, rules.window, sealed})) {
+      seal(tile.n_sealed);
       for (; length < tile.append_end; ++length) {
         all.push_back(next_token++);
         store->rows(ledger->tail(length / kPageTokens)).at(length % kPageTokens) = all.back();
       }
-      if (tile.seal_point >= 0) seal(tile.seal_point);
+      seal(tile.end_sealed);
     }
     EXPECT_EQ(sealed, ledger->end_sealed());
     EXPECT_EQ(length, ledger->end());

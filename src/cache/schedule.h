@@ -1,5 +1,6 @@
-// The order of append, attend and seal inside a step: visibility as a function of absolute token index alone
-// (design section 2).
+// The order of append, attend and seal inside a step, and what each query sees sealed: visibility as a
+// function of absolute token index alone (design section 2). Whoever reserves, attends or seals walks these
+// tiles.
 #pragma once
 
 #include <vector>
@@ -13,23 +14,22 @@ namespace kvant {
 struct Tile {
   int append_first = 0, append_end = 0;
   int query_first = 0, query_end = 0;
-  // After attending: the pages that are due at this point (sealed_pages) are sealed. -1: seal nothing.
-  int seal_point = -1;
+  int n_sealed = 0;    // leading pages that the queries see sealed
+  int end_sealed = 0;  // leading pages that are sealed once they have attended
 };
 
-// How the tokens of a slice are cut. `prefill` is the recipe's (kPrefillAll: the whole prompt is a block).
-struct TileSizes {
+// How the tokens of a slice are cut, and what of its sequence is sealed.
+struct TileRules {
   bool is_prompt = false;
-  int prefill = 0;                // tokens of a block of a prompt
+  int prefill = 0;                // tokens of a block of a prompt: the recipe's (kPrefillAll: all are one)
+  int window = 0;                 // the newest tokens that stay unsealed
+  int n_sealed = 0;               // pages that are sealed before the step
   int decode_tile = kPageTokens;  // max tokens of a tile that decodes; they see the same, whatever it is
 };
 
-// The tiles of tokens [first, first + n), into `tiles`, or as a list of their own.
-void schedule(int first, int n, const TileSizes& sizes, std::vector<Tile>& tiles);
-std::vector<Tile> schedule(int first, int n, const TileSizes& sizes);
-
-// The seal point before the first tile: a decode step sees every page sealed that its position allows, even
-// if the prompt's blocks kept it unsealed. -1: nothing.
-int seal_point_before(int first, bool is_prompt);
+// The tiles of tokens [first, first + n), into `tiles`, or as a list of their own. Tokens that decode see
+// every page sealed that their position allows, even if a prompt's blocks have kept it unsealed.
+void schedule(int first, int n, const TileRules& rules, std::vector<Tile>& tiles);
+std::vector<Tile> schedule(int first, int n, const TileRules& rules);
 
 }  // namespace kvant
