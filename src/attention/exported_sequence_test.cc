@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "attention/reference/attention_fixture.h"
+#include "recipe/recipe_fixture.h"
 
 namespace kvant {
 namespace {
@@ -20,22 +21,8 @@ Geometry geometry() {
   return g;
 }
 
-std::vector<float> row_of(int layer, int head, int kind, int token) {
-  return testing::token_values(layer, head, kind, token, kSize);
-}
-
-// Recipes of builtin_recipes() leave some features out.
-std::vector<std::string> recipes() {
-  std::vector<std::string> names = {"k=ch4g128,v=tok4g128,window=128,evict=0.5,sink=4",
-                                    "k=ch4g128,v=tok4g128,window=128,evict=1,sink=4"};
-  for (const Recipe& recipe : builtin_recipes()) {
-    if (recipe.tier == Tier::product) names.push_back(recipe.name);
-  }
-  return names;
-}
-
 class ExportedSequence : public ::testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(Recipes, ExportedSequence, ::testing::ValuesIn(recipes()));
+INSTANTIATE_TEST_SUITE_P(Recipes, ExportedSequence, ::testing::ValuesIn(testing::product_recipes()));
 
 // Goes on over the ends of pages, by prompts and tokens.
 std::vector<Outputs> go_on(Cache& cache, SequenceId s, const testing::RowSource& row_of,
@@ -89,33 +76,6 @@ TEST_P(ExportedSequence, GoesOnBitForBit) {
 TEST_P(ExportedSequence, GoesOnBitForBitWhereLayersDiffer) {
   const auto reference = make_reference_backend();
   expect_same(*reference, GetParam(), testing::unlike_layers(32, 64), PageOrder::canonical, PageOrder::lanes);
-}
-
-// Cut short anywhere, or with any of its first numbers changed: refused, or a sequence of this plan.
-TEST_P(ExportedSequence, IsRefusedWhereItIsDamaged) {
-  Cache cache(plan_for(GetParam(), geometry()), 0);
-  const SequenceId s = cache.add();
-  const auto backend = make_reference_backend();
-  attend_tokens(cache, s, 300, true, row_of, *backend);
-  const std::vector<std::byte> bytes = *cache.export_sequence(s);
-  const std::int64_t held = cache.bytes().all();
-  for (std::size_t n = 0; n < bytes.size(); n += 1 + n / 7)
-    EXPECT_FALSE(cache.import_sequence(std::span(bytes).first(n)).ok()) << n;
-  std::vector<std::byte> longer = bytes;
-  longer.push_back({});
-  EXPECT_FALSE(cache.import_sequence(longer).ok());
-  for (std::size_t at = 0; at < 600; ++at) {
-    for (const int flip : {1, 0x80}) {
-      std::vector<std::byte> damaged = bytes;
-      damaged[at] ^= static_cast<std::byte>(flip);
-      const auto imported = cache.import_sequence(damaged);
-      if (at < 24) {  // what it is, and its length
-        EXPECT_FALSE(imported.ok()) << at;
-      }
-      if (imported.ok()) cache.free(*imported);
-    }
-  }
-  EXPECT_EQ(cache.bytes().all(), held);
 }
 
 TEST(ExportedSequences, AreRefusedByCachesOfAnotherShape) {

@@ -1,7 +1,8 @@
 // Runs every product recipe in every place that serves it, and every pair of features on a few formats,
 // through the life of a sequence: append, attend, seal, fork, prefix hit, abort, truncate, checkpoint,
-// export, import. Outputs are compared in double precision with attention to what the cache has stored. The outputs
-// are also compared with attention to what was appended, within a bound that depends only on the bits.
+// export, import. Outputs are compared in double precision with attention to what the cache has stored. The
+// outputs are also compared with attention to what was appended, within a bound that depends only on the
+// bits.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -104,7 +105,7 @@ std::vector<double> stored_attention(const Geometry& g, const Cache& cache, Sequ
 
 // The outputs of recipes with fewer than 2 bits must have at least the cosine kLeastCosine. Outputs of zeros
 // have none.
-constexpr double kLeastCosine = 0.5;
+constexpr double kLeastCosine = 0.3;
 
 double cosine(const std::vector<double>& a, const std::vector<double>& b) {
   double product = 0, a_power = 0, b_power = 0;
@@ -167,6 +168,32 @@ class Life {
     EXPECT_EQ(testing::contents(cache_, s), contents) << recipe_;
     cache_.free(s);
     EXPECT_EQ(cache_.bytes().all(), 0) << recipe_;
+  }
+
+  // An image that is cut short anywhere, or one of whose first numbers is changed, is refused or is a
+  // sequence of this plan.
+  void refuse_damaged_images() {
+    const SequenceId s = cache_.add();
+    attend(s, 300, true);
+    const auto image = cache_.export_sequence(s);
+    if (!image.ok()) return expect_no_image(image.error());
+    const std::int64_t held = cache_.page_bytes_in_use();
+    for (std::size_t n = 0; n < image->size(); n += 1 + n / 7)
+      EXPECT_FALSE(cache_.import_sequence(std::span(*image).first(n)).ok()) << recipe_ << ", " << n;
+    std::vector<std::byte> longer = *image;
+    longer.push_back({});
+    EXPECT_FALSE(cache_.import_sequence(longer).ok()) << recipe_;
+    constexpr std::size_t kShapeAndLength = 24;  // bytes
+    for (std::size_t at = 0; at < 600; ++at) {
+      for (const int flip : {1, 0x80}) {
+        std::vector<std::byte> damaged = *image;
+        damaged[at] ^= static_cast<std::byte>(flip);
+        const auto imported = cache_.import_sequence(damaged);
+        EXPECT_FALSE(imported.ok() && at < kShapeAndLength) << recipe_ << ", " << at;
+        if (imported.ok()) cache_.free(*imported);
+      }
+    }
+    EXPECT_EQ(cache_.page_bytes_in_use(), held) << recipe_;
   }
 
   // A checkpoint brings a correction's sums back, over pages that were sealed since. Requires that no layer
@@ -247,12 +274,13 @@ class Life {
         right.insert(right.end(), stored.begin(), stored.end());
       }
     }
-    // SAS drops weights below e^-6 of the largest, and a device keeps codebooks in half precision.
+    // A device multiplies rounded queries by codes, and keeps codebooks in half precision
+    // (device/cpu/decode_test.cc has what each format loses by that).
     const Recipe& recipe = cache_.plan().recipe;
-    const bool on_device = cache_.placed().on_device();
     const double allowed = recipe.products == Products::integer ? 0.03
-                           : recipe.softmax != Softmax::exact   ? (on_device ? 0.01 : 0.002)
-                                                                : (on_device ? 3e-4 : 1e-5);
+                           : cache_.placed().on_device()        ? 0.02
+                           : recipe.softmax != Softmax::exact   ? 0.002
+                                                                : 1e-5;
     EXPECT_LT(testing::relative_error(got, right), allowed) << recipe_;
   }
 
@@ -379,16 +407,28 @@ TEST_P(RecipeMatrix, LivesThroughEveryOperation) {
 }
 
 TEST_P(RecipeMatrix, DoesSoWhereLayersDiffer) {
-  live(testing::unlike_layers(128, 64, 1, 2), &Life::run);
+  live(testing::unlike_layers(64, 128, 2, 1), &Life::run);
+}
+
+TEST_P(RecipeMatrix, RefusesDamagedImages) {
+  live(geometry(64), &Life::refuse_damaged_images);
 }
 
 TEST_P(RecipeMatrix, ReturnsToACheckpoint) {
   live(small_geometry(64, 4, 2, 2), &Life::return_to_a_checkpoint);
 }
 
+// Adds evictions that no product recipe has.
+std::vector<std::string> matrix_recipes() {
+  std::vector<std::string> names = testing::product_recipes();
+  names.emplace_back("k=ch4g128,v=tok4g128,window=128,evict=0.5,sink=4");
+  names.emplace_back("k=ch4g128,v=tok4g128,window=128,evict=1,sink=4");
+  return names;
+}
+
 INSTANTIATE_TEST_SUITE_P(EveryPlace, RecipeMatrix,
                          ::testing::Combine(::testing::ValuesIn(kMatrixPlaces),
-                                            ::testing::ValuesIn(testing::product_recipes())),
+                                            ::testing::ValuesIn(matrix_recipes())),
                          [](const auto& info) {
                            std::string name =
                                std::string(std::get<0>(info.param).name) + "_" + std::get<1>(info.param);

@@ -62,7 +62,7 @@ class Step {
   // (head_of, device_sequence).
   SequencePages& pages(int slice) const;
   SequenceStore& store() const;
-  // Of the layer's group. All groups that seal on a device have as many pages sealed.
+  // Returns the ledger of the layer's group. All groups that seal on a device have as many pages sealed.
   const PageLedger& ledger(int slice, int layer) const;
 
   // States of layers without attention, Geometry::recurrent_values each: what slice i has, null: zeros; and

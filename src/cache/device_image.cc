@@ -105,7 +105,7 @@ void DeviceImage::read_page(ByteReader& from, int group, PageEntry entry, int n_
   if (from.ok()) store_.of_group(group).upload(bytes.data(), entry);
 }
 
-// --- what lies beside them ---
+// --- what a sequence holds besides them ---
 
 template <class Move>
 void DeviceImage::for_each_row_page(int rows_room, int layer, int kv_head, Side side, int n,

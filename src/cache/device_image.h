@@ -23,9 +23,9 @@ class DeviceImage {
   // What can't be is refused by the reader.
   void read_page(ByteReader& from, int group, PageEntry entry, int n_rows);
 
-  // --- what lies beside them ---
+  // --- what a sequence holds besides them ---
   using Bytes = std::vector<std::byte>;
-  // The bytes of entries, in host memory; none where there is no entry.
+  // Holds the bytes of entries in host memory; a missing entry has no bytes.
   struct Entries {
     int rows_room = kSinkRoom;
     std::vector<Bytes> rows;  // of the sink, or of protected rows: as many to an entry as it has room for

@@ -1,5 +1,6 @@
-// DeviceSequence: what a sequence holds of pages on a device: beside those of its ledgers, entries for all
-// heads at once, which forks share and a step writes anew or behind what a committed sequence counts on.
+// DeviceSequence: what a sequence holds of pages on a device. Besides the entries of its ledgers it has
+// entries for all heads at once. Forks share them, and a step writes new ones, or rows that no committed
+// sequence counts on.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// HeadImage: what one (layer, KV head) of a sequence has beside its pages, as images have it, whoever keeps
-// it.
+// HeadImage: what one (layer, KV head) of a sequence has besides its pages, in the form that images have.
+// Host and devices make it of what they keep, and the other way round.
 #pragma once
 
 #include <array>
@@ -27,11 +27,12 @@ struct ImagedHead {
 
 struct HeadImage {
   std::vector<int> tokens;  // protected ones, ascending
-  // Their rows, by side: short pages of the tail's format, each of protected_page_rows() rows but the last.
+  // Each side has the tokens' rows as short pages of the tail's format, of protected_page_rows() rows each
+  // but the last.
   std::array<std::vector<std::byte>, 2> rows;
   std::vector<PageMask> masks;  // by page, ascending; with eviction, of every sealed page
   TokenScores scores;           // where the layer needs them
-  // Of a corrected head: CorrectionState::sums(), or none.
+  // A corrected head has CorrectionState::sums() here, or nothing before it has summed up a page.
   std::vector<float> sums, checkpoint_sums;
 
   void save(ByteWriter& to, const Plan& plan, int layer, int kv_head) const;

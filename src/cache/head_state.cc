@@ -294,10 +294,8 @@ bool HeadState::import_page(int page, const std::byte* entry) {
 HeadState::Bytes HeadState::bytes() const {
   Bytes b;
   for_each_page([&](const HeldPage& page) {
-    using Kind = HeldPage::Kind;
-    (page.name.kind == Kind::sealed ? b.sealed
-     : page.name.kind == Kind::tail ? b.tail
-                                    : b.protected_pages) += page.bytes;
+    if (page.name.kind == HeldPage::Kind::tail) b.tail += page.bytes;
+    if (page.name.kind == HeldPage::Kind::beside) b.protected_pages += page.bytes;
   });
   b.lists = list_bytes(protected_.size(), static_cast<int>(masks_.size()));
   if (attended_ != nullptr) {

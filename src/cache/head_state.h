@@ -122,7 +122,7 @@ class HeadState {
   struct Bytes {
     // lists: masks and token lists of protected rows, scores, the correction and its checkpoint; tail: with
     // what is encoded ahead; observers: of the open page.
-    std::int64_t sealed = 0, protected_pages = 0, lists = 0, tail = 0, observers = 0;
+    std::int64_t protected_pages = 0, lists = 0, tail = 0, observers = 0;
     int protected_tokens = 0;
     int masked_pages = 0;  // sealed pages that have tokens left out
   };

@@ -1,4 +1,5 @@
-// HostSequence: what a sequence holds of pages in host memory: beside its entries, the state of each head.
+// HostSequence: what a sequence holds of pages in host memory. Besides its entries it has a state of each
+// head.
 #pragma once
 
 #include <memory>

@@ -62,8 +62,7 @@ class HostPageStore final : public EntryStore {
     return {plan_.tail, table(entry.room).data(entry.id, at), &tail_context(at, entry.room)};
   }
 
-  // Interchange of a sealed entry: the canonical bytes of layout().
-  const PageLayout& layout() const { return layout_; }
+  // Interchange of a head's part of a sealed entry, whose bytes are canonical (PageLayout).
   void export_pages(PageEntry sealed, int head, std::byte* entry) const;
   void import_pages(const std::byte* entry, int head, PageEntry sealed);
   // Of a tail's entry: its first n rows of one side, short_page_bytes(d, n).

@@ -1,7 +1,7 @@
 // SequencePages: what one sequence holds of pages, and SequenceStore: the memory that a cache keeps them in.
 //
-// A sequence's pages are entries of one ledger for each layer group, wherever their bytes lie; ledgers and
-// their moves in a step are written here, once. What a sequence keeps beside its entries differs by memory:
+// A sequence's pages are entries of one ledger for each layer group, wherever their bytes lie. Ledgers and
+// their moves in a step are written here, once. What a sequence keeps besides its entries differs by memory:
 // the host has a state of each head (host_sequence.h), a device has entries for all heads at once
 // (device_sequence.h). It goes through the same moves in the virtual functions below.
 #pragma once
@@ -38,10 +38,11 @@ struct PageGroup {
   std::int64_t token_values = 0;  // K and V values of a token in all layers
 };
 
-// Pages of one head, oldest first; protected rows come before the tail.
+// Lists the pages of one head, oldest first. Protected rows come before the tail.
 struct ListedPages {
   std::vector<PageView> pages;
-  std::shared_ptr<const void> copies;  // that they lie in, where host memory has no others
+  // The pages lie in these copies where a device has the originals.
+  std::shared_ptr<const void> copies;
 };
 
 class SequencePages {
@@ -101,8 +102,8 @@ class SequencePages {
   // Takes entries for all pages of an image, with undefined contents. As copy_from().
   bool take_pages(int group, int length, int n_sealed, int first_page);
   void set_checkpoint_pages(int n) { checkpoint_pages_ = n; }
-  // Shows what lies beside the entries, head by head in the order of Geometry::head_index. An error: the
-  // device has failed, or what an image can't say.
+  // Shows what the sequence holds besides its entries, head by head in the order of Geometry::head_index. An
+  // error: the device has failed, or what an image can't say.
   using SeeHead = std::function<void(int layer, int kv_head, const HeadImage&)>;
   virtual Status save_heads(const SeeHead& see) const = 0;
   // Takes the same from next(layer, kv_head), which reads it. What can't be is refused by the reader.
@@ -110,18 +111,20 @@ class SequencePages {
   // exhausted.
   using NextHead = std::function<HeadImage(int layer, int kv_head)>;
   virtual bool load_heads(ByteReader& from, int n_sealed, const NextHead& next) = 0;
-  // A page of a group: its sealed entry in the canonical order, or its rows of the tail. As above.
+  // Writes and reads a page of a group: its sealed entry in the canonical order, or its rows of the tail.
+  // Errors are those of save_heads() and load_heads().
   virtual Status save_page(ByteWriter& to, int group, int page) const = 0;
   virtual bool load_page(ByteReader& from, int group, int page) = 0;
 
  protected:
   const PageGroup& group(int index) const { return groups_[index]; }
   PageLedger& mutable_ledger(int group) { return *ledgers_[group]; }
-  // Tokens of a page of the tail, or of a sealed one.
+  // Returns how many tokens a page has; only the open page has fewer than kPageTokens.
   int rows_of(int group, int page) const;
 
  private:
-  // What lies beside the entries goes through the same moves. Memory that is short is reported as there.
+  // What a sequence holds besides its entries goes through the same moves. Memory that is short is reported
+  // as the public functions report it.
   virtual void begin_beside() {}
   virtual bool reserve_beside() = 0;  // after the ledgers
   virtual void commit_beside() = 0;   // after the ledgers
@@ -129,7 +132,7 @@ class SequencePages {
   virtual bool copy_beside(const SequencePages& from) = 0;
   // Writes the first n_tokens % kPageTokens rows of a sealed page into an entry of the tail.
   virtual Status reopen(int group, int n_tokens, PageEntry sealed, PageEntry tail) = 0;
-  // After the ledgers. forgets: sealed pages have gone, so a correction goes back to its checkpoint.
+  // It comes after the ledgers. forgets: sealed pages have gone, so a correction goes back to its checkpoint.
   virtual bool truncate_beside(int n_tokens, bool forgets) = 0;
   virtual void checkpoint_beside() = 0;
   // Adds the bytes of lists, scores and sums that are no pages, and deals out those of protected pages.
@@ -163,7 +166,8 @@ class SequenceStore {
   const RecurrentStates& states() const { return states_; }
   // Null where memory is exhausted.
   std::shared_ptr<float> take_state();
-  // A state in the order of an image; null: zeros. An error: the device has failed.
+  // Writes and reads a state in the order of an image; null stands for zeros. An error: the device has
+  // failed.
   virtual Status save_state(ByteWriter& to, const float* state) = 0;
   virtual void load_state(const std::byte* from, float* state) = 0;
 
@@ -177,7 +181,7 @@ class SequenceStore {
   // keeps states; null: the host does.
   SequenceStore(const Plan& plan, std::int64_t byte_limit, PageDevice* keeps_states);
   MemoryBudget& mutable_budget() { return budget_; }
-  // In the order of their first layers. Entries are this store's.
+  // Groups come in the order of their first layers. `entries` is this store's.
   void add_group(const GroupRules& rules, const std::vector<int>& layers, EntryStore& entries);
 
   const Plan& plan_;

@@ -9,7 +9,6 @@
 #include "attention/step_memory.h"
 #include "base/mix_bits.h"
 #include "cache/device_sequence.h"
-#include "cache/host_sequence.h"
 #include "cache/page_counts.h"
 
 namespace kvant {
@@ -53,13 +52,12 @@ void QualityGuard::run_layer(Step& step, int layer, const LayerRows& rows, Team&
     if (step.slices()[0].is_prompt || !due(layer, watch.steps++)) return;
     const auto first = first_compared(step.plan(), layer, watch.recent);
     if (!first) return;
-    const HeadState& state = head_of(step, 0, layer, watch.found.kv_head);
-    std::vector<PageView> pages;
-    state.list_pages(*first, pages);
-    check(
-        step.plan(), layer, rows.q.row(rows.q.rows - 1),
-        recent_tokens(step.plan(), layer, watch.found.kv_head, pages, state.n_sealed(), watch.recent, *first),
-        watch);
+    const auto list = step.pages(0).list_pages(layer, watch.found.kv_head, *first);
+    if (!list.ok()) return step.fail(list.error());
+    const int n_sealed = step.ledger(0, layer).end_sealed();
+    check(step.plan(), layer, rows.q.row(rows.q.rows - 1),
+          recent_tokens(step.plan(), layer, watch.found.kv_head, list->pages, n_sealed, watch.recent, *first),
+          watch);
   });
 }
 
