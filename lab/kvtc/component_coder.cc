@@ -24,7 +24,7 @@ struct E4m3 {
 };
 constexpr int kE4m3Symbols = 15 * 32;
 
-// |x| must not exceed 448.
+// Returns the E4M3 number that is nearest to x. |x| must not exceed 448.
 E4m3 nearest_e4m3(float x) {
   int exponent = 0;
   std::frexp(x, &exponent);

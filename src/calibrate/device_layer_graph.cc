@@ -259,7 +259,7 @@ class Builder final : LayerTensors {
     return y;
   }
 
-  // The functions from by_head() on belong to attention.
+  // The functions from by_head() to moments() belong to attention.
 
   // Rearranges [head_dim, heads, n_rows] to [head_dim, n_rows, heads].
   ggml_tensor* by_head(ggml_tensor* x) { return ggml_cont(c_, ggml_permute(c_, x, 0, 2, 1, 3)); }

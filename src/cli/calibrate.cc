@@ -33,7 +33,7 @@ struct CalibrateOptions {
   bool full = false;
 };
 
-// The papers calibrate with 256 samples of 512 tokens.
+// Sets the size of a full calibration. The papers calibrate with 256 samples of 512 tokens.
 void set_full(CalibrationSettings& settings) {
   settings.samples = 256;
   settings.rows = 4 * CalibrationSettings{}.rows;

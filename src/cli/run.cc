@@ -256,7 +256,7 @@ Status Run::read_and_generate(const Prompt& prompt) {
   return {};
 }
 
-// A user needs the warning of divergence only once.
+// Warns if the guard has found a divergence. A user needs this warning only once.
 void Run::warn_of_divergence() {
   if (!guard_ || warned_of_divergence_) return;
   const auto warning = guard_warning(guard_->report(), plan_->name);

@@ -142,7 +142,8 @@ Result<std::int64_t> memory_for_cache(const Session& session, const std::string&
   return bytes;
 }
 
-// If `compared` is true, ServerInfo says that clients choose the recipe by a suffix of the model's name.
+// Returns the description of the server for clients. If `compared` is true, clients choose the recipe by a
+// suffix of the model's name.
 ServerInfo info_of(const Session& session, const PlacedPlan& placed, const ServeOptions& options, int context,
                    bool compared) {
   const Plan& plan = *placed;

@@ -24,7 +24,8 @@ struct ScriptedRun {
   }
 };
 
-// Token i is i mod kScriptedVocab, so a ScriptedSource with shift 1 always predicts the true token.
+// Returns a text in which token i is i mod kScriptedVocab. A ScriptedSource with shift 1 therefore always
+// predicts the true token.
 EvalText counting_text(int n, std::int32_t bos = -1) {
   EvalText text{{}, bos};
   for (int i = 0; i < n; ++i) text.tokens.push_back(i % kScriptedVocab);

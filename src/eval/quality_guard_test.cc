@@ -149,7 +149,7 @@ TEST(QualityGuard, NamesTheLayerOfAWrongCodebookWithin256Tokens) {
   }
 }
 
-// The tests from here on run on the activations of a real model.
+// All tests after this comment run on the activations of a real model.
 
 // Forwards steps to the inner backend and keeps the rows of all tokens.
 class RecordingBackend : public BackendDecorator {

@@ -86,8 +86,7 @@ TEST_P(DeviceEngine, CutBackGoesOnAsTheCpuDoes) {
   }
 }
 
-// A draft can be rejected as far back as tokens can be removed, which is the last token before the draft's
-// page was sealed.
+// A draft has at most as many tokens as the cache can remove exactly (rewindable_tokens.h).
 TEST_P(DeviceEngine, ARejectedDraftLeavesNothingBehind) {
   const auto tokens = some_tokens(300, 8), wrong = some_tokens(16, 9);
   Cache& cache = device_->cache();

@@ -217,7 +217,7 @@ class GrammarReader {
     if (rule >= 0) sequence.push_back(rule);
   }
 
-  // The functions from describe_terminals() on read terminals.
+  // The functions from describe_terminals() to read_token() read terminals.
 
   enum Kind : std::uint32_t { kSet, kSetOfOthers, kAny, kToken, kOtherToken };  // kinds of GrammarTerminal
 

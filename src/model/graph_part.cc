@@ -399,7 +399,7 @@ class GraphPart::Builder {
     }
   }
 
-  // Several steps share the functions from weights() on.
+  // Several steps share the functions from weights() to scale_logits().
 
   const LayerWeights& weights() const { return w_.layer(layer_); }
   Site* site() { return &part_.sites_[layer_]; }

@@ -65,7 +65,7 @@ class LayerTensors {
   virtual ggml_tensor* as_rows(ggml_tensor* x);
   virtual ggml_tensor* as_heads(ggml_tensor* x, int n_heads);
 
-  // The functions from weights() on are parts of the operations.
+  // The functions from weights() to separate_from_gates() are parts of the operations.
 
   const LayerWeights& weights() const { return w_.layer(layer_); }
   ggml_tensor*& rows(RowSet which);

@@ -10,8 +10,8 @@
 namespace kvant {
 namespace {
 
-// The number of heads is rounded down. A decimal fraction such as 0.29 is slightly smaller in binary, so the
-// function first adds a small number.
+// Returns the number of mixed heads, rounded down. A decimal fraction such as 0.29 is slightly smaller in
+// binary, so the function first adds a small number.
 int n_mixed(double mix, int n_heads) {
   constexpr double kRounding = 1e-9;
   return static_cast<int>(std::floor(mix * n_heads + kRounding));

@@ -199,7 +199,7 @@ bool corrects_nothing(const HeadConstants& keys) {
   return switched_off(keys.find(kQueryAdapter)) || switched_off(keys.find(kKeyAdapter));
 }
 
-// `allocated` is the plan's recipe after the bit allocation.
+// Resolves the plan of one head. `allocated` is the plan's recipe after the bit allocation.
 Result<HeadPlan> resolve_head(Plan& plan, const Recipe& allocated, int layer, int kv_head, bool mixed) {
   HeadPlan head;
   for (Side side : kSides) {

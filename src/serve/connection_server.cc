@@ -176,7 +176,8 @@ void ConnectionServer::serve_requests(const ConnectionPointer& connection) {
   give_back(connection);
 }
 
-// The waiting thread calls the functions from process_and_close_socket() on.
+// Any thread may call process_and_close_socket() and give_back(). The waiting thread calls the functions from
+// wait_for_clients() to make_room().
 
 bool ConnectionServer::process_and_close_socket(socket_t socket) {
   ++n_connections_;

@@ -76,7 +76,7 @@ class HttpConnection final : public httplib::Stream {
   // Makes the current response the connection's last one, whatever the response's head says.
   void close_after_response() { closes_after_ = true; }
 
-  // The functions from is_readable() on implement httplib::Stream.
+  // The functions from is_readable() to consume_buffered() implement httplib::Stream.
   bool is_readable() const override { return offset_ < buffer_.size(); }
   bool wait_readable() const override;
   bool wait_writable() const override;

@@ -10,7 +10,8 @@
 namespace kvant {
 namespace {
 
-// The paper smooths and rotates K and applies no transform to V.
+// Returns a row with vector formats for K and V. The paper smooths and rotates K and applies no transform to
+// V.
 SuiteRow shapes(const std::string& label, const std::string& k, const std::string& v) {
   return {label, fmt::format("k=smooth+hadamard:vq-{},v=vq-{},window=128", k, v)};
 }

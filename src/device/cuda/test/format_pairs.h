@@ -37,7 +37,7 @@ inline constexpr FormatPair kPairs[] = {{"bf16", "bf16"},
                                         {"prog3", "prog3"},
                                         {"prog5", "prog5"},
                                         {"nvq-d4b8", "nvq-d4b8"},
-                                        // The generic kernel serves the pairs from here on.
+                                        // The generic kernel serves the pair of fp8 and all pairs after it.
                                         {"fp8", "fp8"},
                                         {"tok8g32s", "lm3"},
                                         {"tcq4", "ch4g64"},
