@@ -11,7 +11,7 @@ class Adam {
   Adam(std::size_t n_weights, float learning_rate)
       : rate_(learning_rate), first_(n_weights), second_(n_weights) {}
 
-  // Updates the weights by one step. gradient [n_weights], weights [n_weights].
+  // Updates the weights by one step. Both arguments are [n_weights].
   void step(const std::vector<float>& gradient, std::vector<float>& weights);
 
  private:

@@ -13,7 +13,7 @@ namespace {
 constexpr int kStepsBetweenJudgements = 40;
 constexpr int kPatience = 3;  // training ends after this many evaluations without improvement
 // A smaller relative reduction of the loss does not count as an improvement. Only a few contexts evaluate the
-// weights, and the same contexts do so several times, so small reductions may be chance.
+// weights, and they evaluate them several times, so small reductions may be chance.
 constexpr double kMinLossGain = 5e-3;
 
 double mean_loss(std::span<const AdapterContext> contexts, const AdapterWeights& weights, int features) {

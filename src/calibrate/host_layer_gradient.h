@@ -23,7 +23,7 @@ namespace kvant {
 // LayerActivations holds the values that a layer computes for a whole context in the forward pass. The memory
 // is reused.
 struct LayerActivations {
-  std::vector<float> qkv;                 // [n_rows, n_q + 2 n_kv], as attention reads them
+  std::vector<float> qkv;                 // [n_rows, n_q + 2 n_kv], inputs of attention
   std::vector<float> attended;            // [n_rows, n_q]
   std::vector<float> gate, up;            // [n_rows, n_ff]
   std::vector<std::vector<float>> saved;  // inputs of norms that no other member holds

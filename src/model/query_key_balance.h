@@ -24,9 +24,10 @@ struct TurnedPairs {
   bool neox = false;   // the pairs are (i, i + n_channels / 2) in place of (2 i, 2 i + 1)
 };
 
-// Multiplies the weights of both norms by powers of two. queries [n, d], keys [m, d]. n and m are the numbers
-// of heads with weights of their own (1 if all heads share the weights). The larger number is a multiple of
-// the smaller, and consecutive heads belong together. Pairs without a finite, nonzero ratio stay unchanged.
+// Multiplies the weights of both norms by powers of two. The weights are queries [n, d] and keys [m, d],
+// where n and m are the numbers of heads with weights of their own (1 if all heads share the weights). The
+// larger number is a multiple of the smaller, and consecutive heads belong together. Pairs without a finite,
+// nonzero ratio stay unchanged.
 void balance_norms(std::span<float> queries, std::span<float> keys, int d, const TurnedPairs& pairs);
 
 }  // namespace kvant

@@ -119,8 +119,8 @@ class Weights {
   ggml_tensor* token_embedding() const { return embedding_; }  // [n_embd, n_vocab]
   ggml_tensor* output_norm() const { return output_norm_; }    // [n_embd]
   ggml_tensor* output_norm_bias() const { return output_norm_bias_; }
-  // Returns [n_embd, n_vocab]. If the file has no output matrix, the result is the embedding, or on a device
-  // a copy of the embedding.
+  // Returns the output matrix [n_embd, n_vocab]. If the file has none, the result is the embedding, or on a
+  // device a copy of the embedding.
   ggml_tensor* output() const { return output_; }
   ggml_tensor* output_bias() const { return output_bias_; }
   // Returns the frequency factors of RoPE [n_rot / 2], or null. With is_short, returns LongRoPE's factors for

@@ -92,8 +92,8 @@ std::pair<int, int> numbers_of(const Constants& constants) {
   return numbers;
 }
 
-// Returns whether the calibration has the sensitivities to the formats of the recipe's ladder for all layers,
-// heads and sides.
+// Returns whether the calibration has the sensitivities to the formats of the recipe's ladder. Calibration
+// stores them for all layers, heads and sides, so the function looks only for the first of them.
 bool has_sensitivities(const Calibration& calibration, const Recipe& recipe, const Geometry& geometry) {
   if (recipe.budget == 0) return false;
   const std::string stored = stored_sensitivity(recipe, geometry, /*layer=*/0, /*kv_head=*/0, Side::key);

@@ -13,7 +13,7 @@ inline constexpr int kHalfTokens = kPageTokens / 2;
 inline constexpr int kHalfTiles = kTokenTiles / 2;
 using HalfScores = float[kHalfTiles][4];
 
-// PageHalves has the members that these pairs share.
+// PageHalves has the members that the pairs for halves of pages share.
 struct PageHalves : NoTables {
   static constexpr bool kSealed = true;
   static constexpr bool kCaps = true;
