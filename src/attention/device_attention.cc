@@ -10,7 +10,7 @@ namespace kvant {
 DeviceAttention::DeviceAttention(std::shared_ptr<PageDevice> device)
     : device_(device), protector_(device), sums_(device), indices_(device), workspace_(std::move(device)) {}
 
-// Which slices rows are of, and how many pages are due: the same in all layers that seal.
+// Lists which slice each row belongs to, and how many pages are due. Both are equal in all layers that seal.
 void DeviceAttention::list_slices(const Step& step) {
   DevicePageStore& store = device_pages(step);
   std::vector<std::int32_t> slice_of_row, due_tail, due_pages, sinks;
@@ -37,7 +37,7 @@ void DeviceAttention::list_slices(const Step& step) {
   }
 }
 
-// Where new rows and due pages go in the layers of a group, of which this is the first.
+// Lists where new rows and due pages go in the layers of a group. `layer` is the first layer of the group.
 void DeviceAttention::list_group(const Step& step, int layer) {
   GroupTables& group = groups_.emplace_back();
   SliceTables& slices = group.slices;
@@ -79,8 +79,8 @@ bool DeviceAttention::go_the_same_way(const Plan& plan, const StepSlice& a, cons
          (takes_prompt_kernel(a) || takes_rows_together(plan, a) == takes_rows_together(plan, b));
 }
 
-// Neighbouring slices that go the same way are one run: prompts, and slices of one row and of several, since
-// a call has as many columns of products for each sequence.
+// Neighbouring slices that are served alike form one run. Slices of one row and slices of several rows are
+// separate runs, because a call has an equal number of product columns for each sequence.
 void DeviceAttention::list_runs(const Step& step) {
   row_tables_.clear();
   prompts_.clear();
@@ -131,7 +131,7 @@ bool DeviceAttention::seal(Step& step, int layer, const kvant_decode_shape& of_s
   const GroupTables& group = group_of(step, layer);
   const kvant_page_metrics* metrics = device_pages(step).constants().page_metrics(layer);
   kvant_page_metrics of_pages{};
-  if (metrics != nullptr && group.frees) {  // which turn with the place of a page in its sequence
+  if (metrics != nullptr && group.frees) {  // The turns depend on the position of a page in its sequence.
     of_pages = *metrics;
     of_pages.first_pages = indices_.at(group.due_first_page);
     metrics = &of_pages;
@@ -165,7 +165,7 @@ bool DeviceAttention::turn_queries(Step& step, int layer, const DeviceRows& rows
   return transform(step, layer, t, RowRun{0, n_slices_, 0, n_rows_});
 }
 
-// Queries are turned as they are appended, where they lie.
+// Queries are transformed in place while keys and values are appended.
 kvant_new_rows DeviceAttention::new_rows(const Plan& plan, int layer, const DeviceRows& rows,
                                          const GroupTables& group) const {
   const Geometry& g = plan.geometry;

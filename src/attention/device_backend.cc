@@ -18,8 +18,9 @@ class DeviceBackend final : public AttentionBackend {
   explicit DeviceBackend(std::shared_ptr<PageDevice> device)
       : device_(device), attention_(device), rows_(std::move(device)) {}
 
-  // Rows in host memory go to the device and back, so one thread waits for each layer: for measurements and
-  // tests. A model on the device attends there itself (device_attention.h).
+  // Copies rows from host memory to the device and outputs back, so one thread waits for each layer.
+  // Measurements and tests need this. A model on the device uses DeviceAttention directly
+  // (device_attention.h).
   void run_layer(Step& step, int layer, const LayerRows& rows, Team& team) override;
   std::vector<SkipCount> skip_counts() const override { return {}; }
   PageOrder page_order() const override { return PageOrder::canonical; }
@@ -32,16 +33,17 @@ class DeviceBackend final : public AttentionBackend {
  private:
   Status begin(Step& step);
   void attend(Step& step, int layer, const LayerRows& rows);
-  // Where transformed rows lie behind `to` on the device, and what is free behind them.
+  // Uploads transformed rows to `to` on the device and returns their address. `to` then points to the free
+  // memory after the rows.
   template <class Apply>
   float* upload(const Plan& plan, int layer, Side side, const MatrixView<const float>& from,
                 const Apply& apply, float*& to);
 
   std::shared_ptr<PageDevice> device_;
   DeviceAttention attention_;
-  const Step* step_ = nullptr;      // that attention_ has begun
+  const Step* step_ = nullptr;      // The step that attention_ has begun.
   DeviceBuffer rows_;               // q, k, v and the output of a layer
-  std::vector<float> transformed_;  // rows of one of them
+  std::vector<float> transformed_;  // rows of q, k or v
 };
 
 void DeviceBackend::run_layer(Step& step, int layer, const LayerRows& rows, Team& team) {
@@ -52,7 +54,7 @@ void DeviceBackend::run_layer(Step& step, int layer, const LayerRows& rows, Team
   });
 }
 
-// Steps of several caches may take turns.
+// Steps of several caches may alternate, so a change of step begins the step again.
 Status DeviceBackend::begin(Step& step) {
   const bool is_new = step.is_new_to(this);
   if (!is_new && step_ == &step) return {};
@@ -80,7 +82,7 @@ void DeviceBackend::attend(Step& step, int layer, const LayerRows& rows) {
   const Plan& plan = step.plan();
   auto* at = reinterpret_cast<float*>(rows_.memory());
   const auto forward = [](const Transform& t, MatrixView<float> x) { t.forward(x); };
-  // An offset of the scores is the same for all keys.
+  // An offset of the scores is equal for all keys, so the softmax ignores it.
   const auto query = [](const Transform& t, MatrixView<float> x) { t.query(x, nullptr); };
   float* q = upload(plan, layer, Side::key, rows.q, query, at);
   const float* k = rows.has_kv() ? upload(plan, layer, Side::key, rows.k, forward, at) : nullptr;

@@ -1,6 +1,6 @@
-// Prompts in a step on a device: the library's prompt kernel (kvant_prompt_attention) reads sealed pages and
-// tails as tiles, once for a block of rows, where the decode kernel reads them for every row. Tiles and
-// products are in half precision or, with prompt=flashq, in INT8.
+// Attends with the prompts of a step on a device. The library's prompt kernel (kvant_prompt_attention) reads
+// sealed pages and tails as tiles once for a block of rows, but the decode kernel reads them for every row.
+// Tiles and products are in half precision or, with prompt=flashq, in INT8.
 #include <algorithm>
 
 #include "attention/device_attention.h"
@@ -10,17 +10,18 @@
 namespace kvant {
 namespace {
 
-// A slice of fewer tokens leaves most of a block of the kernel's rows empty, and making tiles of its pages
-// costs more than it saves.
+// A slice of fewer tokens leaves most rows of a kernel's block empty. Making tiles of its pages would cost
+// more than the tiles save.
 constexpr int kMinPromptTokens = 32;
 
-// The kernel wants 256 bytes.
+// The kernel requires an alignment of 256 bytes.
 constexpr std::size_t kAlignment = 256;
 std::size_t aligned(std::size_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
-// Of all query heads' rows, as the kernel reads queries and writes outputs with prompt=flashq.
+// Returns the bytes of the rows of all query heads in BF16, the form of queries and outputs with
+// prompt=flashq.
 std::size_t bf16_bytes(const Geometry& g, int layer, int n_rows) {
   return aligned(std::size_t{2} * n_rows * g.n_q(layer));
 }
@@ -29,7 +30,7 @@ bool in_integers(const Plan& plan) {
   return plan.recipe.prompt == PromptAttention::flashq;
 }
 
-// Tokens that scores may protect of n_sealed pages, in any layer of the group of this one.
+// Returns how many tokens of n_sealed pages scores may protect in any layer of the group of `layer`.
 int most_protected(const Plan& plan, int layer, int n_sealed) {
   return protects_by_score(plan, layer) ? max_protected_tokens(plan.layers[layer], n_sealed) : 0;
 }
@@ -57,7 +58,7 @@ kvant_prompt_shape prompt_shape(const Plan& plan, int layer, const RowRun& run, 
 
 }  // namespace
 
-// The kernel reads all values, those that a recipe lets be skipped too.
+// The kernel reads all values, even if a recipe allows values to be skipped.
 bool DeviceAttention::takes_prompt_kernel(const StepSlice& slice) const {
   return slice.is_prompt && slice.n_tokens >= kMinPromptTokens;
 }
@@ -66,7 +67,7 @@ void DeviceAttention::list_prompt(const Step& step, const RowRun& run) {
   for (const GroupTables& group : groups_) list_prompt_in(step, run, group.slices.layer);
 }
 
-// Sequences begin, to the kernel, with the first page that no sliding window has freed.
+// For the kernel, a sequence begins with the first page that no sliding window has freed.
 void DeviceAttention::list_prompt_in(const Step& step, const RowRun& run, int layer) {
   std::vector<std::int32_t> queries{0}, tokens{0}, pages{0}, first_row_tokens, query_pages;
   int n_kept = 0;
@@ -93,12 +94,12 @@ void DeviceAttention::list_prompt_in(const Step& step, const RowRun& run, int la
                       .query_pages = indices_.add(query_pages)});
 }
 
-// As much as the prompts that need most: one after another they use the same. With prompt=flashq it begins
-// with outputs and queries in BF16.
+// Returns the bytes for the prompts that need most, because all prompts use one workspace in turn. With
+// prompt=flashq, the workspace begins with outputs and queries in BF16.
 Result<std::size_t> DeviceAttention::prompt_workspace(const Plan& plan) const {
   std::size_t most = 0;
   for (const PromptTables& prompt : prompts_) {
-    const int layer = groups_[prompt.group].slices.layer;  // all of the group take as much
+    const int layer = groups_[prompt.group].slices.layer;  // All layers of the group take equal bytes.
     kvant_prompt_shape shape = prompt_shape(plan, layer, prompt.run, prompt.n_tokens, prompt.n_pages);
     shape.n_kept_tokens = prompt.n_kept;
     std::size_t bytes = 0;
@@ -206,7 +207,7 @@ bool DeviceAttention::attend_prompt(Step& step, int layer, const DeviceRows& row
   prompt.q_token_stride = prompt.out_token_stride = row_size;
   prompt.q_head_stride = prompt.out_head_stride = g.dim(layer);
   prompt.pages = &pages;
-  if (protects_by_score(plan, layer)) {  // for those that observe
+  if (protects_by_score(plan, layer)) {  // Observers need the LSE.
     prompt.lse = protector_.lse_of(run.first_row);
     prompt.lse_token_stride = protector_.lse_stride();
     prompt.lse_head_stride = 1;

@@ -11,20 +11,20 @@
 namespace kvant {
 namespace {
 
-// What memory is for.
+// Completes the error about exhausted memory.
 constexpr const char* kPurpose = "to choose the tokens that it protects";
 
-// Numbers of all query heads of a token.
+// Returns how many numbers the query heads of a token have.
 std::ptrdiff_t query_size(const Geometry& g) {
   return std::ptrdiff_t{g.n_heads} * g.head_dim;
 }
 
-// Numbers of all KV heads of a token.
+// Returns how many numbers the KV heads of a token have.
 std::int64_t key_size(const Geometry& g) {
   return std::int64_t{g.n_kv_heads} * g.head_dim;
 }
 
-// What observers of a layer are in the store.
+// Points to the observers of a layer in the store.
 struct ObserverRows {
   float *q, *lse;
 };
@@ -35,7 +35,7 @@ ObserverRows observer_rows(DevicePageStore& store, PageEntry entry, int layer) {
           reinterpret_cast<float*>(at + of_layer.place(0, Side::value))};
 }
 
-// The place of a token among the observers of its page.
+// Returns the index of a token among the observers of its page.
 int observer_row(int token) {
   return token % kPageTokens - (kPageTokens - kObservers);
 }
@@ -104,13 +104,13 @@ Status DeviceProtector::begin(const Step& step, std::vector<bool> in_blocks) {
   }
   KVANT_RETURN_IF_ERROR(keys_.reserve(std::size_t{2} * most_tokens * g.n_kv_heads * g.head_dim, kPurpose));
   KVANT_RETURN_IF_ERROR(weights_.reserve(sizeof(float) * most_tokens * g.n_kv_heads, kPurpose));
-  // Four numbers of a seal point, and of every row that it protects.
+  // A seal point takes four numbers, and so does every row that it protects.
   KVANT_RETURN_IF_ERROR(
       indices_.reserve(sizeof(std::int32_t) * 4 * (1 + most_chosen * g.n_kv_heads), kPurpose));
   return send_tables(step);
 }
 
-// Where nothing is sealed and the slices are those of the step before, its tables stay.
+// If nothing is sealed and the slices are those of the previous step, the previous tables stay.
 Status DeviceProtector::send_tables(const Step& step) {
   const Plan& plan = step.plan();
   const Geometry& g = plan.geometry;
@@ -207,8 +207,8 @@ bool DeviceProtector::seal(Step& step, int layer, const SealPoint& point, const 
          (point.end_sealed == point.n_sealed || choose_and_seal(step, layer, point, of_slice));
 }
 
-// Keys of all tokens up to the page's end as BF16 rows. Those of pages that were sealed before the page whose
-// keys were made last are there.
+// Writes the keys of all tokens up to the page's end as BF16 rows. The keys of pages that were sealed at the
+// last call for this slice are already there.
 bool DeviceProtector::make_keys(Step& step, int layer, const SealPoint& point,
                                 const kvant_decode_layer& of_slice) {
   const Plan& plan = step.plan();
@@ -239,7 +239,7 @@ bool DeviceProtector::make_keys(Step& step, int layer, const SealPoint& point,
                device_->library().dequantize(&shape, &lengths, &at_page, &rows, device_->stream()));
 }
 
-// Adds up what the observers of the page that ends give each token so far, and scores them.
+// Sums the weights that the observers of the ending page give to each token, and updates the scores.
 bool DeviceProtector::weigh(Step& step, int layer, const SealPoint& point, const kvant_decode_layer& of_slice,
                             const float* q) {
   const Plan& plan = step.plan();
@@ -263,7 +263,7 @@ bool DeviceProtector::weigh(Step& step, int layer, const SealPoint& point, const
   const int first_token = step.first_token(point.slice);
   const DeviceProtection& before = device_sequence(step, point.slice).protection();
   const int observer = first_observer_of(point.page_end, first_token, before.first_observer);
-  // Queries of tokens [first, end), at q.
+  // Adds the queries of tokens [first, end), which lie at `queries`.
   const auto add = [&](int first, int end, const float* queries) {
     weights.n_queries = end - first;
     weights.n_visible = first + 1;
@@ -283,14 +283,14 @@ bool DeviceProtector::weigh(Step& step, int layer, const SealPoint& point, const
   if (first < point.page_end) {
     const int row = step.first_row(point.slice) + first - first_token;
     weights.lse = lse_of(row);
-    // Rows in blocks have not attended yet.
+    // Rows in blocks have not attended yet, so the call finds their LSE.
     weights.found_lse = in_blocks_[point.slice] ? lse_of(row) : nullptr;
     if (!add(first, point.page_end, q + row * query_size(g))) return false;
   }
 
   std::vector<float> sums(static_cast<std::size_t>(g.n_kv_heads) * point.page_end);
   device_->download(sums.data(), weights_.memory(), weight_bytes);
-  // Of a broken model; its logits are refused when the step ends.
+  // Only a broken model gives such sums. Its logits are refused when the step ends.
   std::replace_if(
       sums.begin(), sums.end(), [](float x) { return !std::isfinite(x); }, 0.0F);
   ProtectedTokens& tokens = *device_sequence(step, point.slice).next_protection().tokens;
@@ -330,7 +330,7 @@ bool DeviceProtector::choose_and_seal(Step& step, int layer, const SealPoint& po
   device_->upload(masks_at(layer, point.slice), masks.data(), masks.size() * sizeof masks[0]);
   device_->upload(counts_at(layer, point.slice), counts.data(), counts.size() * sizeof counts[0]);
   const std::size_t n_rows = heads.size();
-  std::vector<std::int32_t> indices(n_rows);  // of the sequence: 0
+  std::vector<std::int32_t> indices(n_rows);  // The index of the sequence is 0.
   for (const auto* list : {&heads, &from, &to}) indices.insert(indices.end(), list->begin(), list->end());
   indices.push_back(point.n_sealed - n_before);
   indices.push_back(point.n_sealed);

@@ -1,11 +1,11 @@
-// DeviceProtector: at the ends of pages of a step whose pages lie on a device, the tokens that have drawn
-// most attention become protected rows (VQuant section 5).
+// DeviceProtector turns the tokens that have drawn most attention into protected rows, at the page ends of a
+// step whose pages lie on a device (VQuant section 5).
 //
-// What a page's queries attend to decides what is left out of pages that are sealed behind them, and so what
-// later queries see. Rows that are sequences of their own go in rounds, each with the tokens of a slice up to
-// the end of a page. Of prompts whose rows attend in blocks all pages are sealed first: what is left out of a
-// page never changes, and each row then sees as many pages as it would in its round. Observers' weights are
-// summed on the device and come to the host, which chooses, and sends masks back.
+// The attention of a page's queries decides which tokens are left out of pages that are sealed later, and so
+// what later queries see. Rows that are sequences of their own therefore attend in rounds, each up to the end
+// of a page of a slice. For prompts whose rows attend in blocks, all pages are sealed first. What is left out
+// of a page never changes, so each row still sees what it would see in a round. The device sums the weights
+// of the observers. The host chooses tokens from the sums and sends masks back.
 #pragma once
 
 #include <memory>
@@ -17,20 +17,20 @@
 
 namespace kvant {
 
-// What happens to a slice once its rows of a round have attended.
+// Says what is sealed of a slice after its rows of a round have attended.
 struct SealPoint {
   int slice = 0;
-  int page_end = 0;                  // of the page whose queries observe: tokens; 0: none
-  int n_sealed = 0, end_sealed = 0;  // pages: before, and after
+  int page_end = 0;  // tokens up to the end of the page whose queries observe; 0 if no page ends
+  int n_sealed = 0, end_sealed = 0;  // pages before and after
 };
 
 struct ProtectionRound {
-  std::vector<RowRun> runs;  // each of one slice, or of slices of one token
+  std::vector<RowRun> runs;  // Each run has one slice, or slices of one token.
   std::vector<SealPoint> then;
 };
 
-// The rounds of a step, in the order of schedule.h. in_blocks: of each slice, whether its rows attend when
-// all rounds are over; what it seals is then done before the first one.
+// Returns the rounds of a step, in the order of schedule.h. in_blocks says for each slice whether its rows
+// attend after all rounds. The pages of such a slice are sealed before the first round.
 std::vector<ProtectionRound> protection_rounds(const Step& step, const std::vector<bool>& in_blocks);
 
 class DeviceProtector {
@@ -39,24 +39,25 @@ class DeviceProtector {
   DeviceProtector(const DeviceProtector&) = delete;
   DeviceProtector& operator=(const DeviceProtector&) = delete;
 
-  // Tables for a step whose plan protects by score. An error: memory is exhausted, or the device has failed.
+  // Prepares tables for a step whose plan protects by score. An error says that memory is exhausted or that
+  // the device has failed.
   Status begin(const Step& step, std::vector<bool> in_blocks);
   const std::vector<ProtectionRound>& rounds() const { return rounds_; }
 
-  // Makes a layer's description and the lengths those of a run's rows: masks, protected rows, and where the
-  // log-sum-exps go.
+  // Adds the masks, the protected rows and the addresses of the LSEs of a run's rows to the layer's
+  // description and the lengths.
   void add_to(kvant_decode_layer& at_layer, kvant_decode_lengths& of_rows, int layer,
               const RowRun& run) const;
-  // The same of all slices, for rows in blocks.
+  // Adds the masks and protected rows of all slices, for rows in blocks.
   void add_slices_to(kvant_decode_layer& at_layer, int layer) const;
-  // The log-sum-exps of a row's query heads, one after another; rows follow at lse_stride.
+  // Returns the LSEs of a row's query heads, one after another. Rows are lse_stride numbers apart.
   float* lse_of(int row) const { return reinterpret_cast<float*>(lse_.memory()) + row * lse_stride_; }
   std::int64_t lse_stride() const { return lse_stride_; }
-  // Weighs, chooses and seals. at_layer has the tables of slices. q: [n_rows, n_heads, head_dim], as the
-  // keys are transformed. False: the step has failed.
+  // Weighs tokens, chooses protected ones, and seals. at_layer has the tables of slices. q is [n_rows,
+  // n_heads, head_dim], transformed to match the keys. False means that the step has failed.
   bool seal(Step& step, int layer, const SealPoint& point, const kvant_decode_layer& at_layer,
             const float* q);
-  // Keeps the queries of open pages that observe, when all rounds of a layer are over.
+  // Keeps the observing queries of open pages. The caller calls this after all rounds of a layer.
   void keep_observers(const Step& step, int layer, const float* q);
 
  private:
@@ -67,8 +68,8 @@ class DeviceProtector {
              const float* q);
   bool choose_and_seal(Step& step, int layer, const SealPoint& point, const kvant_decode_layer& of_slice);
 
-  // Places within tables_: masks [n_layers][n_slices][n_heads][n_pages_], counts
-  // [n_layers][n_slices][n_heads], and page tables [n_slices][n_protected_].
+  // These functions return places in tables_, which holds masks [n_layers][n_slices][n_heads][n_pages_],
+  // counts [n_layers][n_slices][n_heads], and page tables [n_slices][n_protected_].
   std::size_t head_of(int layer, int slice) const {
     return (static_cast<std::size_t>(layer) * n_slices_ + slice) * n_kv_heads_;
   }
@@ -82,18 +83,18 @@ class DeviceProtector {
 
   std::shared_ptr<PageDevice> device_;
   DeviceBuffer tables_, lse_, keys_, weights_, indices_;
-  std::vector<bool> in_blocks_;  // of each slice
-  // Whose keys lie in keys_ as rows, and how many of their pages were sealed.
+  std::vector<bool> in_blocks_;  // one for each slice
+  // Names the layer and slice whose keys lie in keys_ as rows, and counts their sealed pages.
   struct {
     int layer = -1, slice = -1, n_sealed = 0;
   } keys_of_;
   std::int32_t *counts_ = nullptr, *pages_ = nullptr;
   std::vector<ProtectionRound> rounds_;
   int n_slices_ = 0, n_kv_heads_ = 0;
-  std::ptrdiff_t lse_stride_ = 0;      // of rows
-  int n_pages_ = 1, n_protected_ = 1;  // of a slice in the tables
-  bool any_rows_ = false;              // protected, in the store
-  // Whose tables are there: of each slice.
+  std::ptrdiff_t lse_stride_ = 0;      // numbers between rows
+  int n_pages_ = 1, n_protected_ = 1;  // pages of a slice in the tables
+  bool any_rows_ = false;              // True if the store has protected rows.
+  // The protected tokens whose tables were sent last, for each slice.
   std::vector<std::shared_ptr<const ProtectedTokens>> sent_;
 };
 

@@ -13,15 +13,15 @@ namespace {
 
 using RowIds = std::vector<std::int32_t>;
 
-// Rows of a slice one after another that see the same pages sealed.
+// Describes consecutive rows of a slice that see equal pages sealed.
 struct RowGroup {
   int slice;
   int n_rows;
-  int last_token;      // of the sequence
-  VisibleTokens last;  // of the last row
+  int last_token;      // index in the sequence
+  VisibleTokens last;  // What the last row sees.
 };
 
-// Whether the library's kernel for short sequences may serve the rows of a run, each on its own.
+// Returns whether the library's kernel for short sequences may serve the rows of a run, each on its own.
 bool are_short(const Step& step, const RowRun& run, int layer) {
   constexpr int kShortTokens = 512;
   for (int s = run.first_slice; s < run.first_slice + run.n_slices; ++s) {
@@ -31,14 +31,14 @@ bool are_short(const Step& step, const RowRun& run, int layer) {
   return true;
 }
 
-// Groups of up to `together` rows, those of one stretch of a slice about as large as each other.
+// Returns groups of up to `together` rows. The groups of one stretch of a slice have nearly equal sizes.
 std::vector<RowGroup> list_groups(const Step& step, const RowRun& run, int layer, int together) {
   std::vector<RowGroup> groups;
   for (int s = run.first_slice; s < run.first_slice + run.n_slices; ++s) {
     const std::vector<VisibleTokens> visible = visible_tokens(step, s, layer);
     const auto n_rows = static_cast<int>(visible.size());
     for (int begin = 0; begin < n_rows;) {
-      int end = begin;  // of the stretch
+      int end = begin;  // The end of the stretch.
       while (end < n_rows && visible[end].sealed_pages == visible[begin].sealed_pages) ++end;
       for (int left = (end - begin + together - 1) / together; begin < end; --left) {
         const int n = (end - begin + left - 1) / left;
@@ -50,7 +50,7 @@ std::vector<RowGroup> list_groups(const Step& step, const RowRun& run, int layer
   return groups;
 }
 
-// One table entry a group.
+// The table has one entry for each group.
 IndexBuffer::Part list_sinks(const std::vector<RowGroup>& groups, const RowRun& run,
                              const SliceTables& slices, IndexBuffer& indices) {
   if (static_cast<int>(groups.size()) == run.n_slices) return slices.sinks.from(run.first_slice);
@@ -59,7 +59,7 @@ IndexBuffer::Part list_sinks(const std::vector<RowGroup>& groups, const RowRun& 
   return indices.add(sinks);
 }
 
-// Tables of pages, the same for all groups of a slice that begin with the same page.
+// Lists tables of pages. Groups of a slice that begin with the same page share one table.
 void list_tail(const std::vector<RowGroup>& groups, const RowRun& run, const SliceTables& slices,
                const std::vector<int>& first_page, IndexBuffer& indices, RowTables& tables) {
   const bool alike = run.n_slices == 1 && std::all_of(first_page.begin(), first_page.end(),
@@ -114,7 +114,7 @@ void list_all(const Step& step, const std::vector<RowGroup>& groups, const RowRu
   list_sealed(groups, run, slices, indices, tables);
 }
 
-// Rows of so many ids.
+// Adds a table whose rows have `width` ids.
 IndexBuffer::Part add_table(std::vector<RowIds>& rows, std::size_t width, IndexBuffer& indices) {
   RowIds table;
   for (RowIds& row : rows) {
@@ -124,7 +124,7 @@ IndexBuffer::Part add_table(std::vector<RowIds>& rows, std::size_t width, IndexB
   return indices.add(table);
 }
 
-// Tables begin with the page of the first token that a group's first row sees.
+// A group's tables begin with the page of the first token that the group's first row sees.
 void list_window(const Step& step, const std::vector<RowGroup>& groups, int layer, IndexBuffer& indices,
                  RowTables& tables) {
   DevicePageStore& store = device_pages(step);

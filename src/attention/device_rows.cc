@@ -1,13 +1,14 @@
-// Rows of a step that are sequences to the library's decode kernel: running answers each of its own, and rows
-// of a slice that the prompt kernel doesn't take, several at a time.
+// Attends with rows that the library's decode kernel takes as sequences. Each running completion is a
+// sequence of its own. Rows of a slice that the prompt kernel does not take go several at a time.
 #include <algorithm>
 
 #include "attention/device_attention.h"
 
 namespace kvant {
 
-// A correction's sums, and what is protected in a layer, are found by row. Of heads of 256, whose own kernels
-// share pages between warps by their tokens, rows together would mostly be the generic kernel's.
+// A correction's sums and the protected tokens of a layer are found by row, so such rows attend alone.
+// Kernels for heads of 256 divide the tokens of a page among warps, so most joint rows would get the generic
+// kernel.
 bool DeviceAttention::takes_rows_together(const Plan& plan, const StepSlice& slice) const {
   constexpr int kLargestHead = 128;
   return slice.n_tokens > 1 && plan.geometry.head_dim <= kLargestHead && !is_corrected(plan) &&
@@ -15,9 +16,9 @@ bool DeviceAttention::takes_rows_together(const Plan& plan, const StepSlice& sli
 }
 
 void DeviceAttention::list_rows(const Step& step, const RowRun& run) {
-  // As kvant_decode_shape has it; and so many columns of products: those of four warps where these share the
-  // decoding of pages, at heads of 128, else of two, as with four, kernels that instructions bind take a
-  // little longer than for twice two (docs/lab/decode.md).
+  // kvant_decode_shape limits the queries of a sequence to 8. Four warps share the decoding of pages at heads
+  // of 128, so their columns set the limit there. Otherwise the limit is the columns of two warps, because
+  // instruction-bound kernels are slower with four warps than in two calls with two (docs/lab/decode.md).
   constexpr int kMostTogether = 8, kColumnsOfHeads = 8;
   const int most_columns = step.plan().geometry.head_dim == 128 ? 32 : 16;
   const bool are_together = takes_rows_together(step.plan(), step.slices()[run.first_slice]);
@@ -28,8 +29,8 @@ void DeviceAttention::list_rows(const Step& step, const RowRun& run) {
   }
 }
 
-// In the layers of a group: as much as the layer that needs most. Steps mostly have the plan and
-// the numbers of sequences of those before.
+// Returns the bytes for the layer of the group that needs most. Most steps have the plan and the number of
+// sequences of the previous step, so sizes are kept.
 Result<std::size_t> DeviceAttention::workspace_of(const Plan& plan, const RowTables& tables) {
   const std::pair key(tables.n_seqs, tables.max_queries);
   if (const auto found = workspace_of_rows_.find(key); found != workspace_of_rows_.end())
@@ -49,7 +50,7 @@ Result<std::size_t> DeviceAttention::workspace_of(const Plan& plan, const RowTab
   return most;
 }
 
-// Each table's division of work has its place throughout the step.
+// The division of work of each table keeps its place throughout the step.
 Status DeviceAttention::place_rows(const Plan& plan) {
   rows_workspace_ = 0;
   for (RowTables& tables : row_tables_) {
@@ -64,7 +65,8 @@ Status DeviceAttention::place_rows(const Plan& plan) {
 
 Status DeviceAttention::divide_rows(const Plan& plan) {
   for (const RowTables& tables : row_tables_) {
-    if (tables.sliding_window == 0 && protects_by_score(plan)) continue;  // divided in each layer
+    // Layers that protect by score divide the work themselves.
+    if (tables.sliding_window == 0 && protects_by_score(plan)) continue;
     const LayerShape formats = layer_shape(plan, groups_[tables.group].slices.layer);
     const kvant_decode_shape shape = tables.shape(formats, plan);
     const kvant_decode_lengths lengths = tables.lengths(indices_, tables.first_row);
@@ -99,7 +101,7 @@ bool DeviceAttention::attend_rows(Step& step, int layer, const DeviceRows& rows,
   const LayerShape formats = layer_shape(plan, layer);
   const kvant_decode_shape of_rows = tables.shape(formats, plan);
   point_to_rows(at_layer, layer, rows, tables, plan.geometry, tables.first_row);
-  at_layer.settled = max_due_ == 0 ? 1 : 0;  // then nothing but appending and attention precedes
+  at_layer.settled = max_due_ == 0 ? 1 : 0;  // Only appending and attention precede such a layer.
   kvant_correction correction{};
   if (is_corrected(plan, layer)) {
     correction = sums_.of_rows(step, layer, indices_, tables.first_row);
@@ -115,14 +117,14 @@ bool DeviceAttention::attend_rows(Step& step, int layer, const DeviceRows& rows,
 // --- layers that protect tokens by their scores: rounds of attention, each followed by what it seals, and
 // then prompts in blocks of rows ---
 
-// The work is divided for each layer: how many tokens are protected differs between them.
+// The work is divided for each layer, because layers differ in their number of protected tokens.
 bool DeviceAttention::attend_run(Step& step, int layer, const DeviceRows& rows, kvant_decode_layer at_layer,
                                  const RowRun& run) {
   const Plan& plan = step.plan();
   const PageLibrary& library = device_->library();
   const LayerShape formats = layer_shape(plan, layer);
   const kvant_decode_shape of_rows = formats.of(run.n_rows, plan);
-  // Each row is a sequence of these.
+  // Each row is one sequence of these tables.
   const RowTables& tables = *std::find_if(row_tables_.begin(), row_tables_.end(), [&](const RowTables& t) {
     return t.group == device_pages(step).group_of(layer) && t.first_row <= run.first_row &&
            run.first_row < t.first_row + t.n_seqs;

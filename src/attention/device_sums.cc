@@ -9,7 +9,7 @@
 namespace kvant {
 namespace {
 
-// Of all heads of a layer.
+// Returns the bytes of the sums of all heads of a layer.
 std::size_t layer_sums_bytes(const Plan& plan) {
   return static_cast<std::size_t>(correction_bytes(plan.geometry.head_dim)) * plan.geometry.n_kv_heads;
 }
@@ -60,7 +60,7 @@ kvant_correction DeviceSums::of_rows(const Step& step, int layer, const IndexBuf
   correction.query_maps = device_pages(step).constants().query_maps(layer);
   correction.states = reinterpret_cast<float*>(buffer_.memory());
   correction.state_seq_stride = static_cast<std::int64_t>(layer_sums_bytes(plan) / sizeof(float));
-  if (max_due_ == 0) {  // those of the store are found as pages are
+  if (max_due_ == 0) {  // The store's sums are addressed in the way of pages.
     correction.states = reinterpret_cast<float*>(all.base() + all.layout().layers[layer].offset);
     correction.state_seq_stride = kDeviceUnit / sizeof(float);
   }
@@ -70,7 +70,7 @@ kvant_correction DeviceSums::of_rows(const Step& step, int layer, const IndexBuf
   return correction;
 }
 
-// Heads that aren't corrected keep their zeros.
+// Heads without a correction keep their zeros.
 kvant_status DeviceSums::seal(const Step& step, int layer, const kvant_decode_shape& of_slices,
                               const kvant_decode_layer& at_layer, const kvant_seal_range& range,
                               const IndexBuffer& indices) {

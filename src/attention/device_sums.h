@@ -1,8 +1,8 @@
-// DeviceSums: the sums of a correction (KVLinC) in a step whose pages lie on a device.
+// DeviceSums holds the sums of a correction (KVLinC) in a step whose pages lie on a device.
 //
-// Sums after each page that is sealed are kept, so that each row finds those of the pages that it sees
-// sealed. Where a step seals, one layer's sums are worked on here: of each slice those that it has, then
-// those after each of its pages. Other steps read the store's.
+// DeviceSums keeps the sums after each sealed page, so each row finds the sums of exactly the pages that it
+// sees sealed. In a step that seals, the buffer holds the sums of one layer: for each slice its earlier sums,
+// then the sums after each of its pages. Other steps read the sums in the store.
 #pragma once
 
 #include <memory>
@@ -17,28 +17,29 @@ class DeviceSums {
  public:
   explicit DeviceSums(std::shared_ptr<PageDevice> device) : device_(device), buffer_(std::move(device)) {}
 
-  // Of a step of a corrected plan: adds to the indices. An error: memory is exhausted, or the device has
-  // failed.
+  // Begins a step of a corrected plan and adds to the indices. An error says that memory is exhausted or that
+  // the device has failed.
   Status begin(const Step& step, IndexBuffer& indices);
-  // The sums of a corrected layer as rows from from_row on find them.
+  // Returns the correction of a layer for rows from from_row on.
   kvant_correction of_rows(const Step& step, int layer, const IndexBuffer& indices, int from_row) const;
-  // Seals the step's due pages of a corrected layer, which range names. at_layer has the tables of slices.
+  // Seals the step's due pages of a corrected layer, which `range` names. at_layer has the tables of slices.
   kvant_status seal(const Step& step, int layer, const kvant_decode_shape& of_slices,
                     const kvant_decode_layer& at_layer, const kvant_seal_range& range,
                     const IndexBuffer& indices);
 
  private:
-  // The sums of a layer in an entry, and those of a slice here when so many of its pages are sealed.
+  // Return the address of a layer's sums in an entry, and of a slice's sums in buffer_ after n_pages of its
+  // pages.
   static char* in_store(const Step& step, int layer, PageEntry sums);
   char* after(const Step& step, int slice, int n_pages) const;
 
   std::shared_ptr<PageDevice> device_;
   DeviceBuffer buffer_;
-  std::vector<int> first_sums_;  // of a slice, in units of a layer's sums
-  std::vector<int> due_;         // pages that a slice seals
+  std::vector<int> first_sums_;  // by slice, in units of a layer's sums
+  std::vector<int> due_;         // pages that each slice seals
   int max_due_ = 0;
-  IndexBuffer::Part row_sums_;    // where each row's sums are: here, or in the store
-  IndexBuffer::Part slice_sums_;  // where those are that each slice has
+  IndexBuffer::Part row_sums_;    // The places of the rows' sums, in buffer_ or in the store.
+  IndexBuffer::Part slice_sums_;  // The places of the earlier sums of each slice.
 };
 
 }  // namespace kvant

@@ -1,5 +1,5 @@
-// A sequence exported from one cache and imported into another goes on as the first one does, bit for bit,
-// for every product recipe and whatever order the caches keep their codes in.
+// Checks that a sequence that is exported from one cache and imported into another continues bit for bit. The
+// tests cover every product recipe and both orders of codes.
 #include <gtest/gtest.h>
 
 #include "attention/reference/attention_fixture.h"
@@ -24,7 +24,7 @@ Geometry geometry() {
 class ExportedSequence : public ::testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Recipes, ExportedSequence, ::testing::ValuesIn(testing::product_recipes()));
 
-// Goes on over the ends of pages, by prompts and tokens.
+// Continues the sequence across page ends, by prompts and by single tokens.
 std::vector<Outputs> go_on(Cache& cache, SequenceId s, const testing::RowSource& row_of,
                            AttentionBackend& backend) {
   std::vector<Outputs> outputs;
@@ -41,7 +41,7 @@ void expect_same(AttentionBackend& backend, const std::string& recipe, const Geo
     return testing::token_values(layer, head, kind, token, g.dim(layer));
   };
   const SequenceId s = first.add();
-  second.add();  // so that numbers differ
+  second.add();  // The sequence numbers of the two caches then differ.
   attend_tokens(first, s, 400, true, row_of, backend);
   for (int i = 0; i < 90; ++i) attend_tokens(first, s, 1, false, row_of, backend);
   ASSERT_TRUE(first.truncate(s, 480).ok());

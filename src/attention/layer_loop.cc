@@ -1,6 +1,7 @@
-// The tiles of all slices advance side by side. In each round: heads append and prepare their queries; runs
-// of pages are attended in parallel (where V may be skipped, after a first pass over K alone); runs are
-// merged; heads seal what is due, where the recipe chooses tokens after their scores have been taken.
+// The tiles of all slices advance together, in rounds. In each round, heads append and prepare their queries,
+// threads attend to runs of pages, and heads merge the runs and seal what is due. If V may be skipped, a
+// first pass over K alone finds the weights. If the recipe protects by score, scores are taken before
+// sealing.
 #include "attention/page_attention.h"
 
 #include <algorithm>
@@ -27,24 +28,25 @@
 namespace kvant {
 namespace {
 
-// One (slice, KV head) and its current tile.
+// Holds one (slice, KV head) and its current tile.
 struct HeadWork {
   int slice = 0;
   int kv_head = 0;
   HeadState* state = nullptr;
   Tile tile;
-  std::vector<float> new_rows[2];  // by side: of the tile's new tokens, transformed
+  std::vector<float> new_rows[2];  // by side: transformed rows of the tile's new tokens
   QueryTile queries;
   std::vector<PageView> pages;
-  RoundedPages rounded;  // of a prompt that doesn't attend exactly
+  RoundedPages rounded;  // Pages of a prompt that attends in low bits.
   int pages_per_run = 0;
   std::vector<PartialAttention> runs;
-  PartialAttention total;             // of the first of two passes
-  QueryTile observers;                // of the page that this tile ends; no rows: none
-  std::vector<double> token_weights;  // by absolute token: what the observers gave
+  PartialAttention total;  // The result of the first of two passes.
+  QueryTile
+      observers;  // The observers of the page that this tile ends. Without such a page, the tile has no rows.
+  std::vector<double> token_weights;  // by absolute token: sums of the observers' weights
   struct {
     std::vector<float> q, phi, correction;
-  } correct;  // buffers of correct_rows()
+  } correct;  // Buffers of correct_rows().
 };
 
 struct RunWork {
@@ -52,7 +54,7 @@ struct RunWork {
   int run = 0;
 };
 
-// All exponents but the one of infinities and NaN; without a branch, so that it is vectorized.
+// Infinities and NaN have the largest exponent. The loop has no branch, so compilers vectorize it.
 bool finite(const float* values, int n) {
   constexpr std::uint32_t kExponent = 0x7f800000;
   std::uint32_t broken = 0;
@@ -94,20 +96,20 @@ class LayerLoop final : public AttentionBackend {
   static void seal_after(HeadWork& work, std::vector<float>& scratch);
 
   std::unique_ptr<PageAttention> pages_;
-  // Of the layer that runs; written by the team's first thread between barriers.
+  // The members below describe the layer that runs. The team's first thread writes them between barriers.
   std::vector<std::vector<Tile>> tiles_;  // by slice
   std::size_t n_rounds_ = 0;
   bool started_ = false;
-  std::size_t n_heads_ = 0;      // in use
-  std::vector<HeadWork> heads_;  // with the buffers of layers that have more of them
+  std::size_t n_heads_ = 0;      // heads in use
+  std::vector<HeadWork> heads_;  // Layers with more heads leave spare entries with buffers.
   std::vector<HeadWork*> active_;
   std::vector<RunWork> runs_;
-  std::vector<TileScratch> scratch_;              // by thread: of observations
+  std::vector<TileScratch> scratch_;              // by thread, for observations
   std::vector<std::vector<float>> seal_scratch_;  // by thread
-  std::vector<std::vector<SkipCount>> skipped_;   // by thread and layer, since the start
+  std::vector<std::vector<SkipCount>> skipped_;   // by thread and layer, since the backend was made
 };
 
-// False where memory is short.
+// Returns false if memory is short.
 bool LayerLoop::try_to_start(const Step& step, int layer, int n_threads) {
   try {
     start(step, layer, n_threads);
@@ -151,7 +153,7 @@ void LayerLoop::start_round(std::size_t round) {
   for (HeadWork& work : std::span(heads_).first(n_heads_)) {
     if (round >= tiles_[work.slice].size()) continue;
     work.tile = tiles_[work.slice][round];
-    work.observers = {};  // of another layer, or of another cache's recipe
+    work.observers = {};  // They may belong to another layer or another cache.
     active_.push_back(&work);
   }
 }
@@ -204,7 +206,7 @@ void LayerLoop::append(Step& step, int layer, const LayerRows& rows, HeadWork& w
   work.state->append({values[0].data(), n, d}, {values[1].data(), n, d});
 }
 
-// Integer products would make finite scores of a query that is none.
+// Integer products would turn a query with NaN into finite scores, so the check comes first.
 void check_queries(Step& step, int layer, HeadWork& work) {
   QueryTile& tile = work.queries;
   const int d = step.plan().geometry.dim(layer);
@@ -234,7 +236,7 @@ void LayerLoop::load_queries(Step& step, int layer, const LayerRows& rows, HeadW
   work.state->list_pages(first_visible, work.tile.n_sealed, work.tile.append_end, work.pages);
 }
 
-// Where the recipe says so, a prompt's tokens attend to each other in low bits.
+// If the recipe asks for it, the tokens of a prompt attend to each other in low bits.
 void LayerLoop::round_prompt(const Step& step, int layer, HeadWork& work) {
   const Plan& plan = step.plan();
   const Recipe& recipe = plan.recipe;
@@ -243,7 +245,7 @@ void LayerLoop::round_prompt(const Step& step, int layer, HeadWork& work) {
     return;
   const HeadState& state = *work.state;
   const int query = work.tile.query_first;
-  // Of a whole prompt, all that is unsealed: so that steps of any size round alike.
+  // For a whole prompt, the block is all that is unsealed, so steps of any size round alike.
   const int block_first = recipe.prefill == kPrefillAll ? 0 : query / recipe.prefill * recipe.prefill;
   const LayerPlan& rules = plan.layers[layer];
   work.rounded.replace({.attention = recipe.prompt,
@@ -275,7 +277,7 @@ std::span<const PageView> pages_of(const RunWork& work) {
   return std::span(pages).subspan(first, std::min(length, pages.size() - first));
 }
 
-// Adds all runs of a head up in its first one.
+// Merges all runs of a head into its first run.
 PartialAttention& merge_runs(HeadWork& work, int head_dim) {
   PartialAttention& total = work.runs.front();
   for (std::size_t run = 1; run < work.runs.size(); ++run) total.merge(work.runs[run], head_dim);
@@ -333,10 +335,10 @@ void LayerLoop::attend(Step& step, int layer, Team& team) {
   });
 }
 
-// KVLinC's correction of finished rows (KVLinC section 3): c phi_q(q) S joins the accumulator and c phi_q(q)
-// P the sum. relative: c = 1, as Algorithm 1 prints it. absolute: equation 5, with both sides times e^-m, m =
-// max(row's maximum, 0): c = e^-m then is at most 1, and where all scores are negative their exponentials are
-// taken as they are.
+// Applies KVLinC's correction to finished rows (KVLinC section 3). c phi_q(q) S is added to the accumulator,
+// and c phi_q(q) P to the sum. `relative` uses c = 1, as Algorithm 1 prints it. `absolute` uses equation 5
+// with both sides multiplied by e^-m, where m = max(row's maximum, 0). So c = e^-m is at most 1, and the
+// exponentials of a row without positive scores stay unscaled.
 void correct_rows(const Plan& plan, int layer, HeadWork& work, const CorrectionState& state,
                   PartialAttention& total) {
   const int d = plan.geometry.dim(layer);
@@ -354,7 +356,7 @@ void correct_rows(const Plan& plan, int layer, HeadWork& work, const CorrectionS
         adapters.subspan(r / tile.n_queries * feature_map_weights(d), feature_map_weights(d));
     map_features(adapter, {q.data(), 1, d}, {phi.data(), 1, kCorrectionFeatures});
     const float mass = state.apply(phi, correction.data());
-    if (mass == 0) continue;  // no sealed token but protected ones
+    if (mass == 0) continue;  // All sealed tokens are protected.
     float* accumulator = total.accumulator.data() + static_cast<std::ptrdiff_t>(r) * d;
     float c = 1;
     if (plan.recipe.correction == Correction::absolute) {

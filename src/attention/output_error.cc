@@ -7,7 +7,7 @@
 namespace kvant {
 namespace {
 
-// What `now` counts of a layer beyond `before`, which may not have counted that layer yet.
+// Returns what `now` counts for a layer in addition to `before`, which may not have counted that layer yet.
 SkipCount since(const std::vector<SkipCount>& before, const std::vector<SkipCount>& now, int layer) {
   const auto of = [&](const std::vector<SkipCount>& counts) {
     return layer < static_cast<int>(counts.size()) ? counts[layer] : SkipCount{};
@@ -16,7 +16,7 @@ SkipCount since(const std::vector<SkipCount>& before, const std::vector<SkipCoun
   return {b.seen - a.seen, b.skipped - a.skipped, b.queries - a.queries, b.mass - a.mass};
 }
 
-// Columns [first, first + n) of the rows from first_row on.
+// Compares columns [first, first + n) of the rows from first_row on.
 OutputError compare(const MatrixView<const float>& exact, const MatrixView<const float>& got, int first_row,
                     int first, int n) {
   OutputError error;
@@ -116,7 +116,7 @@ void OutputErrorBackend::compare_heads(Shadow& shadow, int layer, const LayerRow
       compare(rows.out, out, first_measured_, head * d, d));
 }
 
-// What a device doesn't count stays empty.
+// A device does not count some effects, which then stay empty.
 void OutputErrorBackend::run_shadow(Shadow& shadow, const Step& step, int layer, const LayerRows& rows,
                                     Team& team) {
   LayerEffects& effects = shadow.effects;
@@ -136,8 +136,8 @@ void OutputErrorBackend::run_shadow(Shadow& shadow, const Step& step, int layer,
   team.for_each(effects.n_heads, [&](int head) { compare_heads(shadow, layer, rows, head); });
 }
 
-// As the shadow stands before the step: its queries see no page that the step itself seals. One thread lists
-// the pages, because a device copies them.
+// Measures the shadow as it is before the step, because its queries see no page that the step itself seals.
+// One thread lists the pages, because a device copies them.
 void OutputErrorBackend::measure_mass(Shadow& shadow, const Step& step, int layer, const LayerRows& rows,
                                       Team& team) {
   const int n_heads = step.plan().geometry.kv_heads(layer);

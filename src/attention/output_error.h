@@ -1,5 +1,5 @@
-// What recipes do to attention outputs, layer by layer, on the unquantized model's own Q, K and V, so that
-// errors don't add up over the layers (VQuant section 6.2: the error of the input of o_proj).
+// Measures what recipes do to attention outputs, layer by layer. All layers get the unquantized model's own
+// Q, K and V, so errors do not add up over the layers (VQuant section 6.2: the error of the input of o_proj).
 #pragma once
 
 #include <memory>
@@ -11,10 +11,10 @@
 
 namespace kvant {
 
-// Sums over output values.
+// Holds sums over output values.
 struct OutputError {
-  double difference = 0;  // squared
-  double energy = 0;      // of the exact outputs, squared
+  double difference = 0;  // sum of squares
+  double energy = 0;      // sum of squares of the exact outputs
   std::int64_t values = 0;
 
   void add(const OutputError& other) {
@@ -23,42 +23,43 @@ struct OutputError {
     values += other.values;
   }
   double mse() const;       // mean squared error
-  double relative() const;  // relative RMS error: root of difference / energy
+  double relative() const;  // relative RMS error, the root of difference / energy
 };
 
-// What was measured of one recipe.
+// Holds what was measured for one recipe.
 struct LayerEffects {
   int n_layers = 0, n_heads = 0;
   std::vector<OutputError> errors;  // [n_layers, n_heads]: query heads
-  std::vector<SkipCount> skips;     // [n_layers]; empty: the recipe skips nothing, or it was not counted
-  // [n_layers]; empty: the recipe protects nothing by scores, or as above.
+  // [n_layers]; empty if the recipe skips nothing, or if skips were not counted
+  std::vector<SkipCount> skips;
+  // [n_layers]; empty if the recipe protects nothing by scores, or if coverage was not measured
   std::vector<MassCoverage> coverage;
 
   OutputError of_layer(int layer) const;
   OutputError total() const;
 };
 
-// Runs a cache through another backend, whose outputs go on to the model: an unquantized one, to measure
-// recipes, or a recipe's own, to measure a backend. Recipes that were added keep shadow caches of the same Q,
-// K and V, and their outputs are compared. Plans that are placed on a device have their caches there, which
-// attend to the rows that this is shown.
+// Runs a cache through an inner backend, whose outputs the model uses. The cache is unquantized to measure
+// recipes, or has a recipe to measure a backend. Each added recipe keeps a shadow cache of equal Q, K and V,
+// and its outputs are compared. Shadow caches of plans on a device lie on the device and attend to the rows
+// that the observer is shown.
 class OutputErrorBackend final : public BackendDecorator, private RowObserver {
  public:
-  // `inner` outlives this.
+  // `inner` outlives this object.
   explicit OutputErrorBackend(AttentionBackend& inner) : BackendDecorator(inner) {}
 
-  // On `inner`, or on a backend of its own, which outlives this.
+  // Adds a recipe that runs on `inner`, or on a backend of its own, which outlives this object.
   void add(PlacedPlan plan) { add(std::move(plan), inner()); }
   void add(PlacedPlan plan, AttentionBackend& backend);
   // The next step starts a new text.
   void begin();
-  // Around each step of the cache that is run through, which has one slice of n_tokens tokens. Queries
-  // [first_measured, n_tokens) count; skips only where all do, and coverage where they lie within one page
-  // as well. An error from a shadow cache.
+  // The caller calls reserve() before and commit() after each step of the main cache, which has one slice of
+  // n_tokens tokens. Queries [first_measured, n_tokens) count. Skips count only if all queries do, and
+  // coverage only if they also lie in one page. Errors come from shadow caches.
   Status reserve(int n_tokens, bool is_prompt, int first_measured);
   Status commit();
 
-  // Of each recipe, in the order in which they were added.
+  // Returns the effects of a recipe. Recipes are numbered in the order in which they were added.
   const LayerEffects& effects(std::size_t recipe) const { return shadows_[recipe].effects; }
 
   void run_layer(Step& step, int layer, const LayerRows& rows, Team& team) override;
@@ -80,11 +81,11 @@ class OutputErrorBackend final : public BackendDecorator, private RowObserver {
   void measure_mass(Shadow& shadow, const Step& step, int layer, const LayerRows& rows, Team& team);
 
   std::vector<Shadow> shadows_;
-  int n_tokens_ = 0, first_measured_ = 0;    // of the step
-  std::vector<float> out_;                   // [n_rows, n_heads * d], of one shadow
-  std::vector<SkipCount> skipped_;           // by the shadow's backend before its layer
-  std::vector<ListedPages> head_pages_;      // by KV head, of the unquantized cache
-  std::vector<MassCoverage> head_coverage_;  // likewise, of one shadow's layer
+  int n_tokens_ = 0, first_measured_ = 0;    // numbers of the step
+  std::vector<float> out_;                   // [n_rows, n_heads * d]: outputs of one shadow
+  std::vector<SkipCount> skipped_;           // The counts of the shadow's backend before its layer.
+  std::vector<ListedPages> head_pages_;      // by KV head: pages of the unquantized cache
+  std::vector<MassCoverage> head_coverage_;  // by KV head: coverage of one shadow's layer
 };
 
 }  // namespace kvant

@@ -1,5 +1,5 @@
-// Output errors, skips and coverage against a computation by hand: two backends' outputs that are known, and
-// attention in double precision.
+// Compares output errors, skips and coverage with hand computations. The outputs of two scripted backends are
+// known, and attention is computed in double precision.
 #include "attention/output_error.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ using testing::small_geometry;
 
 constexpr int kSize = 64;
 
-// Runs a step of n tokens, with the shadows around it.
+// Runs a step of n tokens on the cache and on all shadows.
 testing::Outputs run(Cache& cache, SequenceId s, int n, bool is_prompt, int first_measured,
                      OutputErrorBackend& backend, const RowSource& source, int n_threads = 1) {
   EXPECT_TRUE(backend.reserve(n, is_prompt, first_measured).ok());
@@ -34,7 +34,8 @@ std::vector<float> values_of(int layer, int head, int kind, int token) {
   return testing::token_values(layer, head, kind, token, kSize);
 }
 
-// Attends, and writes 10 * layer + head + 1 everywhere instead; half of that for any recipe but bf16.
+// Attends, but then writes 10 * layer + head + 1 to all outputs, or half of this number for every recipe but
+// bf16.
 class Scripted : public AttentionBackend {
  public:
   void run_layer(Step& step, int layer, const LayerRows& rows, Team& team) override {
@@ -71,7 +72,7 @@ TEST(OutputError, IsThatOfEachLayerAndQueryHeadInMeasuredSteps) {
   const SequenceId s = cache.add();
   for (const int first_measured : {5, 0, 2}) {
     const auto out = run(cache, s, 5, true, first_measured, backend, values_of, 3);
-    EXPECT_EQ(out[1][2 * kSize], 13.0F);  // the exact outputs go on
+    EXPECT_EQ(out[1][2 * kSize], 13.0F);  // The model gets the exact outputs.
   }
   const LayerEffects& effects = backend.effects(0);
   for (int layer = 0; layer < 2; ++layer) {
@@ -91,8 +92,7 @@ TEST(OutputError, IsThatOfEachLayerAndQueryHeadInMeasuredSteps) {
   EXPECT_GT(backend.effects(1).total().energy, 0);
 }
 
-// The shadow of a recipe must attend as a cache of that recipe does that is given the same Q, K and V, and
-// skip as much.
+// The shadow of a recipe must attend and skip as a cache of that recipe does with equal Q, K and V.
 TEST(OutputError, OfARecipeIsThatOfItsOwnCache) {
   const Geometry g = small_geometry(kSize, 4, 2, 2);
   const auto recipe = plan_for("k=ch4g128,v=tok2g128,sink=4,skip=1e-3", g), exact = plan_for("bf16", g);
@@ -145,8 +145,8 @@ TEST(OutputError, EachTextStartsWithEmptyCaches) {
   EXPECT_DOUBLE_EQ(backend.effects(0).total().difference, 2 * first.difference);
 }
 
-// Half of the keys point where all queries look: their weights are the same, and those of the others nearly
-// nothing.
+// Half of the keys point in the direction of all queries and get equal weights. The other keys get weights
+// near 0.
 TEST(MassCoverage, IsTheShareOfTheWeightsOnUnquantizedTokens) {
   const Geometry g = small_geometry(kSize, 4, 2, 1);
   const RowSource source = [](int, int, int kind, int token) {
@@ -168,7 +168,8 @@ TEST(MassCoverage, IsTheShareOfTheWeightsOnUnquantizedTokens) {
   const MassCoverage coverage =
       measure_coverage(cache.plan(), 0, 1, {q.data(), 2, 4 * kSize}, (*step)->first_token(0), pages, tokens);
   EXPECT_EQ(coverage.rows, 2 * 2);
-  // Both queries see the even ones of tokens 0 .. 384: 193, of which 65 are unsealed and 3 are protected.
+  // Both queries attend to the even tokens of 0 .. 384. Of these 193 tokens, 65 are unsealed and 3 are
+  // protected.
   EXPECT_NEAR(coverage.unsealed / 4, 65.0 / 193, 1e-6);
   EXPECT_NEAR(coverage.protected_mass / 4, 3.0 / 193, 1e-6);
 }
@@ -177,7 +178,7 @@ TEST(MassCoverage, KnowsWhatACacheLeavesUnquantized) {
   const Geometry g = small_geometry(kSize, 4, 2, 1);
   Cache cache(plan_for("k=ch4g128,v=tok2g128,sink=3,window=128", g), 0);
   const SequenceId s = cache.add();
-  attend_tokens(cache, s, 450, true, values_of);  // pages 0 and 1 are before the window
+  attend_tokens(cache, s, 450, true, values_of);  // Pages 0 and 1 lie before the window.
   EXPECT_EQ(cache.pages(s).n_sealed(), 2);
   EXPECT_EQ(cache.pages(s).protected_tokens(0, 1), (std::vector<int>{0, 1, 2}));
 }

@@ -1,7 +1,7 @@
-// Prompts of every product recipe on the CPU backend and on the reference, against attention in double
-// precision that shares no code with either: what each query may see follows from design section 2, what is
-// stored from the formats' own encode and decode. Which tokens VQuant protects is taken from the cache
-// (reference/protection_test.cc checks the choice).
+// Compares prompts of every product recipe on the CPU backend and on the reference with attention in double
+// precision. The oracle shares no attention code with either. The rule of visibility says what each query
+// sees, and the formats' own encode and decode say what is stored. The cache says which tokens VQuant
+// protects (reference/protection_test.cc checks the choice).
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -32,7 +32,8 @@ Geometry geometry() {
 }
 
 std::vector<float> row_of(int layer, int head, int kind, int token) {
-  static std::map<std::tuple<int, int, int, int>, std::vector<float>> rows;  // made once: they cost time
+  // Rows take time to make, so each is made once.
+  static std::map<std::tuple<int, int, int, int>, std::vector<float>> rows;
   std::vector<float>& row = rows[{layer, head, kind, token}];
   if (row.empty()) {
     row = testing::token_values(layer, head, kind, token, kSize);
@@ -43,7 +44,7 @@ std::vector<float> row_of(int layer, int head, int kind, int token) {
 
 using Row = std::vector<double>;
 
-// phi(x) = [softmax(x W1), softmax(x W2)] (KVLinC equation 6).
+// Computes phi(x) = [softmax(x W1), softmax(x W2)] (KVLinC equation 6).
 Row features_of(std::span<const float> weights, const Row& x) {
   constexpr int kHalf = kAdapterFeatures / 2;
   Row all;
@@ -57,7 +58,7 @@ Row features_of(std::span<const float> weights, const Row& x) {
   return all;
 }
 
-// The tokens of one (layer, KV head), as the cache keeps them.
+// Holds the tokens of one (layer, KV head) as the cache keeps them.
 class Head {
  public:
   Head(const Cache& cache, SequenceId s, int layer, int kv_head)
@@ -71,8 +72,8 @@ class Head {
     if (head_.corrected) sum_up();
   }
 
-  // The output of the query of token t, which is in the block that begins at block_start. group_head: among
-  // the KV head's query heads.
+  // Returns the output of the query of token t, which is in the block that begins at block_start. group_head
+  // counts the KV head's query heads.
   Row attend(const std::vector<float>& q, int t, int block_start, int group_head) const {
     Row scores;
     const int sliding = rules_.sliding_window;
@@ -152,7 +153,8 @@ class Head {
     sealed_[s] = in_model_space(side, std::move(sealed));
   }
 
-  // By page: S = sum phi_k(e)^T v, and in the last column P = sum phi_k(e) (KVLinC equation 5).
+  // Computes for each page S = sum phi_k(e)^T v and, in the last column, P = sum phi_k(e) (KVLinC equation
+  // 5).
   void sum_up() {
     const auto adapter = head_.k.context.constants.find(kKeyAdapter);
     for (int page = 0; (page + 1) * kPageTokens <= kTokens; ++page) {
@@ -190,13 +192,14 @@ class Head {
   const LayerPlan& rules_;
   std::map<int, TokenMask> left_out_;      // by page: protected tokens
   std::vector<Row> exact_[2], sealed_[2];  // by side and token, in the model's space
-  Row key_errors_;                         // [kTokens, d], as they are stored
+  Row key_errors_;                         // [kTokens, d], in the space of stored values
   std::vector<std::vector<Row>> sums_;     // by page: [features][d + 1]
 };
 
-// exact: what products of numbers that aren't rounded to 8 bits may err by, without SAS.
+// Returns the relative error that a recipe may have. `exact` is the bound for products of numbers that are
+// not rounded to 8 bits, without SAS.
 double allowed_error(const Recipe& recipe, double exact) {
-  if (recipe.products == Products::integer) return 0.03;  // q and P are rounded to 8 bits
+  if (recipe.products == Products::integer) return 0.03;  // q and P are rounded to 8 bits.
   return recipe.softmax == Softmax::exact ? exact : 0.002;
 }
 
@@ -235,7 +238,7 @@ void expect_attention_in_double(const std::string& recipe, AttentionBackend& bac
 
 TEST_P(PromptOfRecipe, IsAttentionInDoublePrecisionOnTheCpu) {
   expect_attention_in_double(GetParam(), *make_cpu_backend(),
-                             3e-4);  // q and P in 16 bits: cpu_backend_test.cc
+                             3e-4);  // q and P have 16 bits (cpu_backend_test.cc).
 }
 
 TEST_P(PromptOfRecipe, IsAttentionInDoublePrecisionOnTheReference) {

@@ -143,7 +143,7 @@ void append(Outputs& all, const Outputs& more) {
 
 class Life {
  public:
-  // The plan is placed by `backend`, which outlives this.
+  // `backend` has placed the plan and outlives this object.
   Life(const PlacedPlan& plan, AttentionBackend& backend)
       : recipe_(label(plan->recipe)),
         geometry_(plan->geometry),
@@ -196,8 +196,8 @@ class Life {
     EXPECT_EQ(cache_.page_bytes_in_use(), held) << recipe_;
   }
 
-  // A checkpoint brings a correction's sums back, over pages that were sealed since. Requires that no layer
-  // slides, because a window frees pages that a cut would need.
+  // A checkpoint restores a correction's sums even if pages were sealed later. The test requires that no
+  // layer slides, because a window frees pages that a cut would need.
   void return_to_a_checkpoint() {
     const SequenceId s = cache_.add();
     for (const int n : kChunks) attend(s, n, true);
@@ -208,7 +208,7 @@ class Life {
       const bool cuts_page = cache_.pages(s).n_sealed() * kPageTokens > kPrompt;
       const bool possible = !cuts_page || cache_.plan().recipe.evict == 0;
       ASSERT_EQ(cache_.truncate(s, kPrompt).ok(), possible) << recipe_;
-      if (seals) break;  // a page that is opened again keeps its rounding
+      if (seals) break;  // A page that is opened again keeps its rounding.
       EXPECT_EQ(testing::contents(cache_, s), before) << recipe_;
     }
     attend(s, 1, false);
@@ -325,7 +325,8 @@ class Life {
     }
   }
 
-  // A sequence that goes on from another's prompt gets the bits of one that has read the prompt itself.
+  // A sequence that continues another sequence's prompt gets the bits of a sequence that has read the prompt
+  // itself.
   void go_on_from_a_prefix(const Outputs& whole) {
     const SequenceId prompt = cache_.add();
     for (const int n : kChunks) attend(prompt, n, true);
@@ -341,7 +342,7 @@ class Life {
     cache_.free(hit);
   }
 
-  // An imported sequence is the exported one, and goes on with the same bits.
+  // An imported sequence equals the exported one, and continues with equal bits.
   void export_and_import(SequenceId s) {
     const auto image = cache_.export_sequence(s);
     if (!image.ok()) return expect_no_image(image.error());
@@ -361,7 +362,8 @@ class Life {
     EXPECT_EQ(other_cache_.page_bytes_in_use(), 0) << recipe_;
   }
 
-  // A device does not tell the sink of unquantized tokens from others.
+  // A device cannot tell unquantized sink tokens from other unquantized tokens, so it exports no such
+  // sequence.
   void expect_no_image(const Error& error) const {
     EXPECT_TRUE(cache_.plan().recipe.sink > 0) << recipe_;
     EXPECT_NE(error.message.find("sink=0"), std::string::npos) << error.message;
@@ -374,7 +376,7 @@ class Life {
   AttentionBackend& backend_;
 };
 
-// A place where caches lie and are attended to.
+// Describes a place where caches lie and attention runs.
 struct MatrixPlace {
   const char* name;
   std::unique_ptr<AttentionBackend> (*backend)();
@@ -388,7 +390,7 @@ constexpr MatrixPlace kMatrixPlaces[] = {{"reference", make_reference_backend}, 
 
 class RecipeMatrix : public ::testing::TestWithParam<std::tuple<MatrixPlace, std::string>> {
  protected:
-  // A place that refuses a recipe says why in a sentence.
+  // A place that refuses a recipe must say why in a sentence.
   void live(const Geometry& geometry, void (Life::*life)()) {
     const auto& [place, recipe] = GetParam();
     const auto backend = place.backend();

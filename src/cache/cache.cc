@@ -177,12 +177,13 @@ Status Cache::cut(SequencePages& pages, int n_tokens) const {
     if (!cut.ok()) return cut.error();
     if (*cut) return {};
   } catch (const std::bad_alloc&) {
-    // is said below
+    // The error is returned below.
   }
   return out_of_memory("truncating a sequence");
 }
 
-// A fork is cut and takes the sequence's place, so that a failure half-way leaves that as it was.
+// The function cuts a fork, which then replaces the sequence. So a failure halfway leaves the sequence
+// unchanged.
 Status Cache::truncate(SequenceId sequence, int n_tokens) {
   KVANT_RETURN_IF_ERROR(check_idle(sequence, "truncate"));
   Sequence& s = sequences_.at(sequence);
@@ -268,7 +269,8 @@ Result<std::unique_ptr<Step>> Cache::reserve(std::vector<StepSlice> slices) {
     step_open_ = true;
     widest_step_ = std::max(widest_step_, step->slices_.size());
     if (plan_->geometry.is_recurrent()) store_->states().keep_spares(widest_step_);
-    // Marks first: an abort returns every sequence to them, reserved or not.
+    // All sequences get their marks first, because an abort returns every sequence to its marks, reserved or
+    // not.
     for (const StepSlice& slice : step->slices_) sequences_.at(slice.sequence).pages->begin();
     for (const StepSlice& slice : step->slices_) enough = enough && reserve_slice(slice);
   } catch (const std::bad_alloc&) {
@@ -307,7 +309,8 @@ std::set<RecurrentState> Cache::states_of(const Sequence& sequence) {
   return states;
 }
 
-// Takes from a sequence's bytes what other ones have counted, and remembers what it shares.
+// Subtracts what other sequences have counted from a sequence's bytes, and remembers what the sequence
+// shares.
 void Cache::leave_out_shared(const Sequence& sequence, Shared& counted, CacheBytes& bytes) const {
   for (const RecurrentState& state : states_of(sequence)) {
     if (!counted.states.insert(state).second) bytes.recurrent -= store_->states().state_bytes();

@@ -1,20 +1,21 @@
-// CacheBytes: the bytes that sequences hold, by what they are for.
+// CacheBytes counts the bytes that sequences hold, by purpose. Tables and reports take their bits per value
+// from these counts.
 #pragma once
 
 #include <cstdint>
 
 namespace kvant {
 
-// Bytes in use. The figures of a table: bits = 8 * bytes / elements.
+// Holds bytes in use. The bits of a table are 8 * bytes / elements.
 struct CacheBytes {
   std::int64_t sealed = 0;  // pages in their formats
-  // Pages of protected tokens (whole) but the sink's, masks, lists, scores, corrections.
+  // Whole pages of protected tokens except the sink's pages, and masks, lists, scores and corrections.
   std::int64_t protected_tokens = 0;
   std::int64_t sink = 0;             // pages of the sink
-  std::int64_t tail = 0;             // unsealed tokens, in steps of kTailStep, and the open page's observers
-  std::int64_t sealed_elements = 0;  // K and V values of sealed tokens, protected and evicted ones included
-  std::int64_t elements = 0;         // K and V values of all tokens but those beyond a sliding window
-  std::int64_t recurrent = 0;        // states of layers without attention; all() leaves them out
+  std::int64_t tail = 0;             // unsealed tokens in steps of kTailStep, and the open page's observers
+  std::int64_t sealed_elements = 0;  // K and V values of sealed tokens, including protected and evicted ones
+  std::int64_t elements = 0;   // K and V values of all tokens except those that a sliding window has left
+  std::int64_t recurrent = 0;  // States of layers without attention, which all() leaves out.
   std::int64_t all() const { return sealed + protected_tokens + sink + tail; }
   std::int64_t with_states() const { return all() + recurrent; }
   CacheBytes& operator+=(const CacheBytes& more) {
@@ -27,8 +28,8 @@ struct CacheBytes {
     recurrent += more.recurrent;
     return *this;
   }
-  // Bits for each element at this length: sealed pages with all that belongs to them; everything. Tables give
-  // the mean over the positions of a page (eval/cache_size.h).
+  // Return the bits per element at this length, for sealed pages with everything that belongs to them, and
+  // for all bytes. Tables give the mean over the positions of a page (eval/cache_size.h).
   double bits_sealed() const {
     return sealed_elements == 0
                ? 0

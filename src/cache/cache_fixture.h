@@ -1,4 +1,4 @@
-// What tests of the cache and of attention share: small geometries, deterministic values, steps without
+// Gives tests of the cache and of attention small geometries, deterministic values, and steps without
 // attention.
 #pragma once
 
@@ -33,7 +33,7 @@ inline Geometry small_geometry(int head_dim = 64, int n_heads = 6, int n_kv_head
   return g;
 }
 
-// Two layers whose heads differ in size and number. Layer 1 slides.
+// Returns two layers whose heads differ in size and number. Layer 1 has a sliding window.
 inline Geometry unlike_layers(int head_dim = 64, int sliding_dim = 32, int n_kv_heads = 1,
                               int sliding_kv_heads = 4) {
   Geometry g = small_geometry(head_dim, 4, std::max(n_kv_heads, sliding_kv_heads), 2);
@@ -43,7 +43,8 @@ inline Geometry unlike_layers(int head_dim = 64, int sliding_dim = 32, int n_kv_
   return g;
 }
 
-// Values of one token's row: a function of (layer, head, side, token) alone, with a few outlier channels.
+// Returns the values of one token's row, which depend on (layer, head, side, token) alone and have a few
+// outlier channels.
 inline std::vector<float> token_values(int layer, int head, int side, int token, int d) {
   std::mt19937 random(token * 1009 + layer * 101 + head * 11 + side);
   std::normal_distribution<float> normal;
@@ -52,7 +53,7 @@ inline std::vector<float> token_values(int layer, int head, int side, int token,
   return row;
 }
 
-// Rows of tokens that no test appends, after the transforms `names`: what calibration would see.
+// Returns rows of tokens that no test appends, after the transforms `names`. Calibration would see such rows.
 inline std::vector<float> calibration_rows(const HeadConstants& where, const std::vector<std::string>& names,
                                            int n, int d) {
   constexpr int kFirst = 100000;
@@ -67,7 +68,7 @@ inline std::vector<float> calibration_rows(const HeadConstants& where, const std
   return rows;
 }
 
-// A codebook of sub-vectors that occurred. Shape: see CodebookShape.
+// Returns a codebook of sub-vectors that occur in the rows. CodebookShape describes its shape.
 inline std::vector<float> sampled_codebook(const HeadConstants& where, const ConstantNeed& need, int d) {
   const CodebookShape shape = *need.format->codebook_shape();
   const int parts = d / shape.dim;
@@ -96,7 +97,7 @@ inline std::vector<float> normal_values(std::size_t n, float deviation, unsigned
   return values;
 }
 
-// Of queries in a few directions, in a model whose channels i and d / 2 + i turn together.
+// Returns a metric of queries in a few directions, for a model whose channels i and d / 2 + i turn together.
 inline std::vector<float> made_up_metric(int d, unsigned seed) {
   std::vector<ChannelTurn> turns;
   turns.reserve(d / 2);
@@ -104,7 +105,8 @@ inline std::vector<float> made_up_metric(int d, unsigned seed) {
   return page_metric_constant(normal_values(static_cast<std::size_t>(d) * kMetricRank, 1, seed), turns, d);
 }
 
-// Of a ladder of rising bits: heads are worth very different numbers of them.
+// Returns sensitivities for a ladder of rising bits. Heads differ widely, so an allocation gives them very
+// different numbers of bits.
 inline std::vector<float> falling_sensitivities(std::size_t n, unsigned seed) {
   float sensitivity = std::exp(2 * normal_values(1, 1, seed)[0]);
   std::vector<float> sensitivities;
@@ -112,8 +114,8 @@ inline std::vector<float> falling_sensitivities(std::size_t n, unsigned seed) {
   return sensitivities;
 }
 
-// What `recipe` needs from calibration, made up so that it suits token_values; adapters and priorities are
-// arbitrary.
+// Returns the constants that `recipe` needs from calibration, made up to suit token_values. Adapters and
+// priorities are arbitrary.
 inline std::shared_ptr<const Constants> made_up_constants(const Recipe& recipe, const Geometry& g) {
   auto constants = std::make_shared<Constants>();
   unsigned seed = 1;
@@ -131,7 +133,7 @@ inline std::shared_ptr<const Constants> made_up_constants(const Recipe& recipe, 
       return sampled_codebook(where, need, d);
     }
     const std::vector<float> rows = calibration_rows(where, need.after, 256, d);
-    std::vector<float> largest(need.size, 0.0F);  // of each channel, or of all
+    std::vector<float> largest(need.size, 0.0F);  // by channel, or over all channels
     for (std::size_t i = 0; i < rows.size(); ++i) {
       float& best = largest[i % need.size];
       best = std::max(best, std::abs(rows[i]));
@@ -198,7 +200,7 @@ inline Status append_tokens(Cache& cache, SequenceId sequence, int n, bool is_pr
   return (*step)->commit();
 }
 
-// The bytes of a page, of which only the rows in use are defined where it is unsealed.
+// Returns the bytes of a page. For an unsealed page, only the rows in use are defined and returned.
 inline std::string page_contents(const PageView& page, int head_dim) {
   std::string all = std::to_string(page.first_token) + "+" + std::to_string(page.n_tokens) +
                     (page.is_protected ? "k" : " ") + std::to_string(page.masked.words[0]) + "," +
@@ -215,8 +217,8 @@ inline std::string page_contents(const PageView& page, int head_dim) {
   return all;
 }
 
-// All that a sequence holds, wherever it lies: every head's pages with their bytes, masks and token ranges;
-// scores and corrections.
+// Returns everything that a sequence holds in host memory or on a device: the bytes, masks and token ranges
+// of every head's pages, and scores and corrections.
 inline std::string contents(const Cache& cache, SequenceId sequence) {
   const Geometry& g = cache.plan().geometry;
   const SequencePages& held = cache.pages(sequence);

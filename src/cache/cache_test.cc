@@ -51,7 +51,7 @@ TEST_P(CacheOfRecipe, HoldsTheSameBytesForAnyChunking) {
   }
 }
 
-// Each page is encoded in the metric of its own place.
+// Each page is encoded in the metric of its own position.
 TEST(Cache, ShapesErrorsOfKByThePlaceOfThePage) {
   const auto plan = plan_for("k=hadamard:tcq2,v=tcq2,tail=bf16,encode=shaped", small_geometry());
   const SidePlan& keys = plan->head(1, 1).k;
@@ -82,7 +82,7 @@ TEST_P(CacheOfRecipe, SealsAsVisibilityDemands) {
   Cache cache(plan, 0);
   const SequenceId s = cache.add();
   ASSERT_TRUE(append_tokens(cache, s, 300).ok());
-  // Decoding: token t sees page j sealed if and only if t >= 128 (j + 1) + window.
+  // In decoding, token t sees page j sealed if and only if t >= 128 (j + 1) + window.
   for (int t = 300; t < 700; ++t) {
     ASSERT_TRUE(append_tokens(cache, s, 1, false).ok());
     const int seen_by_next = std::max(0, (t + 1 - plan->recipe.window) / kPageTokens);
@@ -90,7 +90,8 @@ TEST_P(CacheOfRecipe, SealsAsVisibilityDemands) {
   }
 }
 
-// Single decoded tokens encode pages before they are due; a step of many doesn't.
+// Steps of one decoded token encode pages before they are due, but larger steps do not. Both must store equal
+// bytes.
 TEST_P(CacheOfRecipe, SealsTheSameBytesAheadOfTime) {
   const auto plan = plan_for(GetParam(), small_geometry());
   Cache at_once(plan, 0), cache(plan, 0);
@@ -111,7 +112,7 @@ TEST_P(CacheOfRecipe, SealsTheSameBytesAheadOfTime) {
     }
   };
   decode_until(450);
-  if (plan->recipe.window > 0) {  // exact: what is cut lies in the tail
+  if (plan->recipe.window > 0) {  // The cut lies in the tail and is exact.
     ASSERT_TRUE(cache.truncate(s, 380).ok());
     decode_until(450);
   }
@@ -128,7 +129,7 @@ TEST(Cache, EncodesPagesOfDifferentHeadsAtDifferentTokens) {
   Cache cache(plan, 0);
   const SequenceId s = cache.add();
   ASSERT_TRUE(append_tokens(cache, s, 256).ok());
-  std::vector<int> tokens;  // at which one of the four heads encoded
+  std::vector<int> tokens;  // The tokens at which one of the four heads has encoded.
   std::vector<bool> ahead(4);
   while (cache.length(s) < 384) {
     ASSERT_TRUE(append_tokens(cache, s, 1, false).ok());
@@ -178,7 +179,8 @@ TEST_P(CacheOfRecipe, TruncationIntoASealedPageKeepsProtectedTokensAndGoesOn) {
   Cache cache(plan, 0);
   const SequenceId s = cache.add(), exact = cache.add();
   ASSERT_TRUE(append_tokens(cache, s, 640).ok());
-  ASSERT_TRUE(append_tokens(cache, s, 1, false).ok());  // ends the prompt: seals what its blocks kept
+  ASSERT_TRUE(append_tokens(cache, s, 1, false)
+                  .ok());  // The token ends the prompt and seals the pages that its blocks kept.
   const Result<SequenceId> other = cache.fork(s);
   ASSERT_TRUE(cache.truncate(s, 100).ok());
   EXPECT_EQ(cache.length(s), 100);
@@ -262,7 +264,7 @@ TEST_P(CacheOfRecipe, RunningOutOfBudgetLeavesTheSequenceAsItWas) {
   EXPECT_LE(cache.bytes_reserved(), sizing.bytes_reserved() / 2);
 }
 
-// What a caller can get wrong is an error that leaves the cache as it was, never the end of the program.
+// A caller's mistake must give an error that leaves the cache unchanged, and must never end the program.
 TEST(Cache, RefusesSequencesThatItDoesNotHold) {
   Cache cache(plan_for("k=ch4g128,v=tok4g128", small_geometry()), 0);
   const SequenceId s = cache.add();
@@ -322,9 +324,9 @@ TEST(CacheBytes, CountSinkWindowAndTail) {
   ASSERT_TRUE(append_tokens(cache, s, 1024).ok());
   const CacheBytes b = cache.bytes(s);
   EXPECT_EQ(b.sink, 2 * 2 * 2 * 4 * 64 * 2);    // layers x heads x sides, 4 rows of 64 x 2 bytes
-  EXPECT_EQ(b.tail, 2 * 2 * 2 * 256 * 64 * 2);  // the window
+  EXPECT_EQ(b.tail, 2 * 2 * 2 * 256 * 64 * 2);  // The window stays in the tail.
   EXPECT_EQ(b.sealed_elements, 2 * 2 * 2 * 768 * 64);
-  EXPECT_NEAR(b.bits_sealed(), 4.25, 0.02);  // masks and token lists
+  EXPECT_NEAR(b.bits_sealed(), 4.25, 0.02);  // Masks and token lists add some bits.
   EXPECT_NEAR(b.bits_all(), (768 * 4.25 + 256 * 16 + 4 * 16) / 1024, 0.02);
 }
 
@@ -346,7 +348,7 @@ TEST(CacheBytes, OfForksCountSharedPagesOnce) {
   EXPECT_EQ(cache.bytes().all(), one);
 }
 
-// Whoever goes on takes memory for its own tail, and for no more.
+// A fork that continues takes memory for its own tail only.
 TEST(CacheBytes, OfManyForksAreOnePrefixAndTheirTails) {
   constexpr int kPrefix = 16384, kForks = 64;
   for (const char* recipe : {"kvant-4bit", "kvant-2bit", "k=ch4g128,v=tok4g128,window=128"}) {
@@ -357,7 +359,8 @@ TEST(CacheBytes, OfManyForksAreOnePrefixAndTheirTails) {
     const std::int64_t reserved = cache.bytes_reserved();
     std::vector<SequenceId> forks;
     for (int i = 0; i < kForks; ++i) forks.push_back(*cache.fork(prefix));
-    const std::int64_t lists = kForks * one.protected_tokens;  // of masks and sinks: each has its own
+    // Each fork has its own lists of masks and sinks.
+    const std::int64_t lists = kForks * one.protected_tokens;
     EXPECT_EQ(cache.bytes().all(), one.all() + lists) << recipe << ": forks that have not gone on";
     std::int64_t own = 0;
     for (int i = 0; i < kForks; ++i) {
@@ -368,8 +371,10 @@ TEST(CacheBytes, OfManyForksAreOnePrefixAndTheirTails) {
     const CacheBytes all = cache.bytes();
     EXPECT_EQ(all.all(), one.all() + lists + own) << recipe;
     EXPECT_EQ(all.sealed, one.sealed) << recipe;
-    EXPECT_LE(own, kForks * std::int64_t{2 * 2 * 2 * 64 * 2} * 48) << recipe;  // 48 tokens in 16 bits
-    EXPECT_LE(cache.bytes_reserved(), reserved + own + own / 4 + (16 << 17)) << recipe;  // whole slabs
+    EXPECT_LE(own, kForks * std::int64_t{2 * 2 * 2 * 64 * 2} * 48)
+        << recipe;  // The bound is 48 tokens in 16 bits.
+    EXPECT_LE(cache.bytes_reserved(), reserved + own + own / 4 + (16 << 17))
+        << recipe;  // Memory comes in whole slabs.
     for (const SequenceId fork : forks) cache.free(fork);
     EXPECT_EQ(cache.bytes().all(), one.all()) << recipe;
   }
@@ -381,7 +386,7 @@ TEST(SlidingWindow, FreesPagesOlderThanItAndKeepsNoSink) {
   Cache cache(plan_for("k=ch4g128,v=tok4g128,sink=4", g), 0);
   const SequenceId s = cache.add();
   for (int i = 0; i < 10; ++i) ASSERT_TRUE(append_tokens(cache, s, 128).ok());
-  // The next query, token 1280, sees tokens 1081 and later: page 8 is the first needed.
+  // The next query, token 1280, sees tokens 1081 and later, so page 8 is the first page needed.
   EXPECT_EQ(head_of(cache, s, 0, 0).first_page(), 8);
   EXPECT_EQ(head_of(cache, s, 1, 0).first_page(), 0);
   EXPECT_EQ(head_of(cache, s, 0, 0).bytes().protected_tokens, 0);
@@ -405,7 +410,7 @@ TEST(Checkpoint, BringsBackWhatACorrectionHadSummedUp) {
     ASSERT_TRUE(cache.truncate(id, 384).ok());
     EXPECT_EQ(contents(cache, id), contents(cache, never_longer));
     ASSERT_TRUE(append_tokens(cache, id, 500).ok());
-    ASSERT_TRUE(cache.truncate(id, 384).ok());  // and again
+    ASSERT_TRUE(cache.truncate(id, 384).ok());  // The second cut must give equal contents.
     EXPECT_EQ(contents(cache, id), contents(cache, never_longer));
   }
 }
@@ -418,12 +423,12 @@ TEST(Checkpoint, IsNeededBeforeACutThatACorrectionWouldHaveToForgetPagesFor) {
   ASSERT_TRUE(cache.checkpoint(s).ok());
   ASSERT_TRUE(append_tokens(cache, s, 400).ok());
   const std::string before = contents(cache, s);
-  EXPECT_FALSE(cache.truncate(s, 383).ok());  // in a page that the checkpoint has summed up
+  EXPECT_FALSE(cache.truncate(s, 383).ok());  // The cut lies in a page that the checkpoint has summed up.
   EXPECT_EQ(contents(cache, s), before);
   EXPECT_TRUE(cache.truncate(s, 600).ok());
   EXPECT_TRUE(cache.truncate(s, 0).ok());
   ASSERT_TRUE(append_tokens(cache, s, 600).ok());
-  EXPECT_FALSE(cache.truncate(s, 400).ok());  // gone with the tokens
+  EXPECT_FALSE(cache.truncate(s, 400).ok());  // The checkpoint went with the tokens.
 }
 
 TEST(SlidingWindow, RefusesATruncationThatNeedsFreedPages) {
@@ -482,7 +487,8 @@ TEST(SyntheticContents, ProtectTheStatedShareOfSealedTokens) {
     EXPECT_EQ(protected_set, masked);
     EXPECT_LE(protected_set, std::ceil(rho * sealed));
     EXPECT_GE(protected_set, 0.95 * rho * sealed) << rho;
-    EXPECT_GE(pages_with_some, std::min(0.9, rho * 90) * head.n_sealed()) << rho;  // spread over all pages
+    EXPECT_GE(pages_with_some, std::min(0.9, rho * 90) * head.n_sealed())
+        << rho;  // Protected tokens are spread over all pages.
   }
 }
 

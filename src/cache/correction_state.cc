@@ -56,7 +56,7 @@ float CorrectionState::apply(std::span<const float> phi, float* out) const {
 
 namespace {
 
-// y <- x W for one row. W: [d, n].
+// Computes y = x W for one row. W is [d, n].
 KVANT_SIMD_CLONES void multiply_row(const float* x, const float* w, int d, int n, float* y) {
   std::fill(y, y + n, 0.0F);
   for (int i = 0; i < d; ++i) {

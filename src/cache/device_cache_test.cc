@@ -1,4 +1,5 @@
-// A cache on a device of host memory: what it takes, and what it says when the device fails.
+// Tests a cache on a device whose memory is host memory: the bytes that the cache takes, and its errors if
+// the device fails.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -20,7 +21,7 @@ using testing::HostPages;
 
 constexpr const char* kSinkRecipe = "k=ch4g64,v=tok4g64,sink=20";
 
-// Two layers, the first of which sees the newest 200 tokens.
+// Returns two layers. The first layer sees only the newest 200 tokens.
 Geometry sliding_geometry() {
   Geometry g = testing::small_geometry();
   g.sliding_window = {200, 0};
@@ -32,12 +33,13 @@ PlacedPlan plan_on(const std::shared_ptr<HostPages>& device, const std::string& 
   return place_on(device, testing::plan_for(recipe, geometry)).value();
 }
 
-// Of an entry of the tail of a plan without windows.
+// Returns the bytes of a tail entry of a plan without windows.
 std::int64_t plain_bytes(const Plan& plan) {
   return static_cast<std::int64_t>(plain_layout(plan, kPageTokens, layer_groups(plan).front().layers).bytes);
 }
 
-// As long as the library fails: what it says, and that no sequence changes.
+// These functions replace the library's, so every call fails. The tests check the error, and that no sequence
+// changes.
 kvant_status fail_on_cuda() {
   return KVANT_DEVICE_ERROR;
 }
@@ -54,7 +56,7 @@ TEST(DeviceCache, ASinkOfAWholePageIsNoPageOfTheTail) {
   const auto plan = plan_on(std::make_shared<HostPages>(), "k=ch4g64,v=tok4g64,sink=128");
   Cache cache(plan, 0);
   const SequenceId sequence = cache.add();
-  for (const bool is_prompt : {true, false, true}) {  // the second seals the first page
+  for (const bool is_prompt : {true, false, true}) {  // The second step seals the first page.
     auto step = cache.reserve({{sequence, 128, is_prompt}});
     ASSERT_TRUE(step.ok());
     ASSERT_TRUE((*step)->commit().ok());
@@ -70,9 +72,9 @@ TEST(DeviceCache, ASinkOfAWholePageIsNoPageOfTheTail) {
   EXPECT_EQ(cache.page_bytes_in_use(), 0);
 }
 
-// The metrics that the library has been given to seal the last layer with.
+// Holds the metrics that the library was given to seal the last layer.
 struct GivenMetrics {
-  std::vector<float> directions, turns, basis;  // basis: of the first head
+  std::vector<float> directions, turns, basis;  // `basis` is that of the first head.
 };
 GivenMetrics sealed_with;
 kvant_status note_metrics(const kvant_decode_shape* shape, const kvant_decode_layer*,
@@ -169,7 +171,8 @@ TEST(DeviceCache, FillingSaysWhyTheDeviceFailed) {
   EXPECT_TRUE(fill_synthetic(cache, sequence, 300, 1).ok());
 }
 
-// A sequence of a cache in host memory goes to the device and back, and the other way round: the same bytes.
+// Moves a sequence from host memory to a device and back, and from a device to host memory and back. The
+// bytes must be equal.
 void expect_the_same_images(const char* recipe, int n_tokens, const Geometry& geometry) {
   const std::string what =
       fmt::format("{}, {} tokens, window {}", recipe, n_tokens, geometry.sliding_window[0]);
@@ -217,7 +220,8 @@ TEST(DeviceCache, ReadsAndWritesTheImagesOfLayersWhoseHeadsDiffer) {
   expect_the_same_images("k=ch4g128,v=tok4g128", 300, testing::unlike_layers(512, 256, 1, 2));
 }
 
-// Heads whose pages differ in size: the library finds each where the cache has it, whoever has written it.
+// The pages of these heads differ in size. The library must find each page where the cache has it, whichever
+// of the two has written the page.
 TEST(DeviceCache, CutsUnlikeHeadsBackAsCachesInHostMemoryDo) {
   for (const char* recipe : {"k=tcq1,v=tcq3,k@0.1=tcq3,v@0.1=fp8,k@1.0=ch4g64,v@1.0=tcq1,sink=4",
                              "k=ch4g64,v=tok2g64,k@0.0=ch2g64,v@1.1=tok8g64"}) {
@@ -237,7 +241,8 @@ TEST(DeviceCache, CutsUnlikeHeadsBackAsCachesInHostMemoryDo) {
   }
 }
 
-// Where a window has freed pages, cuts are refused, or give the bytes, that a cache in host memory gives.
+// After a window has freed pages, a cache on a device refuses exactly the cuts that a cache in host memory
+// refuses. All other cuts give equal bytes.
 TEST(DeviceCache, CutsBackBehindFreedPagesAsCachesInHostMemoryDo) {
   for (const char* recipe : {"bf16", kSinkRecipe, "k=ch4g64,v=tok4g64,window=256,sink=4",
                              "k=ch4g64,v=tok2g64,protect=0.1,sink=4,window=128"}) {
@@ -266,7 +271,8 @@ TEST(DeviceCache, CutsBackBehindFreedPagesAsCachesInHostMemoryDo) {
   }
 }
 
-// Behind its window a layer takes as much whatever the length: what a window holds, and a page at each end.
+// The bytes of a layer with a window do not depend on the length. The layer holds the pages of the window,
+// and a page at each end.
 TEST(DeviceCache, KeepsWhatAWindowSeesAndUsesTheRestAgain) {
   for (const char* recipe : {"bf16", "k=ch4g64,v=tok4g64,sink=4", "k=ch4g64,v=tok4g64,window=256"}) {
     const auto plan = plan_on(std::make_shared<HostPages>(), recipe, sliding_geometry());
@@ -292,7 +298,7 @@ TEST(DeviceCache, KeepsWhatAWindowSeesAndUsesTheRestAgain) {
       if (length == 3000) reserved = cache.bytes_reserved();
     }
     if (is_unquantized(*plan)) continue;
-    // Slabs of the layer that doesn't slide, at most as many again as it has pages.
+    // The slabs of the layer without a window have at most twice the bytes of its pages.
     const auto full = static_cast<std::int64_t>(
         sealed_layout(*plan, plan.device()->library(), layer_groups(*plan)[1].layers).bytes);
     EXPECT_LE(cache.bytes_reserved() - reserved, 2 * full * pages_for(6000)) << recipe;
@@ -326,10 +332,10 @@ TEST(DeviceCache, RefusesImagesWhoseGroupsHaveUnlikePagesSealed) {
   EXPECT_EQ(cache.page_bytes_in_use(), 2 * before);
 }
 
-// Whichever group finds no memory.
+// Each group is the one without memory in turn.
 TEST(DeviceCache, AStepWithoutMemoryLeavesAllGroupsAsTheyWere) {
   const auto plan = plan_on(std::make_shared<HostPages>(), kSinkRecipe, sliding_geometry());
-  const std::int64_t entry = plain_bytes(*plan);  // of each group
+  const std::int64_t entry = plain_bytes(*plan);  // The bytes of an entry are equal for both groups.
   int n_failed = 0;
   for (std::int64_t limit = entry; limit < 40 * entry; limit += entry / 2) {
     Cache cache(plan, limit);
@@ -354,7 +360,7 @@ TEST(DeviceCache, AStepWithoutMemoryLeavesAllGroupsAsTheyWere) {
   EXPECT_GT(n_failed, 10);
 }
 
-// A limit that many entries of the tail have used up has room for sealed ones when these are given back.
+// Tail entries use up the whole limit. When they are given back, sealed entries must find room.
 TEST(DeviceCache, MemoryOfOneKindOfPagesServesTheOther) {
   const auto plan = plan_on(std::make_shared<HostPages>(), "k=ch4g64,v=tok4g64");
   const auto plain = plain_bytes(*plan);
@@ -372,7 +378,7 @@ TEST(DeviceCache, MemoryOfOneKindOfPagesServesTheOther) {
   EXPECT_LE(cache.bytes_reserved(), 40 * plain);
 }
 
-// Whoever goes on opens a page for its own tail, and takes no more.
+// A fork that continues opens a page for its own tail and takes nothing else.
 TEST(DeviceCache, ManyForksTakeOnePrefixAndTheirTails) {
   constexpr int kPrefix = 16384, kForks = 64;
   for (const auto& [recipe, geometry] : {std::pair{"k=ch4g64,v=tok4g64", testing::small_geometry()},
@@ -406,7 +412,7 @@ TEST(DeviceCache, ManyForksTakeOnePrefixAndTheirTails) {
   }
 }
 
-// The most that a sequence takes while it grows in steps of both kinds, whatever their cut.
+// Checks the maximum bytes of a sequence that grows by prompts and decode steps, for any division into steps.
 void expect_largest(const char* recipe, const Geometry& geometry) {
   const auto plan = plan_on(std::make_shared<HostPages>(), recipe, geometry);
   for (const int step_tokens : {1, 77, 512}) {
@@ -423,8 +429,8 @@ void expect_largest(const char* recipe, const Geometry& geometry) {
         ASSERT_TRUE((*step)->commit().ok());
       }
       const std::int64_t predicted = largest_device_bytes(plan, n_tokens, {1, step_tokens});
-      // Steps that end with pages have no observers; and of layers that slide the bound has sealed pages
-      // beside the longest tail.
+      // Steps that end with pages have no observers. In layers with a sliding window, the bound counts sealed
+      // pages in addition to the longest tail.
       std::int64_t slack = 2 * static_cast<std::int64_t>(observer_layout(*plan).bytes);
       for (const LayersOfEntry& group : layer_groups(*plan))
         slack += static_cast<std::int64_t>(plain_layout(*plan, kPageTokens, group.layers).bytes) *
@@ -435,7 +441,7 @@ void expect_largest(const char* recipe, const Geometry& geometry) {
   }
 }
 
-// Sequences of one length, that a step's tokens are dealt out to as it comes: answers of one token, and parts
+// Grows sequences of equal length in steps with a random division of tokens: single decoded tokens, and parts
 // of prompts of any size.
 void expect_largest_of_batch(const char* recipe, const Geometry& geometry, const Batch& batch) {
   constexpr int kTokens = 1000;
@@ -475,7 +481,8 @@ TEST(LargestDeviceBytes, AreEnoughForStepsThatABatchShares) {
       expect_largest_of_batch(recipe, sliding_geometry(), batch);
     }
   }
-  // A page of the tail for what a sequence holds and one for what it goes on with; and the step's, once.
+  // A sequence needs one tail page for the tokens it holds, and one for the next tokens. The step's own
+  // tokens count once for all sequences.
   const auto plan = plan_on(std::make_shared<HostPages>(), "k=ch4g64,v=tok4g64");
   const auto of = [&](int n_seqs, int step_tokens) {
     return largest_device_bytes(plan, 2000, {n_seqs, step_tokens});
@@ -498,7 +505,8 @@ TEST(LargestDeviceBytes, AreEnoughForEveryStepAndNotFarFromTheMost) {
     expect_largest(recipe, testing::unlike_layers(128, 64, 1, 2));
   const auto plan = plan_on(std::make_shared<HostPages>(), "bf16");
   EXPECT_EQ(largest_device_bytes(plan, 0, {1, 512}), 0);
-  EXPECT_EQ(largest_device_bytes(plan, 129, {1, 512}), 2 * 128 * 2 * 2 * 2 * 64 * 2);  // two whole pages
+  EXPECT_EQ(largest_device_bytes(plan, 129, {1, 512}),
+            2 * 128 * 2 * 2 * 2 * 64 * 2);  // The tail has two whole pages.
 }
 
 }  // namespace

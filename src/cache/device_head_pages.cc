@@ -70,7 +70,7 @@ void DeviceHeadPages::unpack() {
     for (const Side side : kSides) {
       const Format& format = fetched_[i].is_sealed ? *head.side(side).sealed : *plan_->tail;
       const auto bytes = static_cast<std::ptrdiff_t>(fetched_[i].bytes[side == Side::key ? 0 : 1]);
-      // Entries of a few rows are moved as the beginning of a page.
+      // An entry of a few rows is converted as the beginning of a page.
       std::vector<std::byte> page(std::max<std::size_t>(bytes, format.page_bytes(d)));
       std::copy_n(from, bytes, page.begin());
       from += bytes;

@@ -1,5 +1,5 @@
-// DeviceHeadPages: what a sequence whose pages lie on a device holds of one (layer, KV head), copied to host
-// memory as pages that formats decode there.
+// DeviceHeadPages copies the pages of one (layer, KV head) of a sequence from a device to host memory, as
+// pages that formats can decode there.
 #pragma once
 
 #include <cstddef>
@@ -13,24 +13,26 @@ namespace kvant {
 
 class DeviceHeadPages {
  public:
-  // Copies what a sequence holds of a layer that has attended, as HeadState::list_pages() lists it: pages
-  // with tokens from first_visible on that no sliding window has freed, of which the first n_sealed are
-  // sealed. n_sealed: what the step leaves, or, for a sequence as it was before its seals, what it found: the
-  // tail lasts as long as the step. An error: the device has failed.
+  // Copies the pages of a layer that has attended, in the order of HeadState::list_pages(). The pages hold
+  // tokens from first_visible on that no sliding window has freed, and the first n_sealed pages are sealed.
+  // n_sealed is the number after the step, or the number before the step to see the sequence before its
+  // seals, because the tail lasts as long as the step. An error says that the device has failed.
   Status read(const DeviceSequence& sequence, int layer, int kv_head, int first_visible, int n_sealed);
-  // Its parts, so that the host waits once for several: gathering on the device; what the store then
-  // downloads; and what any thread can do with it when the step is over.
+  // These functions are the parts of read(). With them, the host waits once for several heads. gather()
+  // collects bytes on the device, and take() gets what the store then downloads. unpack() may run on any
+  // thread after the step.
   Status gather(const DeviceSequence& sequence, int layer, int kv_head, int first_visible, int n_sealed);
   void take(std::shared_ptr<const std::vector<std::byte>> downloaded) { downloaded_ = std::move(downloaded); }
   void unpack();
 
-  // Of the newest read() or unpack(), which they live as long as. Bytes are canonical.
+  // Returns the pages of the newest read() or unpack(), in canonical bytes. The views are valid until the
+  // next one.
   const std::vector<PageView>& pages() const { return pages_; }
 
  private:
   struct Fetched {
     bool is_sealed;
-    std::size_t bytes[2];  // of K and V
+    std::size_t bytes[2];  // bytes of K and V
   };
   void list(const DeviceSequence& sequence, PageEntry entry, const PageView& view);
   void list_protected(const DeviceSequence& sequence);
@@ -41,11 +43,11 @@ class DeviceHeadPages {
   std::vector<PageEntry> entries_;
   std::vector<Fetched> fetched_;
   std::shared_ptr<const std::vector<std::byte>> downloaded_;
-  std::size_t first_ = 0;  // of its bytes
+  std::size_t first_ = 0;  // offset in downloaded_
   std::vector<PageView> pages_;
-  std::vector<std::unique_ptr<std::byte[]>> bytes_;  // of a page's K, then of its V
+  std::vector<std::unique_ptr<std::byte[]>> bytes_;  // K of a page, then V of the page
   std::vector<int> protected_tokens_;
-  PageContext key_rows_, value_rows_;  // of pages that aren't sealed
+  PageContext key_rows_, value_rows_;  // The contexts of unsealed pages.
 };
 
 }  // namespace kvant

@@ -158,7 +158,7 @@ bool DeviceImage::put(HeadImage& image, const ImagedHead& head, Entries& entries
          put_sums(image.checkpoint_sums, layer, h, entries.checkpoint_sums);
 }
 
-// On the device z follows S.
+// On the device, z follows S.
 std::vector<float> DeviceImage::sums(const Bytes& entry, int layer, int kv_head) const {
   if (entry.empty()) return {};
   const EntryLayout::Layer& of_layer = store_.beside().layout(kSumsRoom).layers[layer];
@@ -189,8 +189,9 @@ bool DeviceImage::put_sums(const std::vector<float>& sums, int layer, int kv_hea
 
 namespace {
 
-// A query that observes, of one query head: its numbers in the keys' place of a layer, the log-sum-exp in the
-// values'. In the keys' place the softmax's scale is left out, which images have in their queries.
+// Locates an observing query of one query head in a layer's entry. The place of the keys holds the numbers of
+// the query, and the place of the values its LSE. The device's queries lack the softmax scale, which queries
+// of images include.
 struct ObserverPlace {
   std::size_t q, lse;
 };

@@ -1,6 +1,6 @@
-// DeviceImage: what a device keeps of a sequence in the order of its image, and back (the format is at the
-// top of sequence_image.cc). What a cache in host memory has written can be read on a device, and the other
-// way round, where both tails are BF16.
+// DeviceImage converts what a device keeps of a sequence to the form of the sequence's image, and back
+// (sequence_image.cc describes the format). If both tails are BF16, a device can read an image that a cache
+// in host memory has written, and host memory can read a device's image.
 #pragma once
 
 #include <cstddef>
@@ -14,41 +14,41 @@ namespace kvant {
 
 class DeviceImage {
  public:
-  // The store outlives it.
+  // The store outlives this object.
   explicit DeviceImage(DevicePageStore& store);
 
-  // --- pages: a sealed entry of a group, or the first rows of one of its tail ---
-  // An error: the device has failed.
+  // --- pages: a sealed entry of a group, or the first n_rows rows of a tail entry ---
+  // Writes a page. An error says that the device has failed.
   Status write_page(ByteWriter& to, int group, PageEntry entry, int n_rows);
-  // What can't be is refused by the reader.
+  // Reads a page. The reader refuses impossible data.
   void read_page(ByteReader& from, int group, PageEntry entry, int n_rows);
 
-  // --- what a sequence holds besides them ---
+  // --- what a sequence holds besides pages ---
   using Bytes = std::vector<std::byte>;
   // Holds the bytes of entries in host memory; a missing entry has no bytes.
   struct Entries {
     int rows_room = kSinkRoom;
-    std::vector<Bytes> rows;  // of the sink, or of protected rows: as many to an entry as it has room for
+    // Rows of the sink or protected rows, as many to an entry as the entry has room for.
+    std::vector<Bytes> rows;
     Bytes sums, checkpoint_sums, observers;
-    // The token of the first observer, whose queries are in all heads of the same tokens; -1: there are none.
+    // The token of the first observer, or -1 without observers. All heads have observers of equal tokens.
     static constexpr int kUnknown = -2;
     int first_observer = kUnknown;
   };
   Bytes room_for(int room) const { return Bytes(store_.beside().layout(room).bytes); }
   Result<Bytes> fetch(DeviceEntryStore& entries, PageEntry entry) const;
 
-  // The protected tokens' rows and masks, the sums, and the scores with the observers of a head of a sequence
-  // of n_tokens.
+  // Returns the image of a head: rows and masks of protected tokens, sums, and scores with observers.
   HeadImage head(const Entries& entries, const ImagedHead& head, std::vector<int> tokens, TokenScores scores);
-  // Puts a head's image into entries that have room for it, and leaves its scores without observers. False
-  // where no device can have made it.
+  // Puts a head's image into entries that have room for it, and removes the observers from its scores.
+  // Returns false if no device can have made the image.
   bool put(HeadImage& image, const ImagedHead& head, Entries& entries);
 
  private:
-  // Rows [n, head_dim] in BF16, and a page of an entry that begins with them.
+  // Convert between rows [n, head_dim] in BF16 and a page of an entry that begins with these rows.
   void to_image(const std::byte* page, std::size_t page_bytes, Side side, int d, int n, std::byte* rows);
   void from_image(const std::byte* rows, int n, Side side, int d, std::byte* page, std::size_t page_bytes);
-  // Moves a head's rows [first, first + n) of one side between an image and their entries.
+  // Moves n rows of one side of a head between an image and the entries of the rows.
   template <class Move>
   void for_each_row_page(int rows_room, int layer, int kv_head, Side side, int n, const Move& move) const;
   std::vector<float> sums(const Bytes& entry, int layer, int kv_head) const;
@@ -60,11 +60,11 @@ class DeviceImage {
 
   const Plan& plan_;
   DevicePageStore& store_;
-  Bytes page_;   // a page of BF16 rows, canonical
-  Bytes moved_;  // and in the device's order
+  Bytes page_;   // a page of BF16 rows in canonical order
+  Bytes moved_;  // page_ in the device's order
 };
 
-// The masks of pages that have some of these tokens, which ascend.
+// Returns the masks of pages that hold some of `tokens`, which ascend.
 std::vector<PageMask> masks_of(const std::vector<int>& tokens);
 
 }  // namespace kvant

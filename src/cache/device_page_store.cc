@@ -31,7 +31,7 @@ DevicePageStore::DevicePageStore(const PlacedPlan& placed, std::int64_t byte_lim
   }
 }
 
-// What entries of one kind have left serves others.
+// Memory that entries of one kind no longer need serves other kinds.
 bool DevicePageStore::shrink() noexcept {
   bool any = beside_.shrink();
   for (const auto& pages : pages_) any = pages->shrink() || any;
@@ -132,8 +132,8 @@ void DevicePageStore::add_sealed(kvant_decode_layer& at_layer, int layer) const 
 
 void DevicePageStore::keep_sink(PageEntry tail, PageEntry sink, int layer) {
   const EntryLayout::Layer &from = tails(layer).layout().layers[layer], &to = sinks().layout().layers[layer];
-  const std::size_t n_pages =
-                        std::size_t{2} * plan_.geometry.kv_heads(layer),  // all of a kind are equally large
+  const std::size_t n_pages = std::size_t{2} *
+                              plan_.geometry.kv_heads(layer),  // All pages of a kind have equal sizes.
       from_bytes = from.bytes(0, Side::key), to_bytes = to.bytes(0, Side::key);
   device_.copy_rows(sinks().data(sink.id) + to.offset, to_bytes, tails(layer).data(tail.id) + from.offset,
                     from_bytes, to_bytes, n_pages);
@@ -152,8 +152,9 @@ Status DevicePageStore::reopen(int group, int page, PageEntry sealed, PageEntry 
   const DeviceEntryTable &of_sealed = of_group(group).table(kSealedRoom),
                          &of_tails = of_group(group).table(kPageTokens);
   device_.enter();
-  // One page as rows [token][head][channel] of both sides, and tables, lengths and numbers of tokens beside
-  // them. Masks of the pages before say which protected rows are this one's, so it has its own number.
+  // The memory holds one page as rows [token][head][channel] of both sides, and then tables, lengths and
+  // token numbers. The masks of earlier pages say which protected rows belong to this page, so the page keeps
+  // its own number.
   const std::size_t side_bytes = std::size_t{2} * kPageTokens * g.n_kv(layers(group).front());
   const int n_pages = page + 1;
   struct Numbers {

@@ -1,9 +1,9 @@
-// DevicePageStore: the bytes of a cache's entries in the memory of a device (design section 6). Which entries
-// a sequence holds is its ledgers' business (page_ledger.h); what is done to pages, the library's.
+// DevicePageStore owns the bytes of a cache's entries in the memory of a device. The ledgers say which
+// entries a sequence holds (page_ledger.h), and the library computes on pages.
 //
-// The pages of each layer group have entries of their own, sealed and of the tail with room for a whole page.
-// What lies beside pages is one entry for the layers of all groups: the sink's rows, a correction's sums,
-// protected rows, and queries that observe.
+// The pages of each layer group have entries of their own: sealed entries, and tail entries with room for a
+// whole page. Other data take one entry for the layers of all groups: the sink's rows, a correction's sums,
+// protected rows, and observing queries.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ namespace kvant {
 
 class DevicePageStore final : public SequenceStore {
  public:
-  // The plan's device keeps the pages. byte_limit: 0: none.
+  // The plan's device keeps the pages. A byte_limit of 0 means no limit.
   DevicePageStore(const PlacedPlan& placed, std::int64_t byte_limit);
 
   std::unique_ptr<SequencePages> make_sequence() override;
@@ -37,7 +37,8 @@ class DevicePageStore final : public SequenceStore {
   const DeviceConstants& constants() const { return placed_.constants(); }
   const std::shared_ptr<const Plan>& shared_plan() const { return placed_.plan(); }
 
-  // The pages of a layer group, by its number and by one of its layers. Rooms: kSealedRoom, kPageTokens.
+  // Return the pages of a layer group, by its number or by one of its layers. The rooms are kSealedRoom and
+  // kPageTokens.
   DeviceEntryStore& of_group(int group) { return *pages_[group]; }
   const DeviceEntryStore& of_group(int group) const { return *pages_[group]; }
   DeviceEntryStore& pages(int layer) { return of_group(group_of(layer)); }
@@ -48,7 +49,8 @@ class DevicePageStore final : public SequenceStore {
   int n_groups() const { return static_cast<int>(pages_.size()); }
   const std::vector<int>& layers(int group) const { return groups()[group].layers; }  // ascending
 
-  // What lies beside pages. Rooms: kSinkRoom, kSumsRoom, kProtectedRoom, kObserversRoom.
+  // Return the entries that hold no pages. The rooms are kSinkRoom, kSumsRoom, kProtectedRoom and
+  // kObserversRoom.
   DeviceEntryStore& beside() { return beside_; }
   const DeviceEntryStore& beside() const { return beside_; }
   bool has_sink() const { return has_sink_; }
@@ -57,26 +59,28 @@ class DevicePageStore final : public SequenceStore {
   DeviceEntryTable& protected_rows() { return beside_.table(kProtectedRoom); }
   DeviceEntryTable& observers() { return beside_.table(kObserversRoom); }
 
-  // Where entries of a room lie that a layer has a part of.
+  // Returns the store of entries of a room in which a layer has a part.
   DeviceEntryStore& store_of(int room, int layer) { return room < 0 ? beside_ : pages(layer); }
 
-  // Where a layer's sealed pages lie, with tables that the caller fills. As long as the store.
+  // Tells the library where a layer's sealed pages lie. The caller fills in the tables. The addresses are
+  // valid as long as the store.
   void add_sealed(kvant_decode_layer& at_layer, int layer) const;
 
-  // The sums of a correction that has summed up nothing.
+  // Sets the sums to zero, as of a correction that has summed up nothing.
   void clear_sums(PageEntry sums);
 
-  // Keeps the first tokens of a layer that has a sink, which lie in the tail's entry, in the sink's.
+  // Copies the first tokens of a layer with a sink from the tail's entry to the sink's entry.
   void keep_sink(PageEntry tail, PageEntry sink, int layer);
 
-  // Of one head alone, of each entry in turn: the bytes of its key page, then of its value page. They are put
-  // behind what was gathered since the last download, for which the host waits once; returns where they begin
-  // in it. An error: the device has failed, or has no memory for them.
+  // Gathers the bytes of one head's key page and value page, entry by entry. The bytes follow what was
+  // gathered since the last download, so the host waits only once. Returns their offset in the download. An
+  // error says that the device has failed or that its memory is exhausted.
   Result<std::size_t> gather_head(std::span<const PageEntry> entries, int layer, int kv_head);
   Status download_gathered(std::vector<std::byte>& to);
 
-  // Decodes a sequence's sealed page `page` of a group's layers into a tail's entry, with the sink's tokens
-  // and those that scores protect as they are kept. An error: memory is exhausted, or the device has failed.
+  // Decodes sealed page `page` of a group's layers into a tail's entry. Sink tokens and tokens that scores
+  // protect keep their unquantized values. An error says that memory is exhausted or that the device has
+  // failed.
   Status reopen(int group, int page, PageEntry sealed, PageEntry sink, const DeviceProtection& protection,
                 PageEntry tail);
 

@@ -85,7 +85,7 @@ DeviceProtection DeviceProtection::share() const {
   return other;
 }
 
-// Entries keep no rows behind the last one, and observers of an ended page are gone.
+// Entries keep no rows after the last one, and the observers of an ended page are gone.
 void DeviceProtection::truncate(int n_tokens, int n_sealed) {
   if (tokens == nullptr) return;
   auto left = std::make_shared<ProtectedTokens>(*tokens);

@@ -16,8 +16,8 @@ DeviceSequence::DeviceSequence(DevicePageStore& store) : SequencePages(store.gro
 
 // --- a step ---
 
-// The sink has an entry of its own from when its page is sealed; a correction's sums are made anew when pages
-// are.
+// The sink gets an entry of its own when its page is sealed. A correction's sums are made anew when pages are
+// sealed.
 bool DeviceSequence::reserve_beside() {
   if (ledger(0).end_sealed() > 0 && !take_sink()) return false;
   if (protects_by_score(plan()) && !reserve_protection()) return false;
@@ -42,8 +42,8 @@ bool DeviceSequence::reserve_sums() {
   return next_sums_.entry().held();
 }
 
-// What a step changes of the host's part it changes in a copy; on the device it writes rows that no committed
-// sequence counts on.
+// A step changes a copy of the host's part. On the device, the step writes only rows that no committed
+// sequence uses.
 bool DeviceSequence::reserve_protection() {
   DeviceProtection next;
   const bool changes =
@@ -59,7 +59,7 @@ bool DeviceSequence::reserve_protection() {
   return true;
 }
 
-// Rows of a step that seals go behind those that there are: to entries that nobody else holds.
+// The rows of a step that seals follow the existing rows, in entries that nobody else holds.
 bool DeviceSequence::reserve_protected_rows(DeviceProtection& next) {
   const DeviceProtection& now = protection_;
   DeviceEntryStore& entries = store_.beside();
@@ -173,7 +173,7 @@ void DeviceSequence::for_each_page(const Visit& visit) const {
   see_beside(protection_.observers, &CacheBytes::tail);
 }
 
-// The sink's part of protected rows counts as the sink's; scores and lists are kept by the host.
+// The sink's part of protected rows counts as sink. The host keeps scores and lists.
 void DeviceSequence::add_bytes_beside(CacheBytes& bytes) const {
   if (protection_.tokens == nullptr) return;
   const Geometry& g = plan().geometry;
@@ -239,7 +239,8 @@ Result<ListedPages> DeviceSequence::list_pages(int layer, int kv_head, int first
 
 // --- images ---
 
-// Where nothing is ever sealed on a device: what a cache in host memory would have.
+// A device with an unquantized plan seals nothing. The image then has the sealed pages that a cache in host
+// memory would have.
 int DeviceSequence::image_sealed(int index) const {
   const PageLedger& of_group = ledger(index);
   if (group(index).rules.seals) return of_group.n_sealed();
@@ -248,7 +249,7 @@ int DeviceSequence::image_sealed(int index) const {
       .sealed;
 }
 
-// Rows of the sink, or of all tokens that scores protect, are protected rows alike.
+// Images store the rows of the sink and the rows of tokens that scores protect in one form.
 Status DeviceSequence::save_heads(const SeeHead& see) const {
   DeviceImage image(store_);
   DeviceImage::Entries entries{.first_observer = protection_.first_observer};
@@ -282,7 +283,8 @@ Status DeviceSequence::save_heads(const SeeHead& see) const {
   return {};
 }
 
-// Entries for all that a sequence of its length, with so many pages sealed, may have beside them.
+// Takes entries for everything that a sequence of this length with n_sealed sealed pages may have besides
+// pages.
 bool DeviceSequence::take_beside(int n_sealed) {
   const auto take_into = [&](EntryHold& hold, int room) {
     hold = take(room);
@@ -298,7 +300,7 @@ bool DeviceSequence::take_beside(int n_sealed) {
   return open_observers(length()) == 0 || take_into(protection_.observers, kObserversRoom);
 }
 
-// Whether an image's tokens are those that this plan protects of so many sealed pages.
+// Returns whether an image's protected tokens are possible for this plan with n_sealed sealed pages.
 bool DeviceSequence::may_protect(const std::vector<int>& tokens, int layer, int n_sealed) const {
   if (protects_by_score(plan())) return true;
   const int sink = n_sealed > 0 ? plan().layers[layer].sink : 0;
@@ -334,7 +336,7 @@ bool DeviceSequence::load_heads(ByteReader& from, int n_sealed, const NextHead& 
   return true;
 }
 
-// Writes entries that an image has filled, and gives the others back.
+// Uploads the entries that an image has filled, and gives the other entries back.
 void DeviceSequence::keep_loaded(const DeviceImage::Entries& entries, bool any_sums, bool any_checkpoint) {
   DeviceEntryStore& beside = store_.beside();
   const auto keep = [&](const DeviceImage::Bytes& bytes, EntryHold& hold, bool is_wanted) {

@@ -1,6 +1,6 @@
-// DeviceSequence: what a sequence holds of pages on a device. Besides the entries of its ledgers it has
-// entries for all heads at once. Forks share them, and a step writes new ones, or rows that no committed
-// sequence counts on.
+// DeviceSequence is the part of a sequence that lies on a device. Besides the entries of its ledgers, a
+// sequence has entries for all heads at once. Forks share these entries. A step writes new entries, or rows
+// that no committed sequence uses.
 #pragma once
 
 #include <cstdint>
@@ -20,13 +20,13 @@ class DeviceSequence final : public SequencePages {
   explicit DeviceSequence(DevicePageStore& store);
 
   DevicePageStore& store() const { return store_; }
-  // The entry of the sink, which the sequence has from when its first page is sealed.
+  // Returns the entry of the sink, which is held once the first page has been sealed.
   PageEntry sink() const { return sink_.entry(); }
-  // The sums of its correction, and, if the step seals pages, where those with these go.
+  // Return the entry of the correction's sums, and the entry for the new sums if the step seals pages.
   PageEntry sums() const { return sums_.entry(); }
   PageEntry next_sums() const { return next_sums_.entry(); }
-  // What scores protect of it: when the step began, and as the step leaves it. The latter's tokens are the
-  // step's to change where it ends or seals pages.
+  // Return what scores protect, when the step began and as the step leaves it. A step that ends or seals
+  // pages may change the tokens of next_protection().
   const DeviceProtection& protection() const { return protection_; }
   const DeviceProtection& next_protection() const { return next_protection_; }
   const DeviceProtection& newest_protection() const {
@@ -39,7 +39,7 @@ class DeviceSequence final : public SequencePages {
   std::vector<int> protected_tokens(int layer, int kv_head) const override {
     return protected_of(layer, kv_head, n_sealed());
   }
-  // The protected tokens of the first n_sealed pages, as the step leaves them.
+  // Returns the protected tokens of the first n_sealed pages, as the step leaves them.
   std::vector<int> protected_of(int layer, int kv_head, int n_sealed) const;
   Result<ListedPages> list_pages(int layer, int kv_head, int first_visible) const override;
   int image_sealed(int group) const override;
@@ -58,7 +58,7 @@ class DeviceSequence final : public SequencePages {
   void checkpoint_beside() override { checkpoint_sums_ = sums_.share(); }
   void add_bytes_beside(CacheBytes& bytes) const override;
 
-  // Each is false, or holds no entry, where memory is exhausted.
+  // If memory is exhausted, each of these functions returns false or a hold without an entry.
   EntryHold take(int room) { return {store_.beside(), store_.beside().take(room)}; }
   bool take_sink();
   bool take_beside(int n_sealed);
@@ -75,13 +75,14 @@ class DeviceSequence final : public SequencePages {
 
   DevicePageStore& store_;
   EntryHold sink_;
-  // Of a corrected plan: sums over the sealed pages (none: zeros), which are shared and stay as they are;
-  // what a step makes of them; and those of the checkpoint.
+  // Sums of a corrected plan: over the sealed pages, after the step, and at the checkpoint. No entry stands
+  // for zeros. Forks share committed sums, which never change.
   EntryHold sums_, next_sums_, checkpoint_sums_;
   DeviceProtection protection_, next_protection_;
 };
 
-// A slice of a step whose pages lie on a device, and where: for whoever attends there.
+// Return a slice of a step whose pages lie on a device, and the store of these pages. Code that attends on
+// the device uses both.
 DeviceSequence& device_sequence(const Step& step, int slice);
 DevicePageStore& device_pages(const Step& step);
 

@@ -66,7 +66,8 @@ void HeadState::append(MatrixView<const float> k, MatrixView<const float> v) {
   }
 }
 
-// A step that seals, or ends a page, changes masks, scores and correction in place.
+// A step that seals or ends a page changes masks, scores and the correction in place, so abort() needs
+// copies.
 void HeadState::save_for_abort(int pages_due) {
   if (attended_ == nullptr) return;
   saved_ = std::make_unique<Saved>(Saved{masks_, attended_->scores, attended_->correction});
@@ -77,8 +78,9 @@ TokenMask HeadState::to_protect(int page) const {
   return tokens_to_protect(layer_, scores(), page, protected_.size());
 }
 
-// Masks tokens of sealed pages, the newest of them in the making, until their share is evicted: the least
-// attended first, of equals the oldest. n_protected: protected tokens of all these pages.
+// Masks tokens of sealed pages, including the page that is being sealed, until the recipe's share is evicted.
+// The least attended token goes first, and among equal tokens the oldest. n_protected counts the protected
+// tokens of all these pages.
 void HeadState::evict(std::size_t n_protected) {
   std::vector<std::pair<float, int>> left;  // score, token
   for (const PageMask& page : masks_) {
@@ -97,8 +99,8 @@ void HeadState::evict(std::size_t n_protected) {
   }
 }
 
-// Committed pages stay until a step is committed, since an abort wants them back, and while a fork shares
-// them.
+// Committed pages stay until the step is committed, because an abort needs them. Pages also stay while a fork
+// shares them.
 void HeadState::free_evicted_pages() {
   if (layer_.evict == 0) return;
   for (const PageMask& page : masks_) {

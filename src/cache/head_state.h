@@ -1,11 +1,11 @@
-// HeadState: what one (sequence, layer, KV head) has beside its group's page entries, and its moves on them
-// in a step.
+// HeadState holds what one (sequence, layer, KV head) has besides its group's page entries, and moves the
+// head through a step.
 //
-// Which entries hold its pages is in the ledger, their bytes are in the store. Protected tokens are copied to
-// pages of their own ("protected rows") when their page is sealed, and are masked out of it. Evicted tokens
-// are masked out of their page and kept nowhere; a page of which nothing is left is freed. During a step,
-// heads advance by themselves; everything beyond the committed marks is provisional, and nothing committed is
-// overwritten before commit().
+// The ledger says which entries hold the head's pages, and the store has their bytes. When a page is sealed,
+// its protected tokens are copied to pages of their own ("protected rows") and masked out of the page.
+// Evicted tokens are masked out and kept nowhere. A page is freed when all its tokens are gone. During a
+// step, each head advances at its own pace. Everything after the committed marks is provisional, and
+// committed data are not overwritten before commit().
 #pragma once
 
 #include <cstddef>
@@ -28,16 +28,16 @@
 
 namespace kvant {
 
-// Where the pages of one head are.
+// Says where the pages of one head are.
 struct HeadPages {
-  HostPageStore* store = nullptr;                  // of its layer group
-  const PageLedger* ledger = nullptr;              // of its sequence and group
-  const ProtectedStore* protected_rows = nullptr;  // of the head
+  HostPageStore* store = nullptr;                  // The store of the layer group.
+  const PageLedger* ledger = nullptr;              // The ledger of the sequence and group.
+  const ProtectedStore* protected_rows = nullptr;  // The store of the head's protected rows.
 };
 
-// When a head encodes a page before it is due (HeadState::seal_ahead): after that many tokens of the open
-// page, 2 to 127. 0: never, since what is left out of its pages is only known when they are due, or nothing
-// holds them until then.
+// Returns after how many tokens of the open page, 2 to 127, a head encodes a page ahead
+// (HeadState::seal_ahead). 0 means never. Some heads know only when a page is due which tokens it leaves out,
+// and without a window nothing keeps a page until then.
 int seal_ahead_turn(const Plan& plan, int layer, int kv_head);
 
 class HeadState {
@@ -47,90 +47,93 @@ class HeadState {
   HeadState(HeadState&&) noexcept = default;
 
   int layer() const { return head_.k.context.constants.layer; }
-  int length() const { return length_; }                          // tokens, provisional ones included
-  int n_sealed() const { return n_sealed_; }                      // pages, likewise
+  int length() const { return length_; }                          // tokens, including provisional ones
+  int n_sealed() const { return n_sealed_; }                      // pages, including provisional ones
   int first_page() const { return pages_.ledger->first_page(); }  // older ones were freed (sliding window)
 
   // --- a step: begin, reserve, any number of append / seal, then commit or abort ---
   // Marks the state that abort() returns to.
   void begin();
-  // Whether the step of a ledger that has reserved is this head's turn to seal ahead: the ledger then is to
-  // hold an entry for it.
+  // Returns whether this head seals ahead in the step that the ledger has reserved. If so, the ledger must
+  // hold an entry ahead.
   bool seals_ahead() const;
-  // Takes memory for what its ledger has reserved. False, or std::bad_alloc, when memory is exhausted: call
-  // abort().
+  // Takes memory for what the ledger has reserved. Returns false or throws std::bad_alloc if memory is
+  // exhausted. The caller must then call abort().
   bool reserve();
-  // Writes n new tokens at the end. k, v: [n, d], transformed, finite.
+  // Writes n new tokens at the end. k and v are [n, d], transformed and finite.
   void append(MatrixView<const float> k, MatrixView<const float> v);
-  // Seals the oldest unsealed pages until n_pages are sealed. scratch: resized as needed.
+  // Seals the oldest unsealed pages until n_pages are sealed. The call resizes `scratch` as needed.
   void seal_until(int n_pages, std::vector<float>& scratch);
-  // Encodes the next page to be sealed before it is due, where the window still holds it. Pages of all layers
-  // and heads are due at the same token; of decoded tokens each layer and head has another one for this,
-  // so that no token takes much longer than the rest. After append; what queries see stays as it is.
+  // Encodes the next page before it is due, while the window still holds the page. The pages of all layers
+  // and heads are due at one token. So each layer and head encodes at another decoded token, and no token
+  // takes much longer than the rest. The call comes after append() and does not change what queries see.
   void seal_ahead(std::vector<float>& scratch);
-  void commit();  // after the ledger's
-  void abort();   // before the ledger's
+  void commit();  // The ledger commits first.
+  void abort();   // The ledger aborts afterwards.
 
-  // The scores that choose which tokens a seal protects and evicts; the backend feeds it before it seals.
-  // Null when the layer needs none.
+  // Returns the scores that choose which tokens a seal protects and evicts, or null if the layer needs none.
+  // The backend updates the scores before it seals.
   TokenScores* scores() { return layer_.needs_scores() ? &attended_->scores : nullptr; }
   const TokenScores* scores() const { return layer_.needs_scores() ? &attended_->scores : nullptr; }
-  // The correction of the sealed pages; null when the recipe has none.
+  // Returns the correction of the sealed pages, or null if the recipe has none.
   const CorrectionState* correction() const {
     return attended_ == nullptr || attended_->correction.empty() ? nullptr : &attended_->correction;
   }
 
-  // The pages that hold tokens >= first_visible, oldest first; protected rows come before the tail.
+  // Appends the pages that hold tokens >= first_visible, oldest first. Protected rows come before the tail.
   void list_pages(int first_visible, std::vector<PageView>& pages) const {
     list_pages(first_visible, n_sealed_, length_, pages);
   }
-  // The same at an earlier point of the step, with so many pages sealed and so many tokens, where the
-  // ledger's tail lasts and nothing but a sink is protected or evicted.
+  // Appends the pages as they were at an earlier point of the step, with n_sealed sealed pages and `length`
+  // tokens. The ledger's tail must last, and the layer may protect only a sink and evict nothing.
   void list_pages(int first_visible, int n_sealed, int length, std::vector<PageView>& pages) const;
-  int n_sealed_before() const { return pages_.ledger->n_sealed(); }  // the step
+  int n_sealed_before() const { return pages_.ledger->n_sealed(); }  // The number before the step.
 
   // --- between steps ---
-  // Writes the first n_tokens of a sealed page into a tail's entry, protected ones as they are kept: for
-  // PageLedger::truncate().
+  // Writes the first n_tokens tokens of a sealed page into a tail's entry, for PageLedger::truncate().
+  // Protected tokens keep their unquantized values.
   void reopen(int page, int n_tokens, PageEntry sealed, PageEntry tail) const;
-  // Keeps tokens [0, n_tokens), as the ledger has done. False, or std::bad_alloc, when memory is exhausted:
-  // drop this state.
-  // Requires n_tokens <= length(), that the page of n_tokens was not freed, with a correction that n_tokens
-  // is 0, lies in the tail, or behind the pages of a checkpoint, and with eviction that it is a page's first
-  // token or lies in the tail. Scores keep what the queries of pages that had ended gave them.
+  // Keeps tokens [0, n_tokens), as the ledger has done. Returns false or throws std::bad_alloc if memory is
+  // exhausted. The caller must then drop this state. n_tokens must not exceed length(), and the page of
+  // n_tokens must not be freed. With a correction, n_tokens must be 0, lie in the tail, or lie after the
+  // pages of a checkpoint. With eviction, n_tokens must begin a page or lie in the tail. Scores keep what the
+  // queries of ended pages gave them.
   bool truncate(int n_tokens);
   // Remembers the correction for truncate().
   void checkpoint() {
     if (attended_ != nullptr) attended_->checkpoint = attended_->correction;
   }
-  // Makes this empty state a copy of `from` that shares its full protected pages; its ledger is to be one of
-  // from's. False, or std::bad_alloc, when memory is exhausted: drop this state.
+  // Makes this empty state a copy of `from` that shares its full protected pages. The ledger must be a copy
+  // of the ledger of `from`. Returns false or throws std::bad_alloc if memory is exhausted. The caller must
+  // then drop this state.
   bool copy_from(const HeadState& from);
 
-  // For interchange: all that lies beside the entries. take() makes this empty state what was imaged, once
-  // its ledger has its lengths. False, or std::bad_alloc, when memory is exhausted: drop this state.
+  // Convert to and from the interchange form of everything besides the entries. take() turns this empty state
+  // into the imaged one. The ledger must already have its lengths. take() returns false or throws
+  // std::bad_alloc if memory is exhausted. The caller must then drop this state.
   HeadImage image() const;
   bool take(HeadImage image);
-  // This head's pages of a sealed entry, in the entry's canonical bytes; evicted ones are left as they are.
+  // Write and read this head's pages of a sealed entry in the entry's canonical bytes. Freed pages leave the
+  // bytes unchanged.
   void export_page(int page, std::byte* entry) const;
   bool import_page(int page, const std::byte* entry);
 
-  // Bytes of the lists of protected tokens and of masked pages.
+  // Returns the bytes of the lists of protected tokens and of masked pages.
   static std::int64_t list_bytes(int n_protected, int n_masked_pages) {
     return static_cast<std::int64_t>(n_protected * sizeof(int) + n_masked_pages * sizeof(PageMask));
   }
   struct Bytes {
-    // lists: masks and token lists of protected rows, scores, the correction and its checkpoint; tail: with
-    // what is encoded ahead; observers: of the open page.
+    // `lists` counts masks, token lists, scores, the correction and its checkpoint. `tail` includes pages
+    // that are encoded ahead. `observers` counts the observers of the open page.
     std::int64_t protected_pages = 0, lists = 0, tail = 0, observers = 0;
     int protected_tokens = 0;
-    int masked_pages = 0;  // sealed pages that have tokens left out
+    int masked_pages = 0;  // sealed pages that leave tokens out
   };
   Bytes bytes() const;
   std::span<const int> protected_tokens() const { return protected_.tokens(); }  // ascending
 
-  // Calls visit(page) with all that this head holds of entries and protected pages, both sides together. The
-  // caller knows whose they are, and what they count as.
+  // Calls visit(page) for everything that this head holds in entries and protected pages, both sides
+  // together. The caller adds the owner of the pages and what they count as.
   template <class Visit>
   void for_each_page(const Visit& visit) const {
     pages_.ledger->for_each_entry([&](int page, PageEntry entry) {
@@ -148,7 +151,7 @@ class HeadState {
   }
 
  private:
-  struct Marks {  // the committed state
+  struct Marks {  // The committed state.
     std::size_t masks = 0;
     bool ahead = false;
   };
@@ -163,7 +166,7 @@ class HeadState {
   void correct(int page, const TokenMask& mask);
   void read_tail(Side side, int page, std::vector<float>& values) const;
 
-  // What attention leaves behind, and what a step that seals or ends a page would overwrite.
+  // Holds the results of attention, which a step that seals or ends a page overwrites.
   struct Attended {
     TokenScores scores;
     CorrectionState correction, checkpoint;
@@ -178,18 +181,18 @@ class HeadState {
   const LayerPlan& layer_;
   const HeadPlan& head_;
   HeadPages pages_;
-  int index_;                 // among the heads of the store
-  int ahead_turn_;            // tokens of the open page when it is this head's turn to seal ahead; 0: never
-  bool seals_ahead_ = false;  // in this step
-  bool ahead_ = false;        // page n_sealed_ is encoded already: in the ledger's ahead()
+  int index_;                 // The index among the heads of the store.
+  int ahead_turn_;            // tokens of the open page at which this head seals ahead; 0 for never
+  bool seals_ahead_ = false;  // True in a step in which this head seals ahead.
+  bool ahead_ = false;        // True if page n_sealed_ is already encoded, in the ledger's ahead().
 
-  int length_ = 0;  // how far this head is; between steps, what the ledger says
+  int length_ = 0;  // The head's own length. Between steps, the ledger has an equal length.
   int n_sealed_ = 0;
   ProtectedRows protected_;
   std::vector<PageMask> masks_;  // by page, ascending; with eviction, of every sealed page
   Marks committed_;
-  std::unique_ptr<Attended> attended_;  // null where the recipe neither chooses, evicts nor corrects
-  std::unique_ptr<Saved> saved_;        // of the step, until it is closed
+  std::unique_ptr<Attended> attended_;  // Null if the recipe neither protects by score, evicts nor corrects.
+  std::unique_ptr<Saved> saved_;        // Copies for abort(), until the step ends.
 };
 
 }  // namespace kvant

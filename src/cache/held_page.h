@@ -1,4 +1,4 @@
-// HeldPage: something that a sequence holds as a whole, shared with other sequences or not.
+// HeldPage describes something that a sequence holds as a whole, alone or with other sequences.
 #pragma once
 
 #include <compare>
@@ -9,19 +9,19 @@
 namespace kvant {
 
 struct HeldPage {
-  enum class Kind : std::uint8_t { sealed, tail, beside };  // tail: what is encoded ahead, too
-  // It tells the page from the others of its store.
+  enum class Kind : std::uint8_t { sealed, tail, beside };  // `tail` includes pages that are encoded ahead.
+  // Identifies the page among all pages of its store.
   struct Name {
-    int owner = 0;  // a head or a layer group; -1: all layers
+    int owner = 0;  // a head or a layer group; -1 for all layers
     Kind kind = Kind::sealed;
     int room = 0, id = 0;
     auto operator<=>(const Name&) const = default;
   };
   Name name;
-  int page = -1;  // the 128 tokens from page * 128 on; -1: others
+  int page = -1;  // The 128 tokens from page * 128 on, or -1 for other data.
   bool shared = false;
   std::int64_t bytes = 0;
-  std::int64_t CacheBytes::*part = nullptr;  // what the bytes count as
+  std::int64_t CacheBytes::*part = nullptr;  // What the bytes count as.
 };
 
 }  // namespace kvant

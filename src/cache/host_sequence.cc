@@ -131,7 +131,7 @@ void HostSequence::for_each_page(const Visit& visit) const {
   }
 }
 
-// Where scores protect tokens, the sink's rows lie in the same pages.
+// If scores protect tokens, the sink's rows lie in the pages of protected tokens.
 void HostSequence::add_bytes_beside(CacheBytes& bytes) const {
   for (const HeadState& head : heads_) {
     const HeadState::Bytes held = head.bytes();
@@ -159,7 +159,8 @@ void HostSequence::add_side_bytes(std::vector<std::int64_t>& k, std::vector<std:
       const int i = geometry().head_index(layer, h);
       head(layer, h).for_each_page([&](const HeldPage& page) {
         const bool encoded = page.name.kind != HeldPage::Kind::beside && page.name.room == kSealedRoom;
-        k[i] += encoded ? k_page : page.bytes / 2;  // unsealed and protected tokens: one format for both
+        k[i] += encoded ? k_page
+                        : page.bytes / 2;  // Unsealed and protected tokens have one format for both sides.
         v[i] += encoded ? v_page : page.bytes / 2;
       });
     }

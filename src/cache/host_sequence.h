@@ -1,5 +1,5 @@
-// HostSequence: what a sequence holds of pages in host memory. Besides its entries it has a state of each
-// head.
+// HostSequence is a sequence whose pages lie in host memory. Besides its entries, the sequence has a state
+// for each head. HostStore owns the memory.
 #pragma once
 
 #include <memory>
@@ -15,7 +15,7 @@ namespace kvant {
 
 class HostStore final : public SequenceStore {
  public:
-  // The plan outlives the store. byte_limit: 0: none.
+  // The plan outlives the store. A byte_limit of 0 means no limit.
   HostStore(const Plan& plan, std::int64_t byte_limit);
 
   HostPageStore& pages(int group) const { return *pages_[group]; }
@@ -78,8 +78,8 @@ class HostSequence final : public SequencePages {
   std::vector<HeadState> heads_;  // by Geometry::head_index
 };
 
-// The head of a slice of a step, or of a sequence between steps, of a cache in host memory: for whoever
-// attends there, and for tests. Threads may work on different heads at the same time.
+// Return a head of a step's slice, or of a sequence between steps, in a cache in host memory. CPU backends
+// and tests use these functions. Threads may work on different heads at the same time.
 HeadState& head_of(const Step& step, int slice, int layer, int kv_head);
 const HeadState& head_of(const Cache& cache, SequenceId sequence, int layer, int kv_head);
 

@@ -1,4 +1,4 @@
-// Fails every single allocation of a step, a fork and a truncation in turn, the C++ library's included.
+// Fails each allocation of a step, a fork and a truncation in turn, including allocations of the C++ library.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -11,7 +11,7 @@
 
 namespace {
 
-long allocations_before_failure = -1;  // < 0: none fails
+long allocations_before_failure = -1;  // A negative number means that no allocation fails.
 
 bool allowed() {
   return allocations_before_failure < 0 || allocations_before_failure-- > 0;
@@ -19,7 +19,7 @@ bool allowed() {
 
 }  // namespace
 
-// Not inlined, so that the compiler sees new and delete as a pair.
+// The function is not inlined, because the compiler must see new and delete as a pair.
 [[gnu::noinline]] void* operator new(std::size_t bytes) {
   void* memory = allowed() ? std::malloc(bytes == 0 ? 1 : bytes) : nullptr;
   if (memory == nullptr) throw std::bad_alloc();
@@ -71,7 +71,7 @@ void fail_each_allocation(Cache& cache, SequenceId s, const Action& action) {
 struct MemoryCase {
   const char* recipe;
   bool on_device;
-  int sliding_window = 0;  // of layer 1
+  int sliding_window = 0;  // tokens, in layer 1
 };
 
 class OutOfMemory : public ::testing::TestWithParam<MemoryCase> {
@@ -145,7 +145,7 @@ TEST_P(OutOfMemory, AtAnyAllocationOfAFillLeavesASequenceThatCanBeFreed) {
       EXPECT_EQ(cache.length(s), 300);
       return;
     }
-    // A call of the library says it in its own words.
+    // A call of the library reports short memory in its own words.
     const bool in_a_call = filled.error().message.find("not enough memory") != std::string::npos;
     ASSERT_TRUE(filled.error().is_shortage || in_a_call) << filled.error().message;
     ASSERT_LT(cache.length(s), 300) << "allocation " << n;

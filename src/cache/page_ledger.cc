@@ -8,7 +8,7 @@
 
 namespace kvant {
 PageLedger::~PageLedger() {
-  if (seals_ahead_) ahead_ = {};  // it is among the sealed ones
+  if (seals_ahead_) ahead_ = {};  // The entry is among the sealed ones.
   release(ahead_);
   release(replaced_);
   release_sealed_from(0);
@@ -41,11 +41,11 @@ bool PageLedger::hold_ahead() {
   if (ahead_.held() && !store_.shared(ahead_)) return true;
   PageEntry own = store_.take(kSealedRoom);
   if (!own.held()) return false;
-  const PageEntry shared = std::exchange(ahead_, own);  // abort() returns to the committed one
+  const PageEntry shared = std::exchange(ahead_, own);  // abort() returns to the committed entry.
   return !shared.held() || store_.copy(shared, 0, own);
 }
 
-// What was encoded ahead is the first page to be sealed.
+// The page that was encoded ahead is the first page to be sealed.
 bool PageLedger::push_sealed(int n_pages) {
   sealed_.reserve(sealed_.size() + n_pages);
   for (int i = 0; i < n_pages; ++i) {
@@ -68,7 +68,7 @@ bool PageLedger::push_tail(int room) {
   return entry.held();
 }
 
-// Makes the open page's entry one of this room that this sequence alone holds.
+// Gives the open page an entry of this room that only this sequence holds.
 bool PageLedger::own_open_page(int room) {
   PageEntry& open = tail_.back();
   if (open.room == room && !store_.shared(open)) return true;
@@ -78,9 +78,9 @@ bool PageLedger::own_open_page(int room) {
   return store_.copy(replaced_, std::min(length_ % kPageTokens, room), own);
 }
 
-// Entries come in the order in which every head of the group opens and seals their pages. A page that this
-// step opened and sealed is done with: its entry serves a later page too, and is held twice.
-// (One that was committed may be needed after an abort.)
+// Entries come in the order in which every head of the group opens and seals their pages. If this step has
+// opened and sealed a page, its tail entry also serves a later page and is held twice. A committed entry does
+// not, because an abort may need it.
 bool PageLedger::reserve(int n_tokens, bool is_prompt) {
   end_ = length_ + n_tokens;
   decodes_one_ = n_tokens == 1 && !is_prompt;
@@ -153,7 +153,7 @@ void PageLedger::abort() {
 }
 
 void PageLedger::copy_from(const PageLedger& from) {
-  sealed_ = from.sealed_;  // nothing is held before all lists have their memory
+  sealed_ = from.sealed_;  // Nothing is held before all lists have their memory.
   try {
     tail_ = from.tail_;
   } catch (...) {
@@ -204,7 +204,7 @@ bool PageLedger::truncate(int n_tokens, const std::function<void(PageEntry, Page
     if (!push_tail(room_for(open))) return false;
     reopen(sealed(page), tail_.back());
   }
-  first_sealed_ = std::min(first_sealed_, page);  // pages freed by a sliding window: the cut is at 0
+  first_sealed_ = std::min(first_sealed_, page);  // If a sliding window has freed pages, the cut is at 0.
   release_sealed_from(static_cast<std::size_t>(page - first_sealed_));
   n_sealed_ = page;
   length_ = n_tokens;

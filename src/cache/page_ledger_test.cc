@@ -1,5 +1,5 @@
-// Ledgers over a store that remembers which token every row is of: whatever steps, aborts, forks and cuts
-// come in whatever order, each sequence finds its own tokens, and every entry comes back.
+// Tests ledgers over a store that remembers the token of every row. After any steps, aborts, forks and cuts
+// in any order, each sequence must find its own tokens, and every entry must come back.
 #include "cache/page_ledger.h"
 
 #include <gtest/gtest.h>
@@ -42,17 +42,17 @@ class RowStore final : public EntryStore {
     return n;
   }
 
-  int n_left = -1;  // entries that can still be taken; -1: any number
+  int n_left = -1;  // entries that can still be taken; -1 for any number
 
  private:
   struct Entry {
     int holders;
-    std::vector<int> rows;  // the token of each
+    std::vector<int> rows;  // The token of each row.
   };
   std::vector<Entry> entries_;
 };
 
-// A sequence with one head.
+// Holds a sequence with one head.
 struct Sequence {
   Sequence(const GroupRules& rules, RowStore& store)
       : rules(rules), store(&store), ledger(std::make_unique<PageLedger>(rules, store)) {}
@@ -100,7 +100,7 @@ struct Sequence {
   RowStore* store;
   std::unique_ptr<PageLedger> ledger;
   std::vector<int> tokens, provisional;
-  bool is_ahead = false;  // the next page to be sealed is written
+  bool is_ahead = false;  // True if the next page to be sealed is already written.
 };
 
 class Ledgers : public ::testing::TestWithParam<GroupRules> {};
@@ -112,7 +112,7 @@ INSTANTIATE_TEST_SUITE_P(Rules, Ledgers,
                                            GroupRules{128, 200, 128, kPageTokens, true, false},
                                            GroupRules{256, 0, 128, kPageTokens, true, false}));
 
-// One of a life's moves, at random.
+// Makes one random move of a sequence's life.
 void move(std::vector<Sequence>& all, std::mt19937& random, int& next_token) {
   const auto below = [&](int n) { return static_cast<int>(random() % n); };
   Sequence& s = all[below(static_cast<int>(all.size()))];
@@ -195,7 +195,7 @@ TEST(PageLedger, HoldsWhatTheLengthDemands) {
   }
 }
 
-// Where nothing is sealed: what a group that seals would have freed, and no more.
+// A group that seals nothing must free exactly the pages that a sealing group would have freed.
 TEST(PageLedger, FreesUnsealedPagesThatNoTokenSees) {
   for (const int window : {0, 128, 512}) {
     RowStore store;
@@ -230,14 +230,14 @@ TEST(PageLedger, OfForksHoldOnePrefix) {
   s.run(1000, true, next_token);
   s.ledger->commit();
   s.tokens = s.provisional;
-  EXPECT_EQ(store.n_held(), 8);  // 7 sealed, one open
+  EXPECT_EQ(store.n_held(), 8);  // Seven entries are sealed, and one is open.
   std::vector<Sequence> forks;
   for (int i = 0; i < 10; ++i) {
     forks.emplace_back(s.rules, store);
     forks.back().ledger->copy_from(*s.ledger);
   }
   EXPECT_EQ(store.n_held(), 8);
-  for (Sequence& fork : forks) {  // each that goes on copies the open page
+  for (Sequence& fork : forks) {  // Each fork that continues copies the open page.
     fork.ledger->begin();
     ASSERT_TRUE(fork.ledger->reserve(1, false));
     fork.tokens = s.tokens;

@@ -1,5 +1,5 @@
-// PagePool: reference-counted pages of one byte size, in slabs that go back to the operating system when
-// empty.
+// PagePool holds reference-counted pages of one byte size. Pages lie in slabs, and an empty slab goes back to
+// the operating system.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@ namespace kvant {
 using PageId = std::int32_t;
 inline constexpr PageId kNoPage = -1;
 
-// Not thread-safe, except data(): threads may use pages that are held while nobody allocates or releases.
+// The pool is not thread-safe, except data(). Threads may use held pages while nobody allocates or releases.
 class PagePool {
  public:
   // 0 < page_bytes <= kSlabBytes. Pages start at multiples of 64 bytes.
@@ -25,7 +25,8 @@ class PagePool {
   PagePool(const PagePool&) = delete;
   PagePool& operator=(const PagePool&) = delete;
 
-  // A page held once, with undefined contents; kNoPage when memory or the budget is exhausted.
+  // Returns a page with undefined contents that is held once, or kNoPage if memory or the budget is
+  // exhausted.
   PageId allocate();
   void retain(PageId page) { ++holders_[page]; }
   void release(PageId page);
@@ -49,12 +50,12 @@ class PagePool {
   SlabMemory& memory_;
   MemoryBudget& budget_;
   std::vector<Slab> slabs_;
-  std::vector<std::int32_t> holders_;  // [slabs * pages_per_slab]; 0: free
-  std::vector<PageId> free_;           // may name pages of dropped slabs: skipped when taken
+  std::vector<std::int32_t> holders_;  // [slabs * pages_per_slab]; 0 if free
+  std::vector<PageId> free_;           // May name pages of dropped slabs, which allocate() skips.
   std::int64_t pages_in_use_ = 0;
 };
 
-// Pools by the bytes of a page, over one memory and one budget.
+// Holds pools by the bytes of a page, over one memory and one budget.
 class PagePools {
  public:
   // The budget outlives the pools.
@@ -65,7 +66,7 @@ class PagePools {
     if (pool == nullptr) pool = std::make_unique<PagePool>(page_bytes, memory_, budget_);
     return pool.get();
   }
-  // Of pages that are held, each once.
+  // Returns the bytes of held pages. Each page counts once.
   std::int64_t bytes_in_use() const {
     std::int64_t bytes = 0;
     for (const auto& [page_bytes, pool] : pools_)

@@ -1,8 +1,8 @@
-// HostPageStore: the bytes of one layer group's entries in host memory (design section 6): append, seal,
-// copy, reopen. Which entries a sequence holds is its ledger's business (page_ledger.h).
+// HostPageStore owns the bytes of one layer group's entries in host memory, and appends, seals, copies and
+// reopens pages. The ledger says which entries a sequence holds (page_ledger.h).
 //
-// Each (layer, KV head, side) of an entry is a page of its own in the pools by size (docs/dev/cache.md says
-// why). Those of a sealed entry exist from when their head holds them.
+// Each (layer, KV head, side) of an entry is a page of its own in pools by size (docs/dev/cache.md says why).
+// The pages of a sealed entry exist once their head holds them.
 #pragma once
 
 #include <array>
@@ -20,11 +20,11 @@
 
 namespace kvant {
 
-// Threads may work on different heads of the same entries at the same time, while nobody takes, holds, drops
-// or releases.
+// Threads may work on different heads of one entry at the same time, while nobody takes, holds, drops or
+// releases.
 class HostPageStore final : public EntryStore {
  public:
-  // Of these layers of the plan. Plan and pools outlive the store.
+  // The store serves `layers` of the plan. Plan and pools outlive the store.
   HostPageStore(const Plan& plan, std::vector<int> layers, PagePools& pools);
 
   PageEntry take(int room) override;
@@ -33,24 +33,24 @@ class HostPageStore final : public EntryStore {
   bool shared(PageEntry entry) const override { return table(entry.room).shared(entry.id); }
   bool copy(PageEntry from, int n, PageEntry to) override;
 
-  // The index of a (layer, KV head) among the group's: what `head` is below.
+  // Returns the index of a (layer, KV head) in the group. `head` is this index in the functions below.
   int head_index(int layer, int kv_head) const;
 
   int n_heads() const { return sealed_.n_parts() / 2; }
   int head_dim(int head) const { return sides_[part(head, Side::key)]->context.head_dim; }
 
-  // Memory for a head's pages of a sealed entry, if it has none. False, or std::bad_alloc, where there is
-  // none.
+  // Gives a head memory for its pages of a sealed entry, unless it has them. Returns false or throws
+  // std::bad_alloc if memory is exhausted.
   bool hold(PageEntry sealed, int head);
-  void drop(PageEntry sealed, int head) noexcept;  // gives it back, if there is any
+  void drop(PageEntry sealed, int head) noexcept;  // Gives the memory back, if the head has any.
 
   // Writes rows of both sides, [n, d], as tokens [first, first + n) of a tail's entry.
   void append(PageEntry tail, int head, int first, MatrixView<const float> k, MatrixView<const float> v);
   // Encodes page `page` of a sequence, [kPageTokens, d], into a sealed entry that the head holds.
   void seal(PageEntry sealed, int head, Side side, int page, const TokenMask& left_out, const float* values);
-  // Decodes the first n tokens of an entry: [n, d].
+  // Decodes the first n tokens of an entry into values [n, d].
   void read(PageEntry entry, int head, Side side, int n, float* values) const;
-  // Writes n rows of one side, [n, d], from token `first` on: what a page that is opened again held.
+  // Writes n rows of one side, [n, d], from token `first` on, when a sealed page is opened again.
   void write_rows(PageEntry tail, int head, Side side, int first, int n, const float* values);
 
   PageSide side(PageEntry entry, int head, Side side) const {
@@ -62,14 +62,14 @@ class HostPageStore final : public EntryStore {
     return {plan_.tail, table(entry.room).data(entry.id, at), &tail_context(at, entry.room)};
   }
 
-  // Interchange of a head's part of a sealed entry, whose bytes are canonical (PageLayout).
+  // Write and read a head's part of a sealed entry, whose interchange bytes are canonical (PageLayout).
   void export_pages(PageEntry sealed, int head, std::byte* entry) const;
   void import_pages(const std::byte* entry, int head, PageEntry sealed);
-  // Of a tail's entry: its first n rows of one side, short_page_bytes(d, n).
+  // Write and read the first n rows of one side of a tail's entry, short_page_bytes(d, n) bytes.
   void export_rows(PageEntry tail, int head, Side side, int n, std::byte* rows) const;
   void import_rows(const std::byte* rows, int n, int head, Side side, PageEntry tail);
 
-  // Bytes of a head's two pages in such an entry.
+  // Returns the bytes of a head's two pages in an entry of this room.
   std::int64_t head_bytes(int room, int head) const;
 
  private:
@@ -89,7 +89,7 @@ class HostPageStore final : public EntryStore {
   std::vector<const SidePlan*> sides_;      // [parts]
   std::vector<PageContext> tail_contexts_;  // [parts][kTailSizes]
   EntryTable sealed_;
-  std::array<EntryTable, kTailSizes> tails_;  // with room for 16, 32, ... tokens
+  std::array<EntryTable, kTailSizes> tails_;  // Tables of entries with room for 16, 32, ... tokens.
 };
 
 }  // namespace kvant

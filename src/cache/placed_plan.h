@@ -1,5 +1,5 @@
-// PlacedPlan: a plan, and whose memory keeps its pages: what a cache is opened with. Recipes know nothing of
-// devices; a backend says where it reads the pages of a plan (AttentionBackend::place).
+// PlacedPlan is a plan and the memory that keeps its pages. A cache is opened with a placed plan. Recipes
+// know nothing of devices, and a backend says where it reads the pages of a plan (AttentionBackend::place).
 #pragma once
 
 #include <cstdint>
@@ -16,10 +16,10 @@ class SequenceStore;
 
 class PlacedPlan {
  public:
-  PlacedPlan() = default;  // there is none
-  // In host memory.
+  PlacedPlan() = default;  // The object holds no plan.
+  // Places the pages in host memory.
   PlacedPlan(std::shared_ptr<const Plan> plan) : plan_(std::move(plan)) {}  // NOLINT: implicit on purpose
-  // In the memory of `device`, where `constants` are those of the plan.
+  // Places the pages in the memory of `device`, which holds the plan's `constants`.
   PlacedPlan(std::shared_ptr<const Plan> plan, std::shared_ptr<PageDevice> device,
              std::shared_ptr<const DeviceConstants> constants)
       : plan_(std::move(plan)), device_(std::move(device)), constants_(std::move(constants)) {}
@@ -29,11 +29,12 @@ class PlacedPlan {
   const Plan* operator->() const { return plan_.get(); }
   const std::shared_ptr<const Plan>& plan() const { return plan_; }
 
-  // The memory of a cache of this plan, which outlives it. byte_limit: allocations beyond it fail; 0: none.
+  // Makes the memory of a cache of this plan. The plan outlives the memory. Allocations beyond byte_limit
+  // fail; 0 means no limit.
   std::unique_ptr<SequenceStore> make_store(std::int64_t byte_limit) const;
 
   bool on_device() const { return device_ != nullptr; }
-  const std::shared_ptr<PageDevice>& device() const { return device_; }  // null: host memory
+  const std::shared_ptr<PageDevice>& device() const { return device_; }  // null for host memory
   // Requires that the pages lie on a device.
   const DeviceConstants& constants() const { return *constants_; }
 

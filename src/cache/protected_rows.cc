@@ -25,7 +25,7 @@ TokenMask tokens_to_protect(const LayerPlan& layer, const TokenScores* scores, i
 }
 
 int protected_page_rows(const Plan& plan, int layer) {
-  constexpr int kRows = 32;  // few enough that a page left half empty costs little
+  constexpr int kRows = 32;  // A half-empty page of so few rows costs little memory.
   const LayerPlan& rules = plan.layers[layer];
   if (rules.protect <= 0 && rules.sink == 0) return 0;
   return rules.protect > 0 ? kRows : rules.sink;
@@ -107,7 +107,7 @@ void ProtectedRows::abort() {
   tokens_.resize(n_committed_);
 }
 
-// Rows of the last page are written later: by whoever holds it alone.
+// Rows of the last page are written later, so the page must have no other holder.
 bool ProtectedRows::truncate(int token) {
   const std::size_t left = rows_before(token);
   tokens_.resize(left);
@@ -139,7 +139,7 @@ bool ProtectedRows::copy_from(const ProtectedRows& from) {
   return true;
 }
 
-// The pages of a side, in order: visit(first row, context of a short page of its rows, its first byte).
+// Calls visit(first row, context of a short page, first byte) for the pages of a side, in order.
 template <class Visit>
 void ProtectedRows::for_each_short_page(Side side, const Visit& visit) const {
   PageContext short_page = context(side);

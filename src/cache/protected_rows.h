@@ -1,6 +1,6 @@
-// ProtectedRows: the protected tokens of one (sequence, layer, KV head), the sink's and those that attention
-// has chosen, unquantized in pages of their own. A step adds some at its seals; nothing committed is
-// overwritten.
+// ProtectedRows holds the protected tokens of one (sequence, layer, KV head), unquantized in pages of their
+// own. The tokens are the sink and those that attention has chosen. A step adds rows when it seals pages, and
+// overwrites no committed row.
 #pragma once
 
 #include <array>
@@ -16,20 +16,21 @@
 
 namespace kvant {
 
-// Rows of a protected page, 0 where nothing is protected: the layer's sink, where only that is.
+// Returns the rows of a protected page. The number is the sink's tokens if only the sink is protected, and 0
+// if nothing is.
 int protected_page_rows(const Plan& plan, int layer);
-// Tokens of the layer that are protected at most, with n_sealed pages sealed, the sink included.
+// Returns the maximum number of protected tokens of the layer with n_sealed sealed pages, including the sink.
 int max_protected_tokens(const LayerPlan& layer, int n_sealed);
-// Of these, those beyond the sink (VQuant section 5).
+// Returns the maximum number of protected tokens without the sink (VQuant section 5).
 int protection_cap(const LayerPlan& layer, int n_sealed);
-// The tokens of page `page` that are to be protected when it is sealed: the sink's, and those that the scores
-// choose (null: none). n_protected: those of the pages before.
+// Returns the tokens to protect when page `page` is sealed: the sink, and the tokens that `scores` choose, if
+// not null. n_protected counts the protected tokens of earlier pages.
 TokenMask tokens_to_protect(const LayerPlan& layer, const TokenScores* scores, int page, int n_protected);
 
-// What the protected rows of one (layer, KV head) share. Outlives them.
+// Holds what the protected rows of one (layer, KV head) share. The store outlives the rows.
 struct ProtectedStore {
-  const Format* format = nullptr;  // the tail's
-  PagePool* pool = nullptr;        // of pages of rows_per_page rows; null: nothing is protected
+  const Format* format = nullptr;  // The format of the tail.
+  PagePool* pool = nullptr;  // The pool of pages of rows_per_page rows, or null if nothing is protected.
   int rows_per_page = 0;
   std::array<PageContext, 2> contexts;  // by side
 };
@@ -41,17 +42,18 @@ class ProtectedRows {
   ProtectedRows& operator=(ProtectedRows&&) = delete;
   ~ProtectedRows();
 
-  // The absolute index of each row's token, ascending.
+  // Returns the absolute index of each row's token, in ascending order.
   std::span<const int> tokens() const { return tokens_; }
   int size() const { return static_cast<int>(tokens_.size()); }
 
   // --- a step ---
   void begin() { n_committed_ = tokens_.size(); }
-  // Takes pages for n_rows rows in all. False, or std::bad_alloc, where memory is exhausted: call abort().
+  // Takes pages for n_rows rows in all. Returns false or throws std::bad_alloc if memory is exhausted. The
+  // caller must then call abort().
   bool reserve(int n_rows);
-  // Adds tokens of a page that is sealed; their rows then are to be written side by side.
+  // Adds tokens of a page that is sealed. The caller then writes their rows, side by side.
   void add(int page, const TokenMask& tokens);
-  // Writes the rows of the tokens added last, out of their page's values [kPageTokens, d].
+  // Writes the rows of the tokens that were added last, from their page's values [kPageTokens, d].
   void write(Side side, const TokenMask& tokens, const float* values);
   void commit();
   void abort();
@@ -67,21 +69,22 @@ class ProtectedRows {
       visit(tokens_[i], values.data() + static_cast<std::ptrdiff_t>(row) * context(side).head_dim);
     }
   }
-  // Keeps the tokens before `token`. False, or std::bad_alloc, where memory is exhausted: drop this object.
+  // Keeps the tokens before `token`. Returns false or throws std::bad_alloc if memory is exhausted. The
+  // caller must then drop this object.
   bool truncate(int token);
-  // Becomes a copy of `from` that shares its full pages. This one is empty. As truncate().
+  // Makes this empty object a copy of `from` that shares its full pages. Errors are those of truncate().
   bool copy_from(const ProtectedRows& from);
-  // For interchange: rows of one side as HeadImage has them. take() makes this empty object what they were
-  // of. As truncate().
+  // Convert rows to and from the form of HeadImage. take() turns this empty object into the imaged one.
+  // Errors of take() are those of truncate().
   std::vector<std::byte> image(Side side) const;
   bool take(std::vector<int> tokens, const std::array<std::vector<std::byte>, 2>& rows);
 
-  // Appends the pages as attention reads them.
+  // Appends the pages in the form that attention reads.
   void list(std::vector<PageView>& pages) const;
   // Calls visit(page id, whether others hold it, bytes of both sides) for every page.
   template <class Visit>
   void for_each_page(const Visit& visit) const {
-    for (const PageId page : pages_[0]) {  // K's stands for V's, which comes and goes with it
+    for (const PageId page : pages_[0]) {  // Pages of K and V come and go together, so K stands for both.
       visit(page, store_->pool->shared(page), 2 * static_cast<std::int64_t>(store_->pool->page_bytes()));
     }
   }
@@ -106,7 +109,7 @@ class ProtectedRows {
   const ProtectedStore* store_;
   std::array<PageList, 2> pages_;  // by side
   std::vector<int> tokens_;
-  std::array<PageList, 2> spare_;  // reserved for the step
+  std::array<PageList, 2> spare_;  // Pages that the step has reserved.
   std::size_t n_committed_ = 0;    // rows
 };
 

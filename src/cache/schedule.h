@@ -1,6 +1,6 @@
-// The order of append, attend and seal inside a step, and what each query sees sealed: visibility as a
-// function of absolute token index alone (design section 2). Whoever reserves, attends or seals walks these
-// tiles.
+// Gives the order of append, attend and seal inside a step, and says which pages each query sees sealed.
+// Visibility depends on the absolute token index alone, so the result does not depend on the cut into steps.
+// All code that reserves, attends or seals follows these tiles.
 #pragma once
 
 #include <vector>
@@ -9,26 +9,28 @@
 
 namespace kvant {
 
-// One tile of queries: first append [append_first, append_end) (empty when already appended), then attend
-// the queries [query_first, query_end), at most kPageTokens of one page, then seal what is due.
+// Describes one tile of queries. First append tokens [append_first, append_end), which are none if already
+// appended. Then attend with queries [query_first, query_end), at most kPageTokens of one page. Then seal
+// what is due.
 struct Tile {
   int append_first = 0, append_end = 0;
   int query_first = 0, query_end = 0;
-  int n_sealed = 0;    // leading pages that the queries see sealed
-  int end_sealed = 0;  // leading pages that are sealed once they have attended
+  int n_sealed = 0;    // The leading pages that the queries see sealed.
+  int end_sealed = 0;  // The leading pages that are sealed after the queries have attended.
 };
 
-// How the tokens of a slice are cut, and what of its sequence is sealed.
+// Says how the tokens of a slice are cut, and which pages of its sequence are sealed.
 struct TileRules {
   bool is_prompt = false;
-  int prefill = 0;                // tokens of a block of a prompt: the recipe's (kPrefillAll: all are one)
-  int window = 0;                 // the newest tokens that stay unsealed
-  int n_sealed = 0;               // pages that are sealed before the step
-  int decode_tile = kPageTokens;  // max tokens of a tile that decodes; they see the same, whatever it is
+  int prefill = 0;   // tokens of a prompt's block, as the recipe says; kPrefillAll for one block
+  int window = 0;    // newest tokens that stay unsealed
+  int n_sealed = 0;  // pages that are sealed before the step
+  // The maximum tokens of a decode tile. The number does not change what tokens see.
+  int decode_tile = kPageTokens;
 };
 
-// The tiles of tokens [first, first + n), into `tiles`, or as a list of their own. Tokens that decode see
-// every page sealed that their position allows, even if a prompt's blocks have kept it unsealed.
+// Return the tiles of tokens [first, first + n), in `tiles` or as a new list. Decoded tokens see every page
+// sealed that their position allows, even if a prompt's blocks have kept the page unsealed.
 void schedule(int first, int n, const TileRules& rules, std::vector<Tile>& tiles);
 std::vector<Tile> schedule(int first, int n, const TileRules& rules);
 

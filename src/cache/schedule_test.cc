@@ -38,7 +38,7 @@ TEST(Schedule, AWholePromptSealsOnlyBeforeDecoding) {
   EXPECT_EQ(schedule(1000, 1, {.prefill = kPrefillAll, .window = 128})[0].n_sealed, 6);
 }
 
-// Where a sequence was cut back, more pages are sealed than its length demands.
+// In a sequence that was cut back, more pages are sealed than its length demands.
 TEST(Schedule, UnsealsNothing) {
   for (const Tile& tile : schedule(600, 200, {.prefill = 128, .window = 256, .n_sealed = 4})) {
     EXPECT_EQ(tile.n_sealed, 4);

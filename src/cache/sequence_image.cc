@@ -1,11 +1,14 @@
-// All numbers are little-endian, integers are of 32 bits:
-//   magic, version, layers, KV heads, head size (where layers differ, the most and the largest), length,
-//   pages summed up by the checkpoint for each layer group: sealed pages, freed pages of a model with layers
-//   without attention: the tokens that the checkpoint's state has seen (0: none), and in F32 the state of the
-//   sequence, unless it is empty, and of the checkpoint, if it is another for each (layer, KV head): what
-//   lies beside the entries (HeadImage) for each layer group: its sealed entries in
-//   canonical order (PageLayout), oldest first; pages of which all is evicted are zero. Then the unsealed
-//   pages: of each head K's rows, then V's.
+// Writes and reads the bytes of a sequence. All numbers are little-endian, and integers have 32 bits:
+//
+//   magic, version, layers, KV heads, head size (if layers differ, the largest numbers), length
+//   the number of pages that the checkpoint has summed up
+//   for each layer group: sealed pages, freed pages
+//   for a model with layers without attention: the number of tokens of the checkpoint's state (0 if none),
+//     then in F32 the state of the sequence unless empty, and the checkpoint's state if different
+//   for each (layer, KV head): the data besides the entries (HeadImage)
+//   for each layer group: its sealed entries in canonical order (PageLayout), oldest first
+//     (pages whose tokens are all evicted are zero), then the unsealed pages,
+//     for each head the rows of K and then the rows of V
 #include "cache/sequence_image.h"
 
 #include <array>
@@ -15,8 +18,8 @@
 namespace kvant {
 namespace {
 
-constexpr std::uint32_t kMagic = 0x7173766b;  // "kvsq"
-constexpr int kVersion = 2;                   // 1: means of tcq pages had 16 bits
+constexpr std::uint32_t kMagic = 0x7173766b;  // The characters "kvsq".
+constexpr int kVersion = 2;                   // In version 1, means of tcq pages had 16 bits.
 constexpr int kMaxTokens = 1 << 30;
 constexpr std::size_t kAll = std::numeric_limits<std::size_t>::max();
 
@@ -110,7 +113,7 @@ int SequenceImport::n_groups() const {
   return static_cast<int>(cache_->store_->groups().size());
 }
 
-// False where memory is exhausted.
+// Returns false if memory is exhausted.
 bool SequenceImport::read_head() {
   sequence_.pages = cache_->store_->make_sequence();
   const auto shape = from_.read<std::array<std::int32_t, 5>>();
@@ -136,7 +139,7 @@ bool SequenceImport::read_ledger(int i, int length) {
   const PageGroup& group = cache_->store_->groups()[i];
   const int sealed = n_sealed_.emplace_back(from_.read_int(0, length / kPageTokens));
   const int freed = from_.read_int(0, freed_pages(length, group.rules.sliding_window, sealed));
-  // What it is to hold has to be there, before memory is taken for it.
+  // The bytes must contain what the sequence holds, before memory is taken for it.
   from_.require(from_.n_left() / group.layout.entry_bytes() >= static_cast<std::size_t>(sealed - freed));
   const int d = plan.geometry.dim(group.layers.front());
   from_.require(from_.n_left() / plan.tail->short_page_bytes(d, 1) >=

@@ -1,4 +1,5 @@
-// A sequence as bytes, made or read piece by piece, so that steps may go on between the pieces.
+// Writes and reads a sequence as bytes, piece by piece. A server can run steps of other sequences between the
+// pieces.
 #pragma once
 
 #include <cstddef>
@@ -11,12 +12,13 @@
 
 namespace kvant {
 
-// What Cache::export_sequence() gives. The sequence may not change before the end.
+// Writes the bytes of Cache::export_sequence(). The sequence must not change before the end.
 class SequenceExport {
  public:
-  // The cache outlives it. An error: see Cache::export_sequence.
+  // The cache outlives the export. Errors are those of Cache::export_sequence().
   static Result<SequenceExport> start(const Cache& cache, SequenceId sequence);
-  // About so many bytes more. Whether that was the end. An error: out of memory, or a step is open.
+  // Writes about n_bytes more bytes and returns whether the export is complete. An error says that memory is
+  // exhausted or that a step is open.
   Result<bool> advance(std::size_t n_bytes);
   std::vector<std::byte> take() { return to_.take(); }
 
@@ -29,18 +31,18 @@ class SequenceExport {
   const Cache* cache_;
   SequenceId sequence_;
   ByteWriter to_;
-  int group_ = 0, page_ = 0;  // that is next, of it
+  int group_ = 0, page_ = 0;  // The next group, and the next page of this group.
 };
 
-// What Cache::import_sequence() takes. Until its end nobody can name the sequence.
+// Reads the bytes for Cache::import_sequence(). Nobody else can name the sequence before the end.
 class SequenceImport {
  public:
-  // Cache and bytes outlive it.
+  // Cache and bytes outlive the import.
   SequenceImport(Cache& cache, std::span<const std::byte> bytes);
-  // About so many bytes more. Whether that was the end. An error: see Cache::import_sequence; begin anew
-  // then.
+  // Reads about n_bytes more bytes and returns whether the import is complete. Errors are those of
+  // Cache::import_sequence(). After an error, the caller must begin again.
   Result<bool> advance(std::size_t n_bytes);
-  // After the end, once: the caller's to free.
+  // Returns the sequence, once, after the end. The caller must free the sequence.
   SequenceId take();
 
  private:
@@ -53,9 +55,9 @@ class SequenceImport {
   std::size_t n_bytes_;
   ByteReader from_;
   Cache::Sequence sequence_;
-  std::vector<int> n_sealed_;  // of the image, of each group
+  std::vector<int> n_sealed_;  // The sealed pages of the image, by group.
   bool begun_ = false;
-  int group_ = 0, page_ = 0;  // that is next, of it
+  int group_ = 0, page_ = 0;  // The next group, and the next page of this group.
 };
 
 }  // namespace kvant

@@ -5,8 +5,8 @@
 namespace kvant {
 namespace {
 
-// A page in all layers and heads. Sealed where any has sealed it: what is encoded ahead is in the tail as
-// well.
+// Describes a page in all layers and heads. The page counts as sealed if any head has sealed it. A page that
+// is encoded ahead is also in the tail.
 struct PageState {
   bool sealed = false, tail = false, shared = false;
   PageRun::Kind kind() const {

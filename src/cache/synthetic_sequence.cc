@@ -15,8 +15,8 @@
 namespace kvant {
 namespace {
 
-// The weights that one observer gives the tokens of a sequence: multiples of the golden ratio without their
-// integer part, of which every page has as large a share above any threshold as the others.
+// Returns the weights that one observer gives to the tokens of a sequence. The weights are the fractional
+// parts of multiples of the golden ratio, so all pages have nearly equal shares above any threshold.
 std::vector<double> golden_weights(int n_tokens) {
   constexpr double kGolden = 0.6180339887498949;
   std::vector<double> weights(n_tokens);
@@ -26,7 +26,7 @@ std::vector<double> golden_weights(int n_tokens) {
 
 // --- in host memory ---
 
-// As if one observer had just given every token a weight of its own.
+// Sets the scores as if one observer had just given every token a weight of its own.
 void score(HeadState& head, const Geometry& geometry, int layer) {
   const std::vector<float> q(geometry.dim(layer));
   head.scores()->observe({.token = head.length() - 1, .q = q, .offset = 0, .max = 0, .sum = 1},
@@ -54,7 +54,7 @@ HostFill::HostFill(const Plan& plan, std::uint64_t seed)
   for (float& x : v_) x = normal(random);
 }
 
-// Seals every page as soon as it may.
+// Appends random tokens and seals every page as soon as possible.
 void HostFill::write_head(HeadState& head, int layer, int n_tokens) {
   const Geometry& g = plan_.geometry;
   for (int done = 0; done < n_tokens;) {
@@ -79,21 +79,21 @@ Status HostFill::write(Step& step) {
 
 // --- on a device ---
 
-// What the library needs to write one page of a group's layers and to seal it, in the memory of the device.
+// Holds the tables in device memory with which the library writes and seals one page of a group's layers.
 struct PageTables {
   std::int32_t tail_id = 0, sealed_id = 0;
   std::int32_t tail_page = 0, sealed_page = 0;
   std::int32_t seq[kPageTokens] = {}, token[kPageTokens] = {};
 };
 
-// Numbers of a page of one side, of the widest layer.
+// Returns how many numbers one side of a page has in the widest layer.
 std::size_t page_values(const Geometry& g) {
   int most = 0;
   for (int layer = 0; layer < g.n_layers; ++layer) most = std::max(most, g.n_kv(layer));
   return std::size_t{kPageTokens} * most;
 }
 
-// One page of each layer group is written and sealed, and copied to all others.
+// Writes and seals one page of each layer group, and copies this page to all others.
 class DeviceFill final : public SyntheticPages {
  public:
   DeviceFill(DevicePageStore& store, std::uint64_t seed)
@@ -107,10 +107,10 @@ class DeviceFill final : public SyntheticPages {
 
  private:
   struct Group {
-    EntryHold tail, sealed;  // whose pages are copied; sealed: none where nothing is ever sealed
+    EntryHold tail, sealed;  // The entries that are copied. `sealed` is not held if nothing is ever sealed.
     DeviceMemory tables{nullptr, {nullptr}};
   };
-  // Rows that the step protects, and the table of their entries, in the memory of the device.
+  // Holds the rows that the step protects, and the table of their entries, in device memory.
   struct ProtectedRows {
     int n = 0;
     DeviceMemory numbers{nullptr, {nullptr}};
@@ -137,7 +137,7 @@ class DeviceFill final : public SyntheticPages {
   DevicePageStore& store_;
   PageDevice& device_;
   std::uint64_t seed_;
-  DeviceMemory rows_;  // a page of random rows in BF16, of K, then of V
+  DeviceMemory rows_;  // a page of random BF16 rows of K, then of V
   std::vector<Group> groups_;
 };
 
@@ -227,7 +227,7 @@ Status DeviceFill::make_pages() {
   return {};
 }
 
-// Chooses the tokens that the step protects: in all heads the same.
+// Chooses the tokens that the step protects, equally for all heads.
 void DeviceFill::protect_tokens(const Step& step) {
   ProtectedTokens& tokens = *device_sequence(step, 0).next_protection().tokens;
   const PageLedger& ledger = step.ledger(0, /*layer=*/0);
@@ -269,7 +269,7 @@ Result<DeviceFill::ProtectedRows> DeviceFill::list_protected_rows(const Step& st
   }
   ProtectedRows rows{static_cast<int>(heads.size()), DeviceMemory{nullptr, {&device_}}};
   if (rows.n == 0) return rows;
-  std::vector<std::int32_t> numbers(heads.size());  // of the sequence: 0
+  std::vector<std::int32_t> numbers(heads.size());  // The index of the sequence is 0.
   for (const auto* list : {&heads, &from, &to}) numbers.insert(numbers.end(), list->begin(), list->end());
   for (const EntryHold& page : protection.pages)
     numbers.push_back(store_.protected_rows().table_id(page.entry().id));
@@ -280,7 +280,7 @@ Result<DeviceFill::ProtectedRows> DeviceFill::list_protected_rows(const Step& st
   return rows;
 }
 
-// All protected rows come out of the one page.
+// All protected rows come from the single random page.
 Status DeviceFill::protect(const Step& step, const std::vector<int>& n_before) {
   for (int layer = 0; layer < plan_.geometry.n_layers; ++layer) {
     if (!protects_by_score(plan_, layer)) continue;
@@ -304,12 +304,13 @@ Status DeviceFill::protect(const Step& step, const std::vector<int>& n_before) {
     KVANT_RETURN_IF_ERROR(
         library_status(device_, "keeping protected tokens",
                        device_.library().protect(&shape, &at_layer, &of_library, device_.stream())));
-    KVANT_RETURN_IF_ERROR(device_.finish());  // the numbers go
+    KVANT_RETURN_IF_ERROR(
+        device_.finish());  // The numbers are freed after this call, so the device must be done with them.
   }
   return {};
 }
 
-// Queries of zeros, to which all tokens are alike.
+// Sets observing queries to zeros, to which all tokens are alike.
 void DeviceFill::clear_observers(const Step& step) {
   const PageEntry observers = device_sequence(step, 0).next_protection().observers.entry();
   if (!observers.held()) return;

@@ -1,5 +1,5 @@
-// What benchmarks put into a cache instead of a prompt: noise, appended and sealed through a cache's ordinary
-// steps.
+// Fills a cache with noise instead of a prompt, for benchmarks. The noise is appended and sealed in ordinary
+// steps of the cache.
 #pragma once
 
 #include <cstdint>
@@ -12,14 +12,14 @@ namespace kvant {
 class SyntheticPages {
  public:
   virtual ~SyntheticPages() = default;
-  // Writes those of an open step of one slice that decodes, and seals what is due. An error: memory is short,
-  // or the device has failed.
+  // Writes the pages of an open decode step of one slice, and seals what is due. An error says that memory is
+  // short or that the device has failed.
   virtual Status write(Step& step) = 0;
 };
 
-// Makes an empty sequence n_tokens long, with the same plausible random page throughout. Tokens get scores of
-// which every page has the same share above any threshold, so recipes protect and evict as many as they say.
-// An error (memory is short, the device has failed) leaves the sequence with part of its tokens.
+// Makes an empty sequence n_tokens long, with copies of one plausible random page. All pages have nearly
+// equal shares of scores above any threshold, so recipes protect and evict the shares that they state. An
+// error (short memory or a failed device) leaves the sequence with part of its tokens.
 Status fill_synthetic(Cache& cache, SequenceId sequence, int n_tokens, std::uint64_t seed);
 
 }  // namespace kvant
