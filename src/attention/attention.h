@@ -44,10 +44,9 @@ class RowObserver {
   // its own, in the order of the layers.
   virtual ShownRows wants(const Step& step, int layer) = 0;
   // Receives the rows of a layer that has attended, unless the step has failed. The caller shows `none` and
-  // `queries` after all layers of the step, so nobody waits for the device during the step. What the cache
-  // holds of the step stays there until the step ends. The rows are as in run_layer(), in F32, with the
-  // plan's transforms undone. Rows that were not wanted are empty. The observer reports a failure with
-  // step.fail().
+  // `queries` after all layers of the step, so nobody waits for the device during the step. The cache keeps
+  // the step's data until the step ends. The rows are as in run_layer(), in F32, with the plan's transforms
+  // undone. Rows that were not wanted are empty. The observer reports a failure with step.fail().
   virtual void see(Step& step, int layer, const LayerRows& rows) = 0;
 };
 

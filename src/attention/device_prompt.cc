@@ -58,7 +58,7 @@ kvant_prompt_shape prompt_shape(const Plan& plan, int layer, const RowRun& run, 
 
 }  // namespace
 
-// The kernel reads all values, even if a recipe allows values to be skipped.
+// The kernel skips no values, even if the recipe allows skips.
 bool DeviceAttention::takes_prompt_kernel(const StepSlice& slice) const {
   return slice.is_prompt && slice.n_tokens >= kMinPromptTokens;
 }

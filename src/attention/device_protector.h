@@ -1,5 +1,5 @@
-// DeviceProtector turns the tokens that have drawn most attention into protected rows, at the page ends of a
-// step whose pages lie on a device (VQuant section 5).
+// DeviceProtector turns the tokens that have drawn most attention into protected rows (VQuant section 5). The
+// choice is made at the page ends of a step whose pages lie on a device.
 //
 // The attention of a page's queries decides which tokens are left out of pages that are sealed later, and so
 // what later queries see. Rows that are sequences of their own therefore attend in rounds, each up to the end

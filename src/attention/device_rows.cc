@@ -114,8 +114,8 @@ bool DeviceAttention::attend_rows(Step& step, int layer, const DeviceRows& rows,
                                                    tables.workspace_bytes, device_->stream()));
 }
 
-// --- layers that protect tokens by their scores: rounds of attention, each followed by what it seals, and
-// then prompts in blocks of rows ---
+// --- layers that protect tokens by scores attend in rounds, each followed by its seals, and then attend to
+// prompts in blocks of rows ---
 
 // The work is divided for each layer, because layers differ in their number of protected tokens.
 bool DeviceAttention::attend_run(Step& step, int layer, const DeviceRows& rows, kvant_decode_layer at_layer,

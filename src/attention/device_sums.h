@@ -1,7 +1,7 @@
 // DeviceSums holds the sums of a correction (KVLinC) in a step whose pages lie on a device.
 //
 // DeviceSums keeps the sums after each sealed page, so each row finds the sums of exactly the pages that it
-// sees sealed. In a step that seals, the buffer holds the sums of one layer: for each slice its earlier sums,
+// sees sealed. In a step that seals, the buffer holds the sums of one layer. A slice has its earlier sums,
 // then the sums after each of its pages. Other steps read the sums in the store.
 #pragma once
 

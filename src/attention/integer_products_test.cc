@@ -208,8 +208,7 @@ double quantize(std::vector<double>& x) {
   return s;
 }
 
-// Holds one side of one head: the integers [n, d] of the tail and of the sealed pages, and the scale of each
-// token.
+// Holds one side of one head: the integers [n, d] of the tail and of the sealed pages, and all scales.
 struct Stored {
   std::vector<std::vector<double>> tail, sealed;  // by token
   double universal = 0;

@@ -284,7 +284,7 @@ PartialAttention& merge_runs(HeadWork& work, int head_dim) {
   return total;
 }
 
-// A sink logit joins its head's softmax as the score of a token without a value.
+// Adds a sink logit to its head's softmax, as the score of a token without a value.
 void add_sinks(const Geometry& geometry, int layer, const HeadWork& work, PartialAttention& total) {
   if (geometry.sink_logits.empty()) return;
   const QueryTile& tile = work.queries;

@@ -1,5 +1,6 @@
 // Measures what recipes do to attention outputs, layer by layer. All layers get the unquantized model's own
-// Q, K and V, so errors do not add up over the layers (VQuant section 6.2: the error of the input of o_proj).
+// Q, K and V, so errors do not add up over the layers. VQuant section 6.2 measures this error at the input of
+// o_proj.
 #pragma once
 
 #include <memory>

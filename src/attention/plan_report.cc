@@ -28,8 +28,8 @@ std::string ranges(const std::vector<int>& numbers) {
   return joined(parts, ",");
 }
 
-// Says how one (layer, KV head, side) is served: transforms, format, kernel, the reason why no faster kernel
-// serves it, and bytes of a page.
+// Says how one (layer, KV head, side) is served: transforms, format, kernel, why no faster kernel, and bytes
+// of a page.
 using Treatment = std::tuple<std::string, std::string, std::string, std::string, std::size_t>;
 
 Treatment treatment(const Plan& plan, const AttentionBackend& backend, int layer, int kv_head, Side side) {

@@ -23,9 +23,9 @@ struct PromptBlock {
   int head_dim = 0;
   int first_token = 0, end_token = 0;  // first_token begins a page.
   int query_page = 0;                  // The first token of the page that holds the queries.
-  // int8 and int4 leave three kinds of tokens unrounded. The window: tokens from query_page - window on,
-  // unless window is 0. The sink: the first `sink` tokens of the sequence. Vertical lines: the share
-  // `protect` of all scored tokens that has drawn most attention.
+  // int8 and int4 leave three kinds of tokens unrounded. The window has the tokens from query_page - window
+  // on, unless window is 0. The sink has the first `sink` tokens of the sequence. Vertical lines are the
+  // share `protect` of all scored tokens that has drawn most attention.
   int window = 0;
   int sink = 0;
   double protect = 0;

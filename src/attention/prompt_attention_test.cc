@@ -253,7 +253,7 @@ TEST(LowBitPrompts, LeaveDecodingExact) {
 }
 
 // Computes SageAttention by its definition. K less its mean over the block is rounded to INT8 with a scale
-// for each tile of 64 tokens. q is rounded to INT8 with a scale for each tile of 64 queries of a head.
+// for each tile of 64 tokens. Queries are rounded to INT8 with a scale for each tile of 64 queries of a head.
 std::vector<double> sage_by_definition(int head, int t, int first, int n) {
   Rows k = stored_rows(values_with_mean, head / 2, kKeyRows, first + n);
   const Rows v = stored_rows(values_with_mean, head / 2, kValueRows, first + n);

@@ -307,7 +307,8 @@ TEST(Cache, RefusesStepsThatCannotBe) {
 }
 
 TEST(CacheBytes, AreThoseOfTheFormats) {
-  // 2 layers x 2 heads; 1024 tokens of d = 64: ch4g128 is 4.25 bits, tok4g128 (N > d: one group) 4.5 bits.
+  // The cache has 2 layers x 2 heads and 1024 tokens of d = 64. ch4g128 has 4.25 bits, and tok4g128 (one
+  // group, because N > d) has 4.5 bits.
   Cache cache(plan_for("k=ch4g128,v=tok4g128", small_geometry()), 0);
   const SequenceId s = cache.add();
   ASSERT_TRUE(append_tokens(cache, s, 1024).ok());

@@ -441,8 +441,8 @@ void expect_largest(const char* recipe, const Geometry& geometry) {
   }
 }
 
-// Grows sequences of equal length in steps with a random division of tokens: single decoded tokens, and parts
-// of prompts of any size.
+// Grows sequences of equal length in steps. A random division gives each sequence a single decoded token or a
+// part of a prompt of any size.
 void expect_largest_of_batch(const char* recipe, const Geometry& geometry, const Batch& batch) {
   constexpr int kTokens = 1000;
   const auto plan = plan_on(std::make_shared<HostPages>(), recipe, geometry);

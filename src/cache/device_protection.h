@@ -1,7 +1,7 @@
-// DeviceProtection holds the protected tokens of a sequence whose pages lie on a device, for recipes that
-// protect tokens by the attention they draw (VQuant section 5; token_scores.h). The host keeps the scores and
-// the choice of tokens, because both change only at page ends. The rows of protected tokens and the observing
-// queries lie on the device.
+// DeviceProtection holds the protected tokens of a sequence whose pages lie on a device. Recipes with such
+// tokens protect by the attention that tokens draw (VQuant section 5; token_scores.h). The host keeps the
+// scores and the choice of tokens, because both change only at page ends. The rows of protected tokens and
+// the observing queries lie on the device.
 #pragma once
 
 #include <memory>
@@ -22,8 +22,8 @@ bool protects_by_score(const Plan& plan, int layer);
 struct ProtectedTokens {
   struct Head {
     TokenScores scores;  // without observers
-    std::vector<int>
-        tokens;  // Protected tokens including the sink, in ascending order. tokens[i] has protected row i.
+    // Protected tokens including the sink, in ascending order. Token i has protected row i.
+    std::vector<int> tokens;
   };
   std::vector<Head> heads;  // by Geometry::head_index
 

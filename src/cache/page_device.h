@@ -1,6 +1,6 @@
-// PageDevice is a device that keeps pages and attends to them: its memory, its stream, and the functions of
-// kvant's library for the device (kvant/kvant.h). PageDevice is an interface, so tests run everything above
-// it without a GPU.
+// PageDevice is a device that keeps pages and attends to them. A device has memory, a stream, and the
+// functions of kvant's library for the device (kvant/kvant.h). PageDevice is an interface, so tests run
+// everything above it without a GPU.
 #pragma once
 
 #include <cstddef>

@@ -1,8 +1,8 @@
 // PageLedger says which page entries a sequence holds in the layers of one group, as integers alone.
 //
 // The layers of a group have equal sliding windows and equal unquantized windows. An entry is 128 tokens of
-// all their KV heads and both sides, because pages are opened, sealed, freed, shared and cut for all of them
-// at once. The store knows where the bytes of an entry lie (page_store.h).
+// all KV heads and both sides. Pages are opened, sealed, freed, shared and cut for all of a group at once.
+// The store knows where the bytes of an entry lie (page_store.h).
 //
 // In the order of tokens, sealed entries come first, then the tail, whose entries hold unquantized rows. The
 // last entry of the tail is open and has room for its tokens in steps of kTailStep; all others are whole. An

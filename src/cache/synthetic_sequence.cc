@@ -304,8 +304,7 @@ Status DeviceFill::protect(const Step& step, const std::vector<int>& n_before) {
     KVANT_RETURN_IF_ERROR(
         library_status(device_, "keeping protected tokens",
                        device_.library().protect(&shape, &at_layer, &of_library, device_.stream())));
-    KVANT_RETURN_IF_ERROR(
-        device_.finish());  // The numbers are freed after this call, so the device must be done with them.
+    KVANT_RETURN_IF_ERROR(device_.finish());  // The device must finish before the numbers are freed.
   }
   return {};
 }

@@ -2,7 +2,7 @@
 // 5), and the queries that are kept to observe it.
 //
 // At every page end the last kObservers queries are the observers, with their exact softmax over all keys so
-// far. A token's score is the sum of its weights over all observers and heads of the group, divided by the
+// far. A token's score sums its weights over all observers and heads of the group. The sum is divided by the
 // number of observers that could see the token. Scores are F16 in units of 2^-8. In this unit the smallest
 // scores are normal numbers at any context, and a sum over 255 heads is finite.
 #pragma once
@@ -25,9 +25,9 @@ class TokenScores {
   // head_dim. The functions below then allocate nothing.
   void reserve(int n_tokens, int group, int head_dim);
 
-  // Is one observer: the query of `token` for one head of the group, the offset that is added to its scores,
-  // and its softmax maximum and sum. Tokens come in ascending order, and the heads of a token in the order of
-  // the heads. observe() ignores queries that are not among the last kObservers of a page.
+  // Is one observer: the query of `token` for one head of the group, an offset of its scores, and its softmax
+  // maximum and sum. Tokens come in ascending order, and the heads of a token in the order of the heads.
+  // observe() ignores queries that are not among the last kObservers of a page.
   struct Observer {
     int token = 0;
     std::span<const float> q;  // [head_dim]

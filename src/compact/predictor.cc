@@ -1,7 +1,7 @@
 // Reads and writes the bytes of a predictor: magic and version (u32 each), then the layers. A layer has both
 // exponents (i32), the number of rotations (i32), the rotations, then K and V of each KV head. A predicted
-// side has offsets, weights (i8), multipliers, each channel's `follow` factors for later channels,
-// deviations, and the usual gain.
+// side has offsets, weights (i8), multipliers, `follow` factors of each channel, deviations, and the usual
+// gain.
 #include "compact/predictor.h"
 
 #include <algorithm>

@@ -24,7 +24,7 @@ std::vector<std::byte> sequence_of(Cache& cache, int n) {
   return std::move(*bytes);
 }
 
-// Some pairs of channels rotate, others don't.
+// Some pairs of channels rotate, and others do not.
 std::vector<std::vector<ChannelTurn>> some_turns(const Geometry& g) {
   std::vector<std::vector<ChannelTurn>> turns(g.n_layers);
   for (int layer = 0; layer < g.n_layers; ++layer)
@@ -38,7 +38,7 @@ SequenceCoder learned_coder(const std::shared_ptr<const Plan>& plan, std::vector
   auto learned = learn_predictor(*plan, text, 2);
   EXPECT_TRUE(learned.ok());
   const auto bytes = write_predictor(*plan, *learned);
-  auto read = read_predictor(*plan, bytes);  // as if read from a file
+  auto read = read_predictor(*plan, bytes);  // The bytes are read as from a file.
   EXPECT_TRUE(read.ok() && read->checksum == learned->checksum);
   return SequenceCoder(plan, std::move(*read));
 }
@@ -80,7 +80,7 @@ float drawn(std::mt19937& random) {
   return static_cast<float>(sum) / 512;
 }
 
-// Sequences in which every layer and side is the same hidden row, shifted by some channels, with a little
+// Makes sequences in which every layer and side is one hidden row, shifted by some channels, with a little
 // noise.
 struct Related {
   std::shared_ptr<const Plan> plan;
@@ -184,7 +184,7 @@ TEST(EntryCoder, TakesAnyBytes) {
     ASSERT_TRUE(coder.decode(3, coded, decoded.data()));
     EXPECT_EQ(decoded, entry);
   }
-  // coded entries may hold anything, too: the result is arbitrary, but decoding must return
+  // Coded entries may also hold anything. The result is then arbitrary, but decoding must return.
   for (int i = 0; i < 20; ++i) {
     std::vector<std::byte> coded(1 + random() % 20000), entry(coder.entry_bytes());
     for (std::byte& x : coded) x = static_cast<std::byte>(random());

@@ -1,5 +1,5 @@
-// Compares the kernels of the CPU library with its attention in double precision: for every pair of formats,
-// for head sizes and groups, and for all that a layer may ask for.
+// Compares the kernels of the CPU library with its attention in double precision. The tests cover every pair
+// of formats, head sizes, groups, and everything that a layer may ask for.
 #include <sys/wait.h>
 
 #include <algorithm>

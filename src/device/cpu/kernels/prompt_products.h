@@ -17,8 +17,8 @@ class PromptProducts {
  public:
   explicit PromptProducts(const ByteKernels& kernels);
 
-  // Returns whether attend() supports the rules on this instruction set: it multiplies bytes, the softmax is
-  // exact, and head_dim is a multiple of kTileLanes.
+  // Returns whether attend() supports the rules on this instruction set. The set must multiply bytes, the
+  // softmax must be exact, and head_dim must be a multiple of kTileLanes.
   bool takes(const AttentionRules& rules) const;
 
   // Sets the queries for the pages that follow. Tile and rules must outlive the calls of attend().
