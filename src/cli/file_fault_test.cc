@@ -1,4 +1,6 @@
 // Tests that a broken file or an impossible size ends the program at once with one clear sentence.
+#include <fmt/format.h>
+
 #include "cli/testing/program.h"
 
 namespace kvant {
