@@ -32,7 +32,7 @@ class MachineLimits : public ::testing::Test {
                  std::initializer_list<std::pair<const char*, const char*>> files) const {
     for (const auto& [name, text] : files) write(folder / name, text);
   }
-  // Writes the mounts that systemd makes for version 2.
+  // Writes the mounts that systemd makes for version 2 of control groups.
   void mount_v2(const std::string& group = "/") const {
     write("proc/self/mountinfo", "24 1 0:21 / /proc rw - proc proc rw\n35 24 0:30 " + group +
                                      " /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n");
@@ -111,8 +111,8 @@ TEST_F(MachineLimits, TakeTheSmallestOfNestedGroups) {
   EXPECT_EQ(usable_threads({6, 7}, root_), 1);
 }
 
-// With version 1, Docker makes each controller a hierarchy. The container's group is the root of the mount,
-// but proc/self/cgroup has the group's path on the host.
+// With version 1 of control groups, Docker makes each controller a hierarchy. The container's group is the
+// root of the mount, but proc/self/cgroup has the group's path on the host.
 TEST_F(MachineLimits, OfAContainerOfTheFirstVersion) {
   write("proc/self/cgroup",
         "9:memory:/docker/4f5e\n4:cpu,cpuacct:/docker/4f5e\n3:cpuset:/docker/4f5e\n1:name=systemd:/docker/"

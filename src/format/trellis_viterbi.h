@@ -6,7 +6,7 @@
 // << B) & (G - 1)) + k. A branch leads from a parent to a node. For B > 4, several states belong to one
 // branch, and the caller keeps the cheapest state.
 //
-// Files that are compiled for newer processors include this header, so it only declares.
+// Files that are compiled for newer processors include this header, so it must not define functions.
 #pragma once
 
 #include <cstdint>

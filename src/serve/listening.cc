@@ -62,8 +62,8 @@ Result<std::string> free_address(const std::string& host, int port) {
   for (const addrinfo* address = found; address != nullptr; address = address->ai_next) {
     last = bind_error(*address);
     if (last == 0) return numeric(*address);
-    // The host may have another free address, but clients could then reach the other program at this address.
-    // The search therefore ends here.
+    // Another address of the host may be free. But clients that use this address would then reach the program
+    // that already listens here, so the search ends.
     if (last == EADDRINUSE) return port_is_taken(host, port);
   }
   if (last == EACCES)

@@ -84,7 +84,8 @@ const PatternRanges& any_characters() {
   return kAny;
 }
 
-// Decodes UTF-8. An invalid byte becomes the character of the same number.
+// Decodes UTF-8. The text should be valid, because continuation bytes are not checked. A continuation byte
+// without a first byte becomes the character of the same number.
 std::u32string characters_of(const std::string& text) {
   std::u32string characters;
   for (std::size_t i = 0; i < text.size();) {

@@ -114,8 +114,9 @@ class PageCopier {
   // Returns whether the first copies should go through may_poll(). Otherwise, queries and the requests of
   // predecessors would wait until the SM has all pages that it requested to fill its rings.
   __device__ bool begins_slowly() const { return range_.n_units() <= kFewUnits; }
-  // Returns whether the lane may start its next copy while only few copies may be in flight. Sets `slowly` to
-  // false when queries have arrived or all rings are full. All lanes must call this function.
+  // Limits the copies in flight. Returns whether the lane may start its next copy, and then counts that copy
+  // as begun. Sets `slowly` to false when the limit no longer applies, because queries have arrived or all
+  // rings are full. All lanes must call this function.
   __device__ bool may_poll(bool& slowly) {
     while (ended_ < begun_ && barrier_test(rings_.full(warp_, ended_), 0)) ++ended_;
     const bool has_copy = live_ && begun_ < rings_.stages;
