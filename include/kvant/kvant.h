@@ -69,15 +69,16 @@ KVANT_API const char* kvant_last_error(void);
  * program may call no other function but kvant_last_error, which says why. */
 KVANT_API kvant_status kvant_check_version(int version);
 
-/* Returns KVANT_OK if the kernels run on the current device. KVANT_UNSUPPORTED: its compute capability is
- * less than 8.0, or the library was compiled without code for it. KVANT_DEVICE_ERROR: there is no device, or
- * the driver is too old. Every call that launches checks this, too. On a CPU it is always KVANT_OK. */
+/* Returns KVANT_OK if the kernels run on the current device. KVANT_UNSUPPORTED says that the device's compute
+ * capability is less than 8.0, or that the library has no code for the device. KVANT_DEVICE_ERROR says that
+ * there is no device, or that the driver is too old. Every call that launches checks the device, too. On a
+ * CPU the result is always KVANT_OK. */
 KVANT_API kvant_status kvant_check_device(void);
 
 typedef enum kvant_side { KVANT_KEY = 0, KVANT_VALUE = 1 } kvant_side;
-/* The type of the numbers of rows: of queries, keys, values and outputs. */
+/* The type of the numbers in rows of queries, keys, values and outputs. */
 typedef enum kvant_type { KVANT_BF16 = 0, KVANT_F32 = 1, KVANT_F16 = 2 } kvant_type;
-typedef void* kvant_stream; /* cudaStream_t of the current device; null: the default stream */
+typedef void* kvant_stream; /* cudaStream_t of the current device; null for the default stream */
 
 /* Returns the bytes of a page of one KV head and side in device memory, a multiple of 16. It returns 0 if the
  * library reads no pages of `format` ("ch4g128", "bf16", ...) with heads of head_dim channels. */
@@ -97,8 +98,8 @@ typedef struct kvant_pages {
   int64_t page_stride, layer_offset, head_offset, side_offset;
 } kvant_pages;
 
-/* Describes what stays the same from step to step. n_kv_heads and group have no upper limit on a CPU, and
- * head_dim is any multiple of 16 from 16 to 512 there. */
+/* Describes what does not change from step to step. On a CPU, n_kv_heads and group have no upper limit, and
+ * head_dim is any multiple of 16 from 16 to 512. */
 typedef struct kvant_decode_shape {
   size_t struct_size;
   int32_t n_seqs;
@@ -111,45 +112,45 @@ typedef struct kvant_decode_shape {
    * heads of 512). */
   int32_t head_dim;
   float softmax_scale;    /* scores are softmax_scale * q.k */
-  const char* key_format; /* of sealed pages; "bf16": there are none, all tokens are in the tail */
+  const char* key_format; /* of sealed pages; with "bf16", all tokens are in the tail */
   const char* value_format;
-  /* Not 0: layers may have a correction, for which the workspace then has room; heads of 64 and 128, groups
-   * of up to 8. */
+  /* If not 0, layers may have a correction, and the workspace has room for it. Heads must be 64 or 128, and
+   * groups at most 8. */
   int32_t corrected;
-  /* Formats that differ by KV head: n_kv_heads names, or null for key_format and value_format throughout. At
-   * most 8 different pairs. Pages of all heads share a pool; page_stride may be a unit that divides pages of
-   * every size, or a layer's sealed_offsets say where each head's lie. */
+  /* Formats that differ by KV head: n_kv_heads names with at most 8 different pairs. Null means key_format
+   * and value_format for all heads. Pages of all heads share a pool. page_stride may be a unit that divides
+   * pages of every size, or a layer's sealed_offsets say where the pages of each head lie. */
   const char* const* head_key_formats;
   const char* const* head_value_formats;
-  /* Not 0: the exponential is SAS, TurboAttention's approximation: a cubic polynomial, and 0 where a score is
-   * more than 6 below the largest one so far: up to the end of its sealed page, or of its 16 unquantized
-   * tokens. */
+  /* If not 0, the exponential is SAS, TurboAttention's approximation by a cubic polynomial. SAS is 0 if a
+   * score is more than 6 below the largest score so far. That is the largest up to the end of the score's
+   * sealed page, or of its 16 unquantized tokens. */
   int32_t sas;
-  /* Sparse V: if greater than 0, the values of a sealed page may be left unread where, for every query head,
-   * none of its tokens has a weight above this, relative to the largest one so far. Kernels whose name ends
-   * in "skipping values" do so; others read all. */
+  /* Sparse V. If greater than 0, the values of a sealed page may stay unread if no token of the page has a
+   * weight above this for any query head, relative to the largest weight so far. Kernels whose name ends in
+   * "skipping values" leave such values unread; other kernels read all. */
   float skip_threshold;
-  /* If c > 0, scores become c * tanh(score / c), with few kernels but the generic one. 0: they stay
-   * as they are. Not with a correction. */
+  /* If c > 0, scores become c * tanh(score / c), with few kernels but the generic one. 0 leaves scores
+   * unchanged. A correction requires 0. */
   float score_softcap;
   /* Queries of a sequence, at most: 1 to 8, 0: 1. They are its last tokens (drafts, the end of a
    * prompt): the last one sees all tokens, each before it one less at the end of the tail. A sequence's pages
    * are read once for as many of them as have up to 32 columns, with the query heads of a KV head (8 of a
    * group of 4). Not with a correction. */
   int32_t max_queries;
-  /* Names the kernels that attend on a CPU; null on a GPU. Null: the best kernels that the processor runs.
-   * "avx512", "avxvnni", "avx2" or "portable": those of a set of instructions. "reference": attention in
-   * double precision, with which kernels are compared. */
+  /* Names the kernels that attend on a CPU, and is null on a GPU. On a CPU, null selects the best kernels
+   * that the processor runs. "avx512", "avxvnni", "avx2" and "portable" select an instruction set.
+   * "reference" selects attention in double precision, with which kernels are compared. */
   const char* kernels;
 } kvant_decode_shape;
 
-/* Says what a step's sequences hold, the same in all layers. Arrays are in device memory. */
+/* Says what the sequences of a step hold, equally for all layers. Arrays are in device memory. */
 typedef struct kvant_decode_lengths {
   size_t struct_size;
   const int32_t* sealed_pages; /* [n_seqs], or null: none */
   const int32_t* tail_tokens;  /* [n_seqs], or null: none */
-  /* Of sequence i and KV head h: protected_tokens[i * protected_seq_stride + h * protected_head_stride]; or
-   * null: none. */
+  /* Sequence i and KV head h have protected_tokens[i * protected_seq_stride + h * protected_head_stride].
+   * Null means that there are none. */
   const int32_t* protected_tokens;
   int64_t protected_seq_stride, protected_head_stride;
   /* Sliding windows. [n_seqs], 0 to 127, or null: so many tokens at the beginning of a sequence's
@@ -176,9 +177,9 @@ typedef struct kvant_decode_lengths {
   const int32_t* query_begins;
 } kvant_decode_lengths;
 
-/* KVLinC's linear correction of a layer, from feature maps phi(x) = [softmax(x W1), softmax(x W2)] of 256
- * features: out = (sum e^(s - m) v + c phi(q) S) / (sum e^(s - m) + c phi(q) z), with scores s and the
- * largest of them m. Arrays are F32, from 16-byte aligned addresses. */
+/* Describes KVLinC's linear correction of a layer, from feature maps phi(x) = [softmax(x W1), softmax(x W2)]
+ * of 256 features. The output is out = (sum e^(s - m) v + c phi(q) S) / (sum e^(s - m) + c phi(q) z), where s
+ * are the scores and m is the largest score. Arrays are F32, from 16-byte aligned addresses. */
 typedef struct kvant_correction {
   size_t struct_size;
   const float* query_maps; /* W1, then W2, of each query head: [n_kv_heads * group][2][head_dim][128] */
@@ -186,18 +187,18 @@ typedef struct kvant_correction {
    * seals to the states. Or null: they are the caller's to keep up. */
   const float* key_maps;
   /* S [256][head_dim], then z [256]: sums of phi_k(k - sealed k)^T (sealed v) and of phi_k over the sealed
-   * tokens that aren't protected; zeros for a new sequence. That of sequence i and a KV head:
-   * states + (state_of_seq ? state_of_seq[i] : i) * state_seq_stride + head * state_head_stride; strides
+   * tokens that are not protected. A new sequence has zeros. The state of sequence i and a KV head lies at
+   * states + (state_of_seq ? state_of_seq[i] : i) * state_seq_stride + head * state_head_stride. Strides
    * count numbers and are multiples of 4. */
   float* states;
   int64_t state_seq_stride, state_head_stride;
   const int32_t* state_of_seq; /* [n_seqs], in device memory, or null */
-  /* 0: c = 1. Not 0: c = e^-m, and where m < 0, m is taken for 0 throughout. */
+  /* If 0, c = 1. Otherwise c = e^-m, and a negative m counts as 0 throughout. */
   int32_t absolute;
   int32_t reserved; /* 0 */
-  /* For kvant_seal_pages. 0: the pages of a sequence are added to its sums. Not 0, a multiple of
-   * 4: the sums before them stay, and those after the nth page of the sequence, from 1, are written n *
-   * state_page_stride numbers behind. */
+  /* For kvant_seal_pages. If 0, the pages of a sequence are added to its sums. Otherwise the stride is a
+   * multiple of 4, and the earlier sums stay. The sums after the nth page of the sequence, counted from 1,
+   * are written n * state_page_stride numbers after them. */
   int64_t state_page_stride;
 } kvant_correction;
 
@@ -209,7 +210,8 @@ typedef struct kvant_decode_layer {
   /* The first `sink` tokens of a sequence, 0 to 128, are masked out of its first sealed page (they are
    * protected tokens). */
   int32_t sink;
-  /* Protected tokens of sealed pages, 128 bits a page, bit t of word t / 32: masked out. Or null: none. */
+  /* Protected tokens of sealed pages are masked out. A page has 128 bits, and token t is bit t % 32 of word t
+   * / 32. Null means that there are none. */
   const uint32_t*
       masks; /* 16-byte aligned; page p: masks + 4 * (seq * mask_seq_stride + head * mask_head_stride + p) */
   int64_t mask_seq_stride, mask_head_stride;
@@ -226,29 +228,31 @@ typedef struct kvant_decode_layer {
   void* out; /* of out_type, likewise */
   kvant_type out_type;
   int64_t out_seq_stride, out_head_stride;
-  /* Not 0: sealed pages, page tables, lengths and the schedule were complete before the kernel that precedes
-   * this call in its stream began (that kernel may still write q and the tail). Sealed pages are then read
-   * while it ends. */
+  /* If not 0, sealed pages, page tables, lengths and the schedule were complete before the preceding kernel
+   * of the stream began. The preceding kernel may still write q and the tail. Sealed pages are then read
+   * while the preceding kernel ends. */
   int32_t settled;
-  /* Log-sum-exp (LSE) of the scores, ln sum exp(softmax_scale * q.k): F32 [n_seqs][n_kv_heads * group], or
-   * null. With them attention to other tokens can be merged with the output. A correction counts. */
+  /* The log-sum-exp (LSE) of the scores, ln sum exp(softmax_scale * q.k): F32 [n_seqs][n_kv_heads * group],
+   * or null. The LSE includes a correction. kvant_merge needs the LSE to merge attention to other tokens with
+   * the output. */
   float* lse;
   const kvant_correction* correction; /* or null */
-  /* Not 0: the same inputs give the same bits. Otherwise pages go to whichever warp is free, a few percent
-   * faster, and sums may differ in their last bits from run to run. */
+  /* If not 0, equal inputs give equal bits. Otherwise pages go to whichever warp is free, which is a few
+   * percent faster, and sums may differ in their last bits from run to run. */
   int32_t reproducible;
-  /* Two numbers in device memory, or null: kernels that skip values add to them how many pages they have come
-   * to, and of how many they have left the values unread. */
+  /* Two numbers in device memory, or null. Kernels that skip values add the number of pages they have seen to
+   * the first, and the number of pages whose values stayed unread to the second. */
   uint64_t* skip_counts;
   /* A number in device memory, or null: kvant_seal adds how many pages (of a head and side) it has sealed of
    * values beyond +-65504, half precision's range, to which scales, zeros and gains are clipped and within
    * which some kernels compute: attention to such a page may be wrong or infinite. Not of fp8, prog and tcq,
    * whose scales have the range of F32 and which have no such limit. */
   uint32_t* pages_out_of_range;
-  /* Attention sinks. Logits in device memory, F32 [n_kv_heads * group], that join the denominator
-   * of a query head's softmax and nothing else (-infinity: none); or null. `lse` counts them. */
+  /* Attention sinks: logits in device memory, F32 [n_kv_heads * group], or null. A logit joins the
+   * denominator of a query head's softmax and nothing else; -infinity has no effect. `lse` includes the
+   * logits. */
   const float* sink_logits;
-  /* F32 queries are read with 11 bits instead of BF16's 8. */
+  /* F32 queries are read with 11 significant bits, and BF16 queries with 8. */
   kvant_type q_type;
   /* Outputs go back from the basis of rotated values before they are stored, as by
    * kvant_transform: not 0: the orthonormal Walsh-Hadamard matrix; then channels times these factors,
@@ -275,23 +279,25 @@ typedef struct kvant_decode_layer {
    * place is not defined. With several queries of a sequence its rows are those of its queries, and n_rows is
    * theirs, or with query_begins at least the last of these. */
   const struct kvant_new_rows* new_rows;
-  /* Channels that rows of q and of out have, multiples of 8 up to head_dim, 0: head_dim. Of q the
-   * others are zeros, of out they are not stored. With a correction q has all. */
+  /* Channels of the rows of q and of out, multiples of 8 up to head_dim; 0 means head_dim. Missing
+   * channels of q are zeros, and missing channels of out are not stored. With a correction, q must have
+   * all channels. */
   int32_t q_channels, out_channels;
 } kvant_decode_layer;
 
-/* Returns the kernel that serves a shape, such as "cuda/sm90/ch4g128+tok4g128", or
- * "cuda/sm90/generic:fp8+lm3" for a pair of formats without a kernel of its own at this head size (or, with
- * `sas`, without one that takes it); null if there is none, and kvant_last_error says why. Where formats
- * differ by head it is the kernel of head 0, or null if any head has none. "sm80" instead of "sm90": the
- * current device is no Hopper GPU, and runs what all from compute capability 8.0 on have in common. Without a
- * device: that of an H100. */
+/* Returns the kernel that serves a shape, such as "cuda/sm90/ch4g128+tok4g128". A pair of formats without a
+ * kernel of its own at this head size, or without one that supports `sas`, gets the generic kernel, such as
+ * "cuda/sm90/generic:fp8+lm3". Null means that no kernel serves the shape, and kvant_last_error says why. If
+ * formats differ by head, the result is the kernel of head 0, or null if any head has none. "sm80" instead of
+ * "sm90" means that the current device is no Hopper GPU and runs kernels for compute capability 8.0 and up.
+ * Without a device, the result is that of an H100. */
 KVANT_API const char* kvant_decode_kernel(const kvant_decode_shape* shape);
 
-/* What a model or a recipe may ask of a device besides the formats of its pages: bits of a set. */
+/* The features that a model or a recipe may ask of a device besides the formats of its pages. Each feature is
+ * one bit of a set. */
 typedef enum kvant_feature {
   KVANT_SEALING = 1,           /* kvant_seal makes pages of the shape's formats */
-  KVANT_SEALED_ROWS = 2,       /* kvant_seal_pages makes them of rows that are not in the tail */
+  KVANT_SEALED_ROWS = 2,       /* kvant_seal_pages makes pages of rows that are not in the tail */
   KVANT_PROTECTION = 4,        /* kvant_weigh_tokens and kvant_protect */
   KVANT_CORRECTION = 8,        /* kvant_correction, and kvant_seal adds pages to its states */
   KVANT_SLIDING_WINDOW = 16,   /* kvant_decode_lengths.first_tokens */
@@ -301,49 +307,51 @@ typedef enum kvant_feature {
   KVANT_HALF_PROMPTS = 256     /* kvant_prompt_attention with half_products */
 } kvant_feature;
 
-/* What is asked of a device, for the layers of one kind. */
+/* Says what a model asks of a device, for the layers of one kind. */
 typedef struct kvant_plan {
   size_t struct_size;
   const kvant_decode_shape* shape; /* heads, formats, SAS, caps, queries, kernels */
-  const char* tail_format;         /* of unquantized tokens; null: "bf16" */
+  const char* tail_format;         /* of unquantized tokens; null means "bf16" */
   uint32_t features;               /* kvant_feature, added up */
   uint32_t reserved;               /* 0 */
 } kvant_plan;
 
-/* What a device has at most. */
+/* Says how much a device supports at most. */
 typedef struct kvant_limits {
   size_t struct_size;
   int32_t max_kv_heads, max_group, max_queries; /* as kvant_decode_shape has them */
-  int32_t max_format_pairs;                     /* that differ among the KV heads of a layer */
-  uint32_t features;                            /* that the plan's shape can have, each by itself */
+  int32_t max_format_pairs;                     /* different pairs among the KV heads of a layer */
+  uint32_t features;                            /* features that the plan's shape can have, each by itself */
   uint32_t reserved;                            /* 0 */
 } kvant_limits;
 
-/* Whether the device serves a plan: KVANT_OK, or KVANT_UNSUPPORTED, and kvant_last_error says what it lacks.
- * KVANT_INVALID_ARGUMENT where a structure is missing or broken. `limits`, whose struct_size the caller has
- * set, or null: is filled in unless a structure is broken. Without a GPU, libkvant_cuda speaks of an H100. */
+/* Returns KVANT_OK if the device serves a plan. KVANT_UNSUPPORTED says that it does not, and kvant_last_error
+ * says what the device lacks. KVANT_INVALID_ARGUMENT says that a structure is missing or broken. `limits` may
+ * be null; otherwise the caller sets its struct_size, and the call fills in `limits` unless a structure is
+ * broken. Without a GPU, libkvant_cuda describes an H100. */
 KVANT_API kvant_status kvant_supports(const kvant_plan* plan, kvant_limits* limits);
 
 /* Writes how many bytes of workspace (256-byte aligned) a shape needs on the current device. The schedule is
  * a part of the workspace. A CPU needs a few bytes, which it does not use. */
 KVANT_API kvant_status kvant_decode_workspace(const kvant_decode_shape* shape, size_t* bytes);
 
-/* Divides a step's work over the GPU. It is called once a step, before the layers, for which lengths must
- * then stay as they are. On a CPU it does nothing. Shapes that differ only in their formats may share it, in
- * a workspace that is large enough for each, and whose whole size is said here. */
+/* Divides a step's work over the GPU. The caller calls it once a step, before the layers, and must not change
+ * lengths until the layers have run. On a CPU the call does nothing. Shapes that differ only in their formats
+ * may share a schedule. The workspace must then be large enough for each shape, and workspace_bytes is its
+ * whole size. */
 KVANT_API kvant_status kvant_decode_schedule(const kvant_decode_shape* shape,
                                              const kvant_decode_lengths* lengths, void* workspace,
                                              size_t workspace_bytes, kvant_stream stream);
 
 /* Computes out = softmax(softmax_scale * q K^T) V of one layer, for one query token of each sequence or for
- * several (max_queries). The workspace holds the step's schedule. Rows of sequences without any token are
- * left as they are; among several queries those that see none get zeros, and an lse of -infinity. */
+ * several (max_queries). The workspace holds the step's schedule. Rows of sequences without any token do not
+ * change. Among several queries, those that see no token get zeros and an lse of -infinity. */
 KVANT_API kvant_status kvant_decode_attention(const kvant_decode_shape* shape,
                                               const kvant_decode_lengths* lengths,
                                               const kvant_decode_layer* layer, void* workspace,
                                               size_t workspace_bytes, kvant_stream stream);
 
-/* Rows of new keys and values, and where each goes: a token of its sequence's tail. */
+/* Describes rows of new keys and values. Each row goes to a token of its sequence's tail. */
 typedef struct kvant_new_rows {
   size_t struct_size;
   int32_t n_rows;
@@ -367,13 +375,13 @@ typedef struct kvant_new_rows {
   void* queries;
   int64_t query_row_stride, query_head_stride;
   const float* query_factors;
-  /* Channels that rows of keys and of values have, multiples of 8 up to head_dim, 0: head_dim.
-   * The others are zeros before rows are transformed. Queries have as many as keys, and can't be rotated in
-   * rows of less than head_dim: kvant_transform makes others of them. */
+  /* Channels of the rows of keys and of values, multiples of 8 up to head_dim; 0 means head_dim. Missing
+   * channels are zeros before rows are transformed. Queries have as many channels as keys. Queries of fewer
+   * than head_dim channels cannot be rotated in place; kvant_transform writes them to wider rows. */
   int32_t key_channels, value_channels;
 } kvant_new_rows;
 
-/* Writes rows into the tail pages of `layer`, whose members `layer` and `tail` alone are used. A row is
+/* Writes rows into the tail pages of `layer`. The call uses only the members `layer` and `tail`. A row is
  * scaled, rotated, and rounded to BF16. */
 KVANT_API kvant_status kvant_append(const kvant_decode_shape* shape, const kvant_decode_layer* layer,
                                     const kvant_new_rows* rows, kvant_stream stream);
@@ -386,18 +394,18 @@ KVANT_API int kvant_can_seal(const char* format);
  * takes them from the tail alone. */
 KVANT_API int kvant_can_seal_rows(const char* format);
 
-/* Encodes full tail pages into sealed pages, both sides of all KV heads: page tail_page[seq] of the tail into
- * page sealed_page[seq], where tail_page[seq] >= 0. May be launched every step; it does nothing where nothing
- * is due. Tables must name the sealed pages already; lengths and the tail's table are the caller's to
- * advance. Sink and protected tokens (`sink`, `masks`) widen no range. With a correction that has key maps,
- * keys must be channel-wise (ch...) and values token-wise (tok...). */
+/* Encodes full tail pages into sealed pages, both sides of all KV heads. Page tail_page[seq] of the tail
+ * becomes page sealed_page[seq]. A negative tail_page[seq] means that nothing is due, so the call may be
+ * launched every step. Tables must already name the sealed pages, and the caller advances lengths and the
+ * tail's table. Sink and protected tokens (`sink`, `masks`) widen no range. With a correction that has key
+ * maps, keys must be channel-wise (ch...) and values token-wise (tok...). */
 KVANT_API kvant_status kvant_seal(const kvant_decode_shape* shape, const kvant_decode_layer* layer,
                                   const int32_t* tail_page, const int32_t* sealed_page, kvant_stream stream);
 
-/* What errors of keys cost, for trellis formats (tcq...) of keys, where the queries that read a page are
- * known relative to it: e^T (1 + V V^T) e for errors e of keys as they are stored, V = B^T R(m) W. R(m) turns
- * channels as RoPE does for m tokens, the position of the page's middle: 128 p + 64 for page p of a sequence.
- * Arrays are in device memory. */
+/* Says what errors of keys cost, for trellis formats (tcq...) of keys. The queries that read a page must be
+ * known relative to the page. The cost is e^T (1 + V V^T) e for errors e of stored keys, with V = B^T R(m) W.
+ * R(m) turns channels as RoPE does for m tokens, where m is the middle of the page: 128 p + 64 for page p of
+ * a sequence. Arrays are in device memory. */
 typedef struct kvant_page_metrics {
   size_t struct_size;
   /* W, F32 [n_kv_heads][head_dim][8], in the channels of keys before anything is done to them but RoPE. A
@@ -420,15 +428,16 @@ typedef struct kvant_page_metrics {
   const int32_t* first_pages;
 } kvant_page_metrics;
 
-/* Pages in sequence that are sealed together: those of a prompt. Arrays are in device memory. */
+/* Describes consecutive pages that are sealed together, such as the pages of a prompt. Arrays are in device
+ * memory. */
 typedef struct kvant_seal_range {
   size_t struct_size;
-  const int32_t* tail_page;   /* [n_seqs]: the first, of the tail; negative: none */
-  const int32_t* sealed_page; /* [n_seqs]: where the first goes; the others follow */
-  const int32_t* n_pages;     /* [n_seqs]: of each sequence, or null: max_pages */
+  const int32_t* tail_page;   /* [n_seqs]: the first page of the tail; negative for none */
+  const int32_t* sealed_page; /* [n_seqs]: the place of the first page; the others follow */
+  const int32_t* n_pages;     /* [n_seqs], or null for max_pages each */
   int32_t max_pages;          /* of any sequence */
   int32_t reserved;           /* 0 */
-  /* Metrics that turn with the page, in place of kvant_decode_layer.key_metrics; or null. */
+  /* Metrics that turn with the page and replace kvant_decode_layer.key_metrics, or null. */
   const struct kvant_page_metrics* page_metrics;
   /* The same pages of so many layers, from kvant_decode_layer.layer on; 0: 1. Their pages lie as
    * kvant_pages says and, unless it is null, layer_offsets[i] bytes (multiples of 16, in device memory)
@@ -490,7 +499,8 @@ typedef struct kvant_step_table {
   int32_t pages_of_block, page_units;
 } kvant_step_table;
 
-/* Arrays are in device memory; a null output is not wanted. */
+/* Describes a step for kvant_plan_step. Arrays are in device memory. The call leaves out outputs that are
+ * null. */
 typedef struct kvant_step {
   size_t struct_size;
   int32_t n_requests;
@@ -500,18 +510,18 @@ typedef struct kvant_step {
    * where max_new_tokens is more than 1. Part i of request r is sequence r * (n_seqs / n_requests) + i. */
   int32_t n_seqs;
   int32_t n_rows; /* of new tokens, those of padding included, at most n_requests * max_new_tokens */
-  int32_t window; /* tokens before a new one that are unquantized, besides those of pages that aren't full */
-  int32_t sliding_window; /* tokens that a query sees, its own included; 0: all */
+  int32_t window; /* unquantized tokens before a new one, besides tokens of incomplete pages */
+  int32_t sliding_window; /* tokens that a query sees, including its own; 0 for all */
   int32_t sink;           /* unquantized tokens of a request's first page; 0 with a sliding window */
-  /* Tokens of each request, its new ones included; 0: there is no such request (padding). [n_requests] */
+  /* [n_requests]: tokens of each request, including its new ones; 0 marks padding. */
   const int32_t* seq_lens;
   /* Rows of new tokens by request, [n_requests + 1]; null: each request has max_new_tokens. Of a request with
    * more new tokens than tokens the last ones count. */
   const int32_t* query_begins;
   /* [n_rows], or null: a request whose last row has a negative number here is padding. */
   const int64_t* slots;
-  /* Pages that are sealed already, [n_requests]; null: those that the window demands. There may be more than
-   * these where a request has been cut back. */
+  /* [n_requests]: pages that are already sealed. Null stands for the pages that the window demands. A request
+   * that has been cut back may have more. */
   const int32_t* sealed_before;
   /* Out: what kvant_decode_lengths has: [n_seqs], and query_begins [n_seqs + 1]. First_tokens are those of a
    * sliding window. */
@@ -528,20 +538,22 @@ typedef struct kvant_step {
   const kvant_step_table *sealed, *tail, *protected_pages;
 } kvant_step;
 
-/* Plans a step. It is one kernel, which reads what is given and writes what is wanted. */
+/* Plans a step. On a GPU, the call launches one kernel, which reads the inputs and writes all outputs that
+ * are not null. */
 KVANT_API kvant_status kvant_plan_step(const kvant_step* step, kvant_stream stream);
 
-/* Prefill. A prompt block attends to what is sealed before it in parts: kvant_dequantize turns a stretch of
- * pages back into rows, in memory of the caller's size; any attention kernel that gives the log-sum-exp of
- * its scores reads them; kvant_merge joins the parts, and the block's own causal attention. With transformed
- * keys and values, kvant_transform takes queries there and outputs back. */
+/* Prefill. A prompt block attends in parts to the pages that are sealed before it. kvant_dequantize turns
+ * some pages back into rows, in memory of the caller's size. Any attention kernel that returns the LSE of its
+ * scores can read these rows. kvant_merge merges the parts with the block's own causal attention. If keys and
+ * values are transformed, kvant_transform transforms queries to match, and outputs back. */
 
-/* Pages of one layer as rows. */
+/* Describes pages of one layer that become rows. */
 typedef struct kvant_dequantization {
   size_t struct_size;
   int32_t n_seqs;      /* at most 32767 */
-  const int32_t* seqs; /* [n_seqs], in device memory; null: 0 to n_seqs - 1 */
-  /* Pages of a sequence: its sealed ones, then those of its tail, whose tokens go on where they end. */
+  const int32_t* seqs; /* [n_seqs], in device memory; null for 0 to n_seqs - 1 */
+  /* Pages of a sequence: its sealed pages, then the pages of its tail, which continue after the sealed
+   * ones. */
   int32_t first_page, n_pages;
   int32_t first_head, n_heads; /* KV heads */
   /* BF16 rows of head_dim numbers. Token t of the pages, of head h and sequence i of those chosen: at
@@ -562,20 +574,20 @@ typedef struct kvant_dequantization {
   const float* key_factors;
   const float* value_factors;
   int32_t key_hadamard, value_hadamard;
-  /* KVANT_BF16 or KVANT_F16; and how many channels rows have, a multiple of 8 up to head_dim, 0:
-   * head_dim. */
+  /* The type is KVANT_BF16 or KVANT_F16. Rows have `channels` channels, a multiple of 8 up to head_dim; 0
+   * means head_dim. */
   kvant_type type;
   int32_t channels;
 } kvant_dequantization;
 
-/* Decodes pages into rows. Tokens in protected pages (`sink`, `masks`) are taken from there, at their place
- * in the sequence: protected pages must hold them in the order of the sequence. Rows behind a sequence's last
- * token are left as they are. */
+/* Decodes pages into rows. Protected tokens (`sink`, `masks`) are taken from protected pages and put at their
+ * position in the sequence. Protected pages must hold them in the order of the sequence. Rows after a
+ * sequence's last token do not change. */
 KVANT_API kvant_status kvant_dequantize(const kvant_decode_shape* shape, const kvant_decode_lengths* lengths,
                                         const kvant_decode_layer* layer,
                                         const kvant_dequantization* dequantization, kvant_stream stream);
 
-/* Attention of some query tokens to some of the tokens before them. */
+/* Holds the attention of some query tokens to some of the tokens before them. */
 typedef struct kvant_partial {
   size_t struct_size;
   void*
@@ -583,19 +595,19 @@ typedef struct kvant_partial {
             * + h * head_stride; strides are even, the array 8-byte aligned */
   kvant_type out_type;
   int64_t seq_stride, token_stride, head_stride;
-  float* lse; /* ln sum exp(score), likewise; -infinity: no tokens, whatever the row holds */
+  float* lse; /* ln sum exp(score) of each row; -infinity if the query saw no token */
   int64_t lse_seq_stride, lse_token_stride, lse_head_stride;
 } kvant_partial;
 
-/* Merges `other` into `into`: outputs and log-sum-exps become those of attention to the tokens of both. With
- * an F32 output, many parts can be merged without adding up roundings. */
+/* Merges `other` into `into`: outputs and LSEs become those of attention to the tokens of both. With an F32
+ * output, many parts can be merged without adding up rounding errors. */
 KVANT_API kvant_status kvant_merge(int32_t n_seqs, int32_t n_tokens, int32_t n_heads, int32_t head_dim,
                                    const kvant_partial* into, const kvant_partial* other,
                                    kvant_stream stream);
 
-/* Rows that are transformed: channels times factors, then the orthonormal Walsh-Hadamard matrix,
- * then channels times factors_after. Where keys (or values) were appended with factors f and a Hadamard
- * matrix, queries need 1 / f as `factors`, and outputs need 1 / f as `factors_after`. */
+/* Describes a transformation of rows: channels times factors, then the orthonormal Walsh-Hadamard matrix,
+ * then channels times factors_after. If keys (or values) were appended with factors f and a Hadamard matrix,
+ * queries need 1 / f as `factors`, and outputs need 1 / f as `factors_after`. */
 typedef struct kvant_transformation {
   size_t struct_size;
   int32_t n_rows, n_heads, head_dim;
@@ -604,50 +616,50 @@ typedef struct kvant_transformation {
   int64_t row_stride, head_stride;
   const float* factors; /* [n_heads / heads_of_factors][head_dim], or null */
   const float* factors_after;
-  int32_t heads_of_factors; /* that share them: the query heads of a KV head */
+  int32_t heads_of_factors; /* heads that share factors: the query heads of a KV head */
   int32_t hadamard;
-  const void* source; /* what is read, of the same type, and stays; null: `rows`, in place */
+  const void* source; /* read instead of `rows`, which has the same type; null for `rows` in place */
   int64_t source_row_stride, source_head_stride;
-  int32_t source_is_bf16; /* not 0: the source is BF16, and rows that are F32 are made of it */
-  int32_t source_is_f32;  /* not 0: the source is F32, and rows that are BF16 are made of it */
-  int32_t source_is_f16;  /* not 0: the source is F16, whatever rows are */
-  /* With a source: channels that its rows have, and those that are made of them: multiples of 8
-   * up to head_dim, 0: head_dim. Of the source the others are zeros, and of rows they are not stored. */
+  int32_t source_is_bf16; /* if not 0, the source is BF16 and rows are F32 */
+  int32_t source_is_f32;  /* if not 0, the source is F32 and rows are BF16 */
+  int32_t source_is_f16;  /* if not 0, the source is F16, and rows have any type */
+  /* With a source: channels of the source's rows and of `rows`, multiples of 8 up to head_dim; 0 means
+   * head_dim. Missing channels of the source are zeros, and missing channels of `rows` are not stored. */
   int32_t source_channels, row_channels;
   int32_t reserved; /* 0 */
 } kvant_transformation;
 
 KVANT_API kvant_status kvant_transform(const kvant_transformation* transformation, kvant_stream stream);
 
-/* Attention of prompts in 8-bit integers (FlashQ: TurboAttention, section 3; keys without their
- * mean, as in SageAttention, section 4). Queries, keys and values are read once in 16 bits and become INT8
- * within the call, tile by tile; products and their sums are exact. They exist in half precision as well.
- * Nothing is sealed. */
+/* Prompt attention in 8-bit integers (FlashQ: TurboAttention, section 3; keys without their mean, as in
+ * SageAttention, section 4). Queries, keys and values are read once in 16 bits and become INT8 within the
+ * call, tile by tile. Products and their sums are exact. Products in half precision exist as well. Nothing is
+ * sealed. */
 
-/* What stays the same from layer to layer. */
+/* Describes what does not change from layer to layer. */
 typedef struct kvant_prompt_shape {
   size_t struct_size;
   int32_t n_seqs;
-  int32_t n_heads; /* of queries: a multiple of n_kv_heads */
+  int32_t n_heads; /* query heads, a multiple of n_kv_heads */
   int32_t n_kv_heads;
   int32_t head_dim; /* 64, 128, 256, or 512 with half_products */
-  /* Of all sequences together, at most; the workspace grows with both. */
+  /* The maximum numbers for all sequences together. The workspace grows with both. */
   int32_t n_queries;
   int32_t n_tokens;
   float softmax_scale; /* scores are softmax_scale * q.k; greater than 0 */
-  /* Not 0: a sequence's last query is its last token, and queries see no token behind their own. A sequence
-   * may have more tokens than queries (those of the chunks before). */
+  /* If not 0, a sequence's last query is its last token, and queries see no token after their own. A sequence
+   * may have more tokens than queries: the tokens of earlier chunks. */
   int32_t causal;
-  int32_t window; /* how many tokens a query sees, its own included; 0: all. Only causal */
+  int32_t window; /* tokens that a query sees, including its own; 0 for all; requires causal */
   /* Not 0: the exponential is SAS, see kvant_decode_shape, but 0 where a score is more than 6 below the
    * largest that its query sees of the same 64 or 128 tokens; slower here than the exact one. */
   int32_t sas;
   int32_t half;           /* Not 0: numbers of 16 bits are half precision; otherwise BF16. Not with pages */
-  int32_t n_sealed_pages; /* of all sequences together, at most */
-  /* Not 0: products in half precision instead of 8-bit integers, with sums in F32: as exact as
-   * kvant_decode_attention. */
+  int32_t n_sealed_pages; /* maximum for all sequences together */
+  /* If not 0, products are in half precision instead of 8-bit integers, with sums in F32. The result is then
+   * as exact as kvant_decode_attention. */
   int32_t half_products;
-  /* With half_products: if c > 0, scores become c * tanh(score / c). 0: they stay as they are. */
+  /* With half_products: if c > 0, scores become c * tanh(score / c). 0 leaves scores unchanged. */
   float score_softcap;
   /* With half_products. Not 0: a layer's prompt may have a correction, for which the workspace
    * then has room: of BF16 rows, heads of 64 and 128, groups of up to 8, scores without a cap. */
@@ -723,23 +735,24 @@ typedef struct kvant_prompt {
  * with half_products twice that for channels, and up to 30 MB. */
 KVANT_API kvant_status kvant_prompt_workspace(const kvant_prompt_shape* shape, size_t* bytes);
 
-/* Computes out = softmax(softmax_scale * q K^T) V of one layer. The workspace is 256-byte aligned; the same
- * inputs give the same bits. */
+/* Computes out = softmax(softmax_scale * q K^T) V of one layer. The workspace is 256-byte aligned. Equal
+ * inputs give equal bits. */
 KVANT_API kvant_status kvant_prompt_attention(const kvant_prompt_shape* shape, const kvant_prompt* prompt,
                                               void* workspace, size_t workspace_bytes, kvant_stream stream);
 
-/* Tokens that stay unquantized for the attention that they draw (VQuant, section 5). Sums of
- * softmax weights say how much that is: kvant_weigh_tokens adds those of some queries, for keys as rows, of
- * which kvant_dequantize makes some pages at a time. What to protect is the caller's choice: bits in `masks`,
- * with which the page is sealed, and kvant_protect, which copies the tokens' rows out of the tail. */
+/* Tokens that stay unquantized because of the attention they draw (VQuant, section 5). kvant_weigh_tokens
+ * adds the softmax weights of some queries to the sums of tokens. It reads keys as rows, which
+ * kvant_dequantize makes from some pages at a time. The caller chooses the tokens to protect and sets their
+ * bits in `masks`, with which the page is sealed. kvant_protect copies the rows of these tokens out of the
+ * tail. */
 
-/* Queries of a sequence, and some of its tokens. */
+/* Describes queries of a sequence and some of its tokens. */
 typedef struct kvant_token_weights {
   size_t struct_size;
   int32_t n_queries;
   int32_t n_tokens; /* rows of keys */
-  /* Query i sees the first n_visible + i rows: none where that is less than 1, all where it is more than
-   * there are. */
+  /* Query i sees the first n_visible + i rows. It sees no row if this number is less than 1, and at most
+   * n_tokens rows. */
   int32_t n_visible;
   kvant_type q_type;
   const void* q; /* of q_type: of query i and query head h at i * q_token_stride + h * q_head_stride */
@@ -750,30 +763,32 @@ typedef struct kvant_token_weights {
   int64_t key_token_stride, key_head_stride;
   float* weights; /* F32: of row t and KV head h at h * weight_head_stride + t */
   int64_t weight_head_stride;
-  /* Or null: the rows are all that the queries see, and their log-sum-exps are found first and
-   * left here, with lse's strides; lse is not read and may be null. -infinity where a query sees none. */
+  /* An output, or null. If not null, the rows must be all that the queries see. The call first finds the LSE
+   * of each query and writes it here, with the strides of lse; lse is not read and may be null. A query that
+   * sees no row gets -infinity. */
   float* found_lse;
 } kvant_token_weights;
 
-/* Adds exp(score - lse) of every query that sees a row, query heads of a KV head summed, to the row's weight.
- * Of `shape` are used: n_kv_heads, group, head_dim, softmax_scale and score_softcap. The same inputs give the
- * same bits. */
+/* Adds exp(score - lse) of every query that sees a row to the row's weight, summed over the query heads of a
+ * KV head. The call uses n_kv_heads, group, head_dim, softmax_scale and score_softcap of `shape`. Equal
+ * inputs give equal bits. */
 KVANT_API kvant_status kvant_weigh_tokens(const kvant_decode_shape* shape, const kvant_token_weights* weights,
                                           kvant_stream stream);
 
-/* Tokens that get rows in protected pages. Arrays are in device memory. */
+/* Names tokens that get rows in protected pages. Arrays are in device memory. */
 typedef struct kvant_protected_rows {
   size_t struct_size;
   int32_t n_rows;
   int32_t reserved;               /* 0 */
   const int32_t* seq;             /* [n_rows] */
   const int32_t* head;            /* [n_rows]: KV heads */
-  const int32_t* tail_token;      /* [n_rows]: of the sequence's tail */
-  const int32_t* protected_token; /* [n_rows]: which of the protected tokens of its sequence and head it is */
+  const int32_t* tail_token;      /* [n_rows]: tokens of the sequence's tail */
+  /* [n_rows]: the index among the protected tokens of its sequence and head */
+  const int32_t* protected_token;
 } kvant_protected_rows;
 
-/* Copies rows of both sides out of the tail of `layer` into its protected pages. Of `layer` the members
- * `layer`, `tail` and `protected_pages` are used. */
+/* Copies rows of both sides from the tail of `layer` to its protected pages. The call uses the members
+ * `layer`, `tail` and `protected_pages` of `layer`. */
 KVANT_API kvant_status kvant_protect(const kvant_decode_shape* shape, const kvant_decode_layer* layer,
                                      const kvant_protected_rows* rows, kvant_stream stream);
 
