@@ -153,20 +153,20 @@ typedef struct kvant_decode_lengths {
    * Null means that there are none. */
   const int32_t* protected_tokens;
   int64_t protected_seq_stride, protected_head_stride;
-  /* Sliding windows. [n_seqs], 0 to 127, or null: so many tokens at the beginning of a sequence's
-   * first page (of its sealed ones or, where it has none, of its tail) are masked out. Tables begin with the
-   * first page that the window reaches, and counts are of what lies from there on, so that pages before the
-   * window are not read. Layers with different windows have lengths, tables and a schedule each. Read by
-   * kvant_decode_attention alone. */
+  /* For sliding windows: [n_seqs], 0 to 127, or null. This many tokens at the beginning of a sequence's first
+   * page are masked out; the page is sealed, or in the tail if no page is sealed. Tables begin with the first
+   * page that the window reaches, and counts begin there too, so pages before the window are not read. Layers
+   * with different windows need lengths, tables and a schedule of their own. Only kvant_decode_attention
+   * reads this array. */
   const int32_t* first_tokens;
-  /* About how many tail tokens the longest sequence has; 0: unknown. Up to 2048 of them, and
-   * neither sealed nor protected tokens (null): a few sequences are then served by a smaller kernel, which
-   * needs no schedule. This number decides which kernel runs, and not what it computes. Tables of the tail
-   * have as many entries for each sequence as so many tokens have pages. */
+  /* About how many tail tokens the longest sequence has; 0 means unknown. With up to 2048 of them, and
+   * neither sealed nor protected tokens (null), a smaller kernel without a schedule serves a few sequences.
+   * This number decides which kernel runs, and not what the kernel computes. For each sequence, tables of the
+   * tail have entries for the pages of this many tokens. */
   int32_t max_tail_tokens;
-  /* Likewise how many sealed pages; 0: unknown. With up to 32 of them a few sequences that have
-   * sealed pages are served by such a kernel, too, on a Hopper GPU. Tables of sealed pages have as many
-   * entries for each sequence. */
+  /* About how many sealed pages the longest sequence has; 0 means unknown. With up to 32 of them, a smaller
+   * kernel serves a few sequences with sealed pages, too, on a Hopper GPU. Tables of sealed pages have this
+   * many entries for each sequence. */
   int32_t max_sealed_pages;
   /* Rows of q, out and lse by sequence: [n_seqs + 1], not decreasing, of which sequence i has
    * query_begins[i] to query_begins[i + 1] - 1, up to max_queries; or null: sequence i has max_queries rows,
@@ -183,8 +183,8 @@ typedef struct kvant_decode_lengths {
 typedef struct kvant_correction {
   size_t struct_size;
   const float* query_maps; /* W1, then W2, of each query head: [n_kv_heads * group][2][head_dim][128] */
-  /* Likewise of each KV head, for the rounding errors of its keys: kvant_seal then adds the pages that it
-   * seals to the states. Or null: they are the caller's to keep up. */
+  /* W1, then W2, of each KV head, for the rounding errors of its keys. kvant_seal then adds the pages that it
+   * seals to the states. If null, the caller updates the states. */
   const float* key_maps;
   /* S [256][head_dim], then z [256]: sums of phi_k(k - sealed k)^T (sealed v) and of phi_k over the sealed
    * tokens that are not protected. A new sequence has zeros. The state of sequence i and a KV head lies at
@@ -215,8 +215,8 @@ typedef struct kvant_decode_layer {
   const uint32_t*
       masks; /* 16-byte aligned; page p: masks + 4 * (seq * mask_seq_stride + head * mask_head_stride + p) */
   int64_t mask_seq_stride, mask_head_stride;
-  /* Codebooks of vector formats: half-precision centroids, [n_kv_heads] of them, so many numbers apart; of pq
-   * formats, those of all sub-spaces in turn. */
+  /* Codebooks of vector formats: half-precision centroids for [n_kv_heads], with this many numbers between
+   * heads. A head of a pq format has the centroids of all sub-spaces in turn. */
   const void* key_codebooks;
   const void* value_codebooks;
   int64_t key_codebook_stride, value_codebook_stride;
@@ -259,13 +259,13 @@ typedef struct kvant_decode_layer {
    * [n_kv_heads][head_dim], or null. */
   int32_t out_hadamard;
   const float* out_factors;
-  /* What errors of keys cost, for kvant_seal and trellis formats (tcq...) of keys; or null: their
-   * squares. In device memory, F32 [n_kv_heads][head_dim][17]: of a head's metric e^T (1 + V V^T) e with
-   * eight directions V [head_dim][8], in the basis of the keys as they are stored, and of channel i: the
-   * weight w[i], then the feedback g[i][8], then V[i], so that the metric is the sum of w[i] (e[i] +
-   * g[i].s)^2 with s = sum over j < i of V[j] e[j]. From the last channel to the first, with K = 1 (8 x 8) at
-   * the end: w[i] = 1 + V[i]^T K V[i], g[i] = K V[i] / w[i], and then K becomes K - w[i] g[i] g[i]^T. A head
-   * whose first weight is 0 has no metric. */
+  /* Says what errors of keys cost, for kvant_seal and trellis formats (tcq...) of keys. Null means their
+   * squares. The array is F32 [n_kv_heads][head_dim][17] in device memory. The metric of a head is e^T (1 + V
+   * V^T) e with eight directions V [head_dim][8], in the basis of stored keys. Channel i has the weight w[i],
+   * then the feedback g[i][8], then V[i]. The metric is then the sum of w[i] (e[i] + g[i].s)^2 with s = sum
+   * over j < i of V[j] e[j]. The numbers follow from the last channel to the first, beginning with K = 1 (8 x
+   * 8): w[i] = 1 + V[i]^T K V[i], g[i] = K V[i] / w[i], and then K becomes K - w[i] g[i] g[i]^T. A head whose
+   * first weight is 0 has no metric. */
   const float* key_metrics;
   /* Bytes that are added to the address of a sealed page, by KV head and side: multiples of 16,
    * from 0 to below 64 GiB, [n_kv_heads][2] in host memory, read before a call returns; or null: none. With a
@@ -361,12 +361,13 @@ typedef struct kvant_new_rows {
   int64_t key_row_stride, key_head_stride;
   const void* values;
   int64_t value_row_stride, value_head_stride;
-  /* What is done to a row before it is stored: channels are multiplied by factors (or null), then rotated by
-   * the orthonormal Walsh-Hadamard matrix if `hadamard`. Queries and outputs must be transformed to match. */
+  /* A row is transformed before it is stored. Channels are multiplied by factors unless null, and then
+   * rotated by the orthonormal Walsh-Hadamard matrix if `hadamard` is not 0. Queries and outputs must be
+   * transformed to match. */
   const float* key_factors; /* [n_kv_heads][head_dim] */
   const float* value_factors;
   int32_t key_hadamard, value_hadamard;
-  /* Of keys, values and queries. */
+  /* The type of keys, values and queries. */
   kvant_type type;
   int32_t rows_reserved; /* 0 */
   /* The rows' queries, [n_rows][n_kv_heads * group][head_dim], which are transformed in place to
@@ -420,11 +421,10 @@ typedef struct kvant_page_metrics {
    * nothing. */
   const float* basis;
   int64_t basis_head_stride;
-  /* From a layer's directions and turns to those of the next one, numbers, of a range with
-   * several layers. */
+  /* The numbers between the directions, or turns, of neighbouring layers, in a range with several layers. */
   int64_t direction_layer_stride, turn_layer_stride;
-  /* [n_seqs], which page of its sequence the first one that is sealed is; or null: the one that
-   * sealed_page says. For tables that begin elsewhere. */
+  /* [n_seqs]: the index in its sequence of the first page that is sealed, for tables that do not begin with
+   * page 0. Null means the index that sealed_page says. */
   const int32_t* first_pages;
 } kvant_page_metrics;
 
@@ -444,8 +444,8 @@ typedef struct kvant_seal_range {
    * further on for the ith of these layers. Not with what differs by layer: masks, codebooks, key_metrics, a
    * correction. page_metrics are by layer. */
   int32_t n_layers;
-  /* Not 0: tokens of the layer's `sink` of a sequence whose page 0 is sealed are copied into the
-   * sequence's protected pages, from the first one's place on. */
+  /* If not 0, and page 0 of a sequence is sealed, the tokens of the layer's `sink` are copied to the first
+   * places of the sequence's protected pages. */
   int32_t keep_sink;
   const int64_t* layer_offsets;
   /* Rows of which pages are made straight away, such as the keys and values of a prompt that a
@@ -465,18 +465,18 @@ typedef struct kvant_seal_range {
 KVANT_API kvant_status kvant_seal_pages(const kvant_decode_shape* shape, const kvant_decode_layer* layer,
                                         const kvant_seal_range* range, kvant_stream stream);
 
-/* Steps whose lengths the device alone knows, so that a CUDA graph that was captured once serves
- * any step. Of a step are given how many tokens each *request* has and how many of them are new;
- * kvant_plan_step makes of it all that the calls above read in device memory. Token t sees the first (t -
- * window) / 128 pages sealed, and what lies behind them in the tail: as if tokens were decoded one by one.
+/* Steps whose lengths only the device knows. A CUDA graph that was captured once then serves any step. The
+ * caller gives how many tokens each *request* has and how many of them are new. kvant_plan_step then writes
+ * everything that the calls above read in device memory. Token t sees the first (t - window) / 128 pages
+ * sealed and the tokens after them in the tail, as if tokens were decoded one by one.
  *
- * With one new token a request (max_new_tokens), requests are sequences of kvant_decode_attention, and a step
- * is: kvant_plan_step; kvant_decode_schedule; for each layer kvant_decode_attention with new_rows; for all
- * layers kvant_seal_pages.
+ * With one new token a request (max_new_tokens), requests are sequences of kvant_decode_attention. A step is
+ * kvant_plan_step, kvant_decode_schedule, kvant_decode_attention with new_rows for each layer, and
+ * kvant_seal_pages for all layers.
  *
- * With several, tokens on both sides of a page's end see different pages sealed: a request is several
- * sequences, its *parts*, one after another, some of which may be empty. For each layer then kvant_append,
- * kvant_seal_pages, kvant_decode_attention. */
+ * With several new tokens, tokens on both sides of a page's end see different pages sealed. A request then is
+ * several consecutive sequences, its *parts*, some of which may be empty. Each layer calls kvant_append,
+ * kvant_seal_pages and kvant_decode_attention, in this order. */
 
 /* A page table that a step makes of block tables: that of a request's pages p is, for each of n_entries,
  *
@@ -518,15 +518,15 @@ typedef struct kvant_step {
   /* Rows of new tokens by request, [n_requests + 1]; null: each request has max_new_tokens. Of a request with
    * more new tokens than tokens the last ones count. */
   const int32_t* query_begins;
-  /* [n_rows], or null: a request whose last row has a negative number here is padding. */
+  /* [n_rows], or null. A request whose last row has a negative number here is padding. */
   const int64_t* slots;
   /* [n_requests]: pages that are already sealed. Null stands for the pages that the window demands. A request
    * that has been cut back may have more. */
   const int32_t* sealed_before;
-  /* Out: what kvant_decode_lengths has: [n_seqs], and query_begins [n_seqs + 1]. First_tokens are those of a
-   * sliding window. */
+  /* Out: the members of kvant_decode_lengths, [n_seqs]; part_begins is query_begins [n_seqs + 1].
+   * first_tokens are those of a sliding window. */
   int32_t *sealed_pages, *tail_tokens, *protected_tokens, *first_tokens, *part_begins;
-  /* Out: what kvant_new_rows has. [n_rows] */
+  /* Out: the members of kvant_new_rows, [n_rows]. */
   int32_t *row_seq, *row_tail_token;
   /* Out: what kvant_seal_range has, where sequences are requests: tables of the tail are those of parts 0,
    * and sealed_page counts from a request's first page. [n_requests]; then the pages that are sealed once
@@ -672,16 +672,16 @@ typedef struct kvant_prompt_shape {
   const char* kernels; /* as kvant_decode_shape has them */
 } kvant_prompt_shape;
 
-/* Sealed pages before the rows of a prompt's tokens, or beside them. They become INT8 (or half
- * precision) within the call as rows do; protected tokens (`sink`, `masks`) are taken from their pages. Pages
- * lie where kvant_decode_attention finds them, transformed as they are: q must be transformed to match, `out`
- * back (kvant_transform, or q_hadamard and out_hadamard of kvant_prompt), and so must be the rows.
+/* Describes sealed pages that a prompt's queries see in addition to rows. Pages become INT8 (or half
+ * precision) within the call as rows do. Protected tokens (`sink`, `masks`) are taken from protected pages.
+ * Pages lie where kvant_decode_attention finds them and stay transformed. So q and the rows must be
+ * transformed to match, and `out` back (kvant_transform, or q_hadamard and out_hadamard of kvant_prompt).
  *
- * Sequence i has sealed_begins[i + 1] - sealed_begins[i] sealed pages, of its tokens from the first on; its
- * rows are the tokens from first_row_tokens[i] on. A query sees the sealed pages that query_sealed_pages
- * says, and behind them rows, up to its own: so the first row must not lie behind the pages that the
- * sequence's first query sees, and a token may be in a page and a row. Without query_sealed_pages queries see
- * all sealed pages of their sequence. */
+ * Sequence i has sealed_begins[i + 1] - sealed_begins[i] sealed pages, which hold its first tokens. Its rows
+ * are the tokens from first_row_tokens[i] on. A query sees the sealed pages that query_sealed_pages says, and
+ * then rows up to its own. So the first row must not lie after the pages that the sequence's first query
+ * sees, and a token may be in a page and a row. Without query_sealed_pages, queries see all sealed pages of
+ * their sequence. */
 typedef struct kvant_prompt_pages {
   size_t struct_size;
   const kvant_decode_shape* shape; /* n_kv_heads and head_dim as kvant_prompt_shape has them, and formats */
@@ -730,9 +730,9 @@ typedef struct kvant_prompt {
   const kvant_correction* correction;
 } kvant_prompt;
 
-/* Writes how many bytes of workspace a shape needs: a little more than 2 for each channel of each token and
- * KV head, those of sealed pages among them, as many as 128 tokens have for each sequence, and some 20 MB;
- * with half_products twice that for channels, and up to 30 MB. */
+/* Writes how many bytes of workspace a shape needs. Each channel of each token and KV head takes a little
+ * more than 2 bytes, including tokens of sealed pages and 128 more tokens for each sequence. Some 20 MB come
+ * on top. With half_products, channels take twice as much, and up to 30 MB come on top. */
 KVANT_API kvant_status kvant_prompt_workspace(const kvant_prompt_shape* shape, size_t* bytes);
 
 /* Computes out = softmax(softmax_scale * q K^T) V of one layer. The workspace is 256-byte aligned. Equal
