@@ -406,7 +406,8 @@ TEST(DeviceCache, ManyForksTakeOnePrefixAndTheirTails) {
     EXPECT_EQ(cache.bytes().sealed, one.sealed) << recipe;
     EXPECT_EQ(cache.bytes().sink, one.sink) << recipe;
     EXPECT_EQ(cache.bytes().all(), one.all() + kForks * tail) << recipe;
-    EXPECT_LE(cache.bytes_reserved(), reserved + 2 * kForks * tail) << recipe;  // whole slabs
+    // Memory comes in whole slabs, hence the factor of 2.
+    EXPECT_LE(cache.bytes_reserved(), reserved + 2 * kForks * tail) << recipe;
     for (const SequenceId fork : forks) cache.free(fork);
     EXPECT_EQ(cache.bytes().all(), one.all()) << recipe;
   }

@@ -17,7 +17,7 @@ namespace {
 constexpr int kWideDeviceHead = 256;
 constexpr int kMaxDeviceGroup = 16;
 constexpr int kMaxDeviceHeads = 64;
-constexpr std::size_t kMaxFormatPairs = 8;  // pairs of formats in a layer
+constexpr std::size_t kMaxFormatPairs = 8;  // different pairs of formats in a layer
 constexpr int kMaxCorrectedHeadDim = 128;
 constexpr int kMaxCorrectedGroup = 8;
 
@@ -348,7 +348,8 @@ kvant_decode_shape LayerShape::of(int n_seqs, const Plan& plan) const {
 }
 
 EntryLayout sealed_layout(const Plan& plan, const PageLibrary& library, std::span<const int> layers) {
-  if (is_unquantized(plan)) return plain_layout(plan, kPageTokens, layers);  // there are none
+  // Nothing is ever sealed in an unquantized plan, so tail pages stand in.
+  if (is_unquantized(plan)) return plain_layout(plan, kPageTokens, layers);
   const Geometry& g = plan.geometry;
   EntryLayout layout;
   for (int layer = 0; layer < g.n_layers; ++layer) {

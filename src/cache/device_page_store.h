@@ -47,7 +47,7 @@ class DevicePageStore final : public SequenceStore {
   DeviceEntryTable& tails(int layer) { return pages(layer).table(kPageTokens); }
 
   int n_groups() const { return static_cast<int>(pages_.size()); }
-  const std::vector<int>& layers(int group) const { return groups()[group].layers; }  // ascending
+  const std::vector<int>& layers(int group) const { return groups()[group].layers; }  // in ascending order
 
   // Return the entries that hold no pages. The rooms are kSinkRoom, kSumsRoom, kProtectedRoom and
   // kObserversRoom.

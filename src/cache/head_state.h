@@ -49,7 +49,7 @@ class HeadState {
   int layer() const { return head_.k.context.constants.layer; }
   int length() const { return length_; }                          // tokens, including provisional ones
   int n_sealed() const { return n_sealed_; }                      // pages, including provisional ones
-  int first_page() const { return pages_.ledger->first_page(); }  // older ones were freed (sliding window)
+  int first_page() const { return pages_.ledger->first_page(); }  // A sliding window has freed older pages.
 
   // --- a step: begin, reserve, any number of append / seal, then commit or abort ---
   // Marks the state that abort() returns to.
@@ -130,7 +130,7 @@ class HeadState {
     int masked_pages = 0;  // sealed pages that leave tokens out
   };
   Bytes bytes() const;
-  std::span<const int> protected_tokens() const { return protected_.tokens(); }  // ascending
+  std::span<const int> protected_tokens() const { return protected_.tokens(); }  // in ascending order
 
   // Calls visit(page) for everything that this head holds in entries and protected pages, both sides
   // together. The caller adds the owner of the pages and what they count as.

@@ -71,7 +71,7 @@ class PageLedger {
   // --- the committed state ---
   int length() const { return length_; }            // tokens
   int n_sealed() const { return n_sealed_; }        // pages, freed ones included
-  int first_page() const { return first_sealed_; }  // older ones were freed (sliding window)
+  int first_page() const { return first_sealed_; }  // A sliding window has freed older pages.
 
   // Return the entries of pages, including provisional entries. sealed() takes a page >= first_page() that is
   // sealed or will be within the step. tail() takes a page that is in the tail, or was when the step began.

@@ -84,7 +84,7 @@ class HostPageStore final : public EntryStore {
   }
 
   const Plan& plan_;
-  std::vector<int> layers_;  // ascending
+  std::vector<int> layers_;  // in ascending order
   PageLayout layout_;
   std::vector<const SidePlan*> sides_;      // [parts]
   std::vector<PageContext> tail_contexts_;  // [parts][kTailSizes]

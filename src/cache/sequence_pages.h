@@ -32,7 +32,7 @@ class SyntheticPages;
 // Describes layers whose pages are opened, sealed and freed together (layer_groups.h).
 struct PageGroup {
   GroupRules rules;
-  std::vector<int> layers;        // ascending
+  std::vector<int> layers;        // in ascending order
   PageLayout layout;              // The layout of a sealed entry in an image.
   EntryStore* entries = nullptr;  // The entries of the sequence store.
   std::int64_t token_values = 0;  // K and V values of a token in all layers of the group

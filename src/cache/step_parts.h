@@ -35,7 +35,7 @@ struct StepTokens {
 
 // Describes up to max_queries consecutive new tokens of a sequence that see equal pages sealed.
 struct StepPart {
-  int first = 0, n = 0;                   // first counts the new tokens
+  int first = 0, n = 0;                   // index among the new tokens, and number of tokens
   int first_page = 0;                     // The first page of the sequence that the part's first token sees.
   int sealed_pages = 0, tail_tokens = 0;  // What the part's last token sees, from first_page on.
   int hidden_tokens = 0;                  // Tokens of first_page that lie before the last token's window.

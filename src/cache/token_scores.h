@@ -79,7 +79,7 @@ class TokenScores {
  private:
   int head_dim_ = 0;
   std::vector<std::uint16_t> scores_;          // F16
-  std::vector<float> q_, offset_, max_, sum_;  // of the observers
+  std::vector<float> q_, offset_, max_, sum_;  // one row or number for each observer
   std::vector<int> token_;
 };
 

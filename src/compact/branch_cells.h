@@ -36,7 +36,7 @@ struct BranchCells {
 // Says where the prediction lies, in 1 / 2^kFineBits of the steps of kStepsOfDeviation.
 inline constexpr int kFineBits = 32;
 struct ValueScale {
-  std::int64_t half_level;  // half a level
+  std::int64_t half_level;
   std::int64_t expected;
 };
 

@@ -279,7 +279,7 @@ TEST(SealedRuns, LieWhereTheEntriesAre) {
   ASSERT_TRUE(runs.has_value());
   ASSERT_EQ(runs->size(), 2U);
   EXPECT_EQ((*runs)[0].n_pages, 3);
-  EXPECT_EQ((*runs)[1].first_page, 2);  // nothing before token 351 is visible
+  EXPECT_EQ((*runs)[1].first_page, 2);  // No token before 351 is visible, so older pages are freed.
   EXPECT_EQ((*runs)[1].n_pages, 1);
   EXPECT_FALSE(sealed_runs(*plan, std::span(sequence).first(20), sequence.size()).has_value());
   EXPECT_FALSE(sealed_runs(*plan, sequence, 3000).has_value());

@@ -10,8 +10,8 @@ struct SkipCount {
   std::int64_t seen = 0;     // (query, token) pairs
   std::int64_t skipped = 0;  // pairs whose V was not read
   std::int64_t queries = 0;
-  double mass =
-      0;  // softmax weight of the skipped tokens: sum over queries of the mean over the group's heads
+  // Softmax weight of the skipped tokens, averaged over the heads of a group and summed over queries.
+  double mass = 0;
 
   void add(const SkipCount& other) {
     seen += other.seen;
