@@ -46,7 +46,7 @@ def commands_page(program, registry):
         if name == "bench":
             text += command_section(program, "###", "bench", "attention")
         if name == "eval":
-            text += "\n### Suites\n\nComparisons that are kept as data: `kvant eval --suite NAME`.\n\n"
+            text += "\n### Suites\n\nPredefined comparisons: `kvant eval --suite NAME`.\n\n"
             text += markdown.table(("suite", "what it compares"),
                                    ((f"`{s['name']}`", s["title"]) for s in registry["suites"]))
     return text
@@ -56,12 +56,12 @@ def recipes_page(registry):
     text = "# Recipes\n\n" + NOTICE
     text += ("All built-in recipes, keys and transforms. How recipes are written: [guide](../guide/recipes.md); which one to "
              "take: [choosing](../guide/choosing.md); what the methods do: [methods](methods.md).\n\n## Built-in recipes\n\n"
-             "*Product* recipes are fast on every backend; *comparison* recipes exist to be measured against, and may run on "
-             "the reference kernels.\n\n")
+             "*Product* recipes are fast on every backend. *Comparison* recipes exist for measurements, and may run on the "
+             "reference kernels.\n\n")
     text += markdown.table(("name", "tier", "recipe", ""), ((f"`{r['name']}`", r["tier"], f"`{r['recipe']}`", r["summary"])
                                                             for r in registry["recipes"]))
-    text += "\nWhere a model is not calibrated, another recipe serves under its own name:\n\n"
-    text += markdown.table(("asked for", "serves"), ((f"`{r['name']}`", f"`{r['uncalibrated']}`") for r in registry["recipes"]
+    text += "\nIf a model is not calibrated, kvant uses another recipe and reports its name:\n\n"
+    text += markdown.table(("recipe", "without calibration"), ((f"`{r['name']}`", f"`{r['uncalibrated']}`") for r in registry["recipes"]
                                                      if "uncalibrated" in r))
     text += "\n## Keys\n\n"
     text += markdown.table(("key", "values", "meaning", "default"),

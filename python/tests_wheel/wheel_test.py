@@ -186,7 +186,7 @@ class Wheel(unittest.TestCase):
                               ("path", "device is a int; it must be a str"), ("fork", "the model was opened in another process"),
                               ("fork_answer", "the completion belongs to another process")):
             self.assertIn(message, self.found["errors"][name])
-        self.assertEqual(self.found["errors"]["device"], "'tpu' is no device: use cpu, cuda, or cuda:N for the GPU of that number")
+        self.assertEqual(self.found["errors"]["device"], "'tpu' is not a device: use cpu, cuda, or cuda:N for GPU N")
         self.assertIn("backend='reference' selects an attention backend of the CPU", self.found["errors"]["backend"])
         with zipfile.ZipFile(self.wheel) as wheel:
             has_cuda = "kvant/lib/libkvant_cuda.so" in wheel.namelist()

@@ -11,12 +11,11 @@ Result<std::unique_ptr<AttentionBackend>> make_backend(const std::string& name) 
   if (backend != nullptr) return backend;
   if (name == "cpu") {
     return error(
-        "this program was built in a hurry, with attention kernels for one kind of processor, and this is "
-        "another "
-        "one: build it here, or with KVANT_KERNELS=all");
+        "this program has attention kernels for another kind of processor only: build it on this machine, or "
+        "with KVANT_KERNELS=all");
   }
   return error(
-      "'{}' is no attention backend that this machine can run: use cpu, cpu/avx512, cpu/avxvnni, cpu/avx2, "
+      "'{}' is not an attention backend of this machine: use cpu, cpu/avx512, cpu/avxvnni, cpu/avx2, "
       "cpu/portable (those that the processor has) or reference",
       name);
 }

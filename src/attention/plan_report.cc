@@ -69,16 +69,14 @@ std::string missing_calibration(const Plan& plan) {
   const std::string asked = label(plan.asked);
   if (plan.asked.budget == 0) {
     return fmt::format(
-        "in the place of {}, errors of K count alike; `kvant calibrate --kv {}` with this model finds out "
-        "which "
-        "queries read it",
+        "used in place of {}: all errors of K have equal weight; `kvant calibrate --kv {}` with this model "
+        "learns which ones matter",
         asked, asked);
   }
   const SidePlan& side = plan.heads.front().k;
   return fmt::format(
-      "in the place of {}, every layer, head and side has {:.2f} bits per value; `kvant calibrate --kv {}` "
-      "with "
-      "this model finds out where up to {} bits on average do the most good",
+      "used in place of {}: every layer, head and side has {:.2f} bits per value; `kvant calibrate --kv {}` "
+      "with this model allocates {} bits on average where they matter most",
       asked, side.sealed->bits(side.context.head_dim), asked, plan.asked.budget);
 }
 
@@ -88,7 +86,7 @@ std::string encoder_of_keys(const Plan& plan) {
   const bool any = std::ranges::any_of(plan.heads, [](const HeadPlan& head) {
     return head.k.sealed->shapes_errors() && !head.k.context.constants.find(kPageMetric).empty();
   });
-  return any ? "shaped by the queries that calibration saw" : "";
+  return any ? "weighted by the queries of the calibration" : "";
 }
 
 }  // namespace
@@ -136,7 +134,7 @@ std::string plan_table(const PlanReport& report) {
                         widths[2], row.format, widths[3], row.page_bytes, row.kernel);
   }
   for (const Fallback& fallback : report.fallbacks) {
-    text += fmt::format("  fall-back: {}: {}\n", fallback.what, fallback.reason);
+    text += fmt::format("  fallback: {}: {}\n", fallback.what, fallback.reason);
   }
   return text;
 }

@@ -69,7 +69,7 @@ TEST(PlanReport, PrintsFallbacks) {
   report.summary = "k=x";
   report.fallbacks.push_back({"layers 0-3 K x", "no fast kernel"});
   report.rows.push_back({Side::key, "0-3", "0", "", "x", "reference", 10});
-  EXPECT_NE(plan_table(report).find("fall-back: layers 0-3 K x: no fast kernel"), std::string::npos);
+  EXPECT_NE(plan_table(report).find("fallback: layers 0-3 K x: no fast kernel"), std::string::npos);
 }
 
 TEST(PlanReport, SaysWhatACalibrationWouldBring) {
@@ -78,7 +78,7 @@ TEST(PlanReport, SaysWhatACalibrationWouldBring) {
   const PlanReport report = report_plan(**resolve(*parse_recipe("kvant-2bit"), geometry, nullptr), *backend);
   const std::string table = plan_table(report);
   EXPECT_NE(table.find("not calibrated: "), std::string::npos) << table;
-  EXPECT_NE(table.find("not calibrated: in the place of kvant-2bit, every layer, head and side has"),
+  EXPECT_NE(table.find("not calibrated: used in place of kvant-2bit: every layer, head and side has"),
             std::string::npos)
       << table;
   EXPECT_NE(table.find("kvant calibrate --kv kvant-2bit"), std::string::npos) << table;
@@ -98,11 +98,11 @@ TEST(PlanReport, SaysHowErrorsOfKeysAreShaped) {
   EXPECT_EQ(encoder("k=tcq2,v=tcq2", false), "");
   EXPECT_EQ(encoder("k=tcq2,v=tcq2,encode=shaped", false), "");
   EXPECT_EQ(encoder("k=tok2g32,v=tok2g32,encode=shaped", true), "");
-  EXPECT_EQ(encoder("k=tcq2,v=tcq2,encode=shaped", true), "shaped by the queries that calibration saw");
+  EXPECT_EQ(encoder("k=tcq2,v=tcq2,encode=shaped", true), "weighted by the queries of the calibration");
   const auto placed =
       place_on(std::make_shared<testing::HostPages>(), testing::plan_for("k=tcq2,v=tcq2,encode=shaped", g));
   ASSERT_TRUE(placed.ok());
-  EXPECT_EQ(report_plan(**placed, *backend).encoder, "shaped by the queries that calibration saw");
+  EXPECT_EQ(report_plan(**placed, *backend).encoder, "weighted by the queries of the calibration");
 }
 
 }  // namespace

@@ -12,7 +12,8 @@ namespace kvant {
 namespace {
 
 Error write_error(const std::string& path, int code) {
-  return error("cannot write '{}': {}; choose another file or make room for it", path, std::strerror(code));
+  return error("cannot write '{}': {}; choose another file or free some disk space", path,
+               std::strerror(code));
 }
 
 // Resolves symbolic links, so renaming replaces the file to which a link points, and not the link.

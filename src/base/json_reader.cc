@@ -51,7 +51,7 @@ Result<Json> parse_json(std::string_view text) {
     return Json::parse(text);
   } catch (const Json::parse_error& failure) {  // The library reports a syntax error by an exception.
     if (failure.byte > text.size()) return error("not valid JSON: it ends too early");
-    return error("not valid JSON: byte {} may not stand there", failure.byte);
+    return error("not valid JSON: byte {} is unexpected", failure.byte);
   } catch (const Json::out_of_range&) {
     return error("not valid JSON: a number is out of range");
   }

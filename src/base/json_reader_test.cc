@@ -36,7 +36,7 @@ TEST(JsonReader, RefusesObjectsThatTakeForeverToRead) {
 }
 
 TEST(JsonReader, SaysWhereTheTextStopsBeingJson) {
-  EXPECT_EQ(refusal("{\"a\": nul}"), "not valid JSON: byte 10 may not stand there");
+  EXPECT_EQ(refusal("{\"a\": nul}"), "not valid JSON: byte 10 is unexpected");
   EXPECT_EQ(refusal("{\"a\": 1"), "not valid JSON: it ends too early");
   EXPECT_EQ(refusal(""), "not valid JSON: it ends too early");
   EXPECT_EQ(refusal("1e999"), "not valid JSON: a number is out of range");

@@ -36,14 +36,13 @@ bool before(const AdviceRow& a, const AdviceRow& b) {
 // Returns a clause about the row's divergence, for use in reason().
 std::string closeness(const AdviceRow& row) {
   if (row.kld == 0) return "it loses nothing";
-  if (row.kld <= kHardlyCounts) return fmt::format("its divergence of {:.2g} nats hardly counts", row.kld);
-  return fmt::format("its divergence of {:.2g} nats is among the least of what fits", row.kld);
+  if (row.kld <= kHardlyCounts) return fmt::format("its divergence of {:.2g} nats is negligible", row.kld);
+  return fmt::format("its divergence of {:.2g} nats is among the smallest of the recipes that fit", row.kld);
 }
 
 std::string reason(const AdviceRow& chosen) {
   return fmt::format(
-      "{} fits in {}, {}, and of those that are as close it is the fastest, or nearly so: {:.1f} "
-      "tokens/s",
+      "{} fits in {}, {}, and it is the fastest recipe of this quality, or nearly so: {:.1f} tokens/s",
       chosen.recipe, readable_bytes(static_cast<double>(chosen.bytes)), closeness(chosen), chosen.decode_tps);
 }
 
@@ -54,7 +53,7 @@ Advice advise(std::vector<AdviceRow> rows) {
   if (rows.empty() || !rows.front().fits) {
     return {std::move(rows), false, "nothing fits: use a smaller context, fewer sequences or more memory"};
   }
-  if (!is_candidate(rows.front())) return {std::move(rows), false, "what fits could not be measured"};
+  if (!is_candidate(rows.front())) return {std::move(rows), false, "no recipe that fits could be measured"};
   const double max_kld = std::max(kHardlyCounts, 2 * least_divergence(rows));
   const auto good = [&](const AdviceRow& row) { return is_candidate(row) && row.kld <= max_kld; };
   double fastest = 0;

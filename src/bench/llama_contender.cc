@@ -158,7 +158,7 @@ Result<std::unique_ptr<Contender>> make_llama_contender(const std::string& name,
   if (model->device != nullptr && options.kv_offload)
     KVANT_RETURN_IF_ERROR(check_flash_attention(name, model->device, model->geometry, *types));
   if (const auto most = llama_max_parallel_sequences(); std::cmp_greater(options.parallel, most))
-    return error("{}: llama.cpp decodes {} sequences at a time at most: use --parallel {}, or leave it out",
+    return error("{}: llama.cpp decodes at most {} sequences at a time: use --parallel {}, or leave it out",
                  name, most, most);
   LlamaContextOptions wanted{.types = *types, .step_tokens = std::max(options.prompt_step, options.parallel)};
   wanted.on_device = model->device != nullptr;

@@ -45,7 +45,7 @@ Result<double> measure_read_bandwidth(std::size_t bytes, int n_threads) {
   const std::size_t n_words = part * n_threads;
   const std::unique_ptr<std::uint64_t[]> words(new (std::nothrow) std::uint64_t[n_words]);
   if (words == nullptr) {
-    return error("out of memory: measuring how fast memory is read takes {:.0f} MiB",
+    return error("out of memory: the measurement of memory bandwidth needs {:.0f} MiB",
                  static_cast<double>(n_words * sizeof(std::uint64_t)) / (1 << 20));
   }
   std::vector<double> seconds(kPasses);

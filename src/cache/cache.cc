@@ -100,8 +100,8 @@ Cache::~Cache() {
 
 Error Cache::out_of_memory(const char* doing) const {
   return shortage(
-      "out of memory while {}: the KV cache holds {:.1f} MiB{}; use fewer tokens or a smaller recipe", doing,
-      static_cast<double>(store_->budget().taken()) / (1 << 20),
+      "out of memory while {}: the KV cache holds {:.1f} MiB{}; use fewer tokens or a recipe with fewer bits",
+      doing, static_cast<double>(store_->budget().taken()) / (1 << 20),
       store_->budget().limit() > 0
           ? fmt::format(" of {:.1f} MiB", static_cast<double>(store_->budget().limit()) / (1 << 20))
           : "");
@@ -140,8 +140,8 @@ Status Cache::check_truncation(const Sequence& s, int n_tokens) const {
   const bool has_checkpoint = checkpoint >= 0 && checkpoint * kPageTokens <= n_tokens;
   if (n_tokens > 0 && n_tokens < sealed_tokens && !has_checkpoint && s.pages->sums_up()) {
     return error(
-        "cannot truncate to {} tokens: the correction of {} sums over the first {} and can't forget some of "
-        "them; keep those, or none, or make a checkpoint or a fork before the sequence goes on",
+        "cannot truncate to {} tokens: the correction of {} sums over the first {} and can't remove some of "
+        "them; keep those, or none, or make a checkpoint or a fork before the sequence continues",
         n_tokens, label(plan_->recipe), sealed_tokens);
   }
   const Geometry& g = plan_->geometry;
@@ -149,16 +149,15 @@ Status Cache::check_truncation(const Sequence& s, int n_tokens) const {
   if (g.is_recurrent() && !has_state) {
     return error(
         "cannot truncate to {} tokens: {} has layers without attention, whose state is known after {} "
-        "tokens{} "
-        "alone; cut there, or make a checkpoint or a fork before the sequence goes on",
+        "tokens{} alone; cut there, or make a checkpoint or a fork before the sequence continues",
         n_tokens, g.model, s.length(),
         s.checkpoint_tokens > 0 ? fmt::format(" and after {}", s.checkpoint_tokens) : "");
   }
   for (int layer = 0; layer < g.n_layers; ++layer) {
     if (plan_->layers[layer].evict > 0 && n_tokens % kPageTokens != 0 && n_tokens < sealed_tokens) {
       return error(
-          "cannot truncate to {} tokens: {} has evicted some of the first {} for good; cut at a multiple "
-          "of {}, keep those, or fork before it goes on",
+          "cannot truncate to {} tokens: {} has evicted some of the first {} for good; cut at a multiple of "
+          "{}, keep those, or fork before it continues",
           n_tokens, label(plan_->recipe), sealed_tokens, kPageTokens);
     }
     const int first_needed = first_visible_token(n_tokens, g.sliding_window[layer]);

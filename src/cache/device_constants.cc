@@ -102,9 +102,8 @@ Status DeviceConstants::bring_codebooks(const Plan& plan) {
         const std::span<const float> book = codebook_of(plan.head(layer, head).side(side));
         if (std::any_of(book.begin(), book.end(), [](float x) { return !(std::abs(x) <= kLargestHalf); })) {
           return error(
-              "recipe '{}': the codebook of layer {}, KV head {} has centroids beyond {}, and {} keeps them "
-              "in "
-              "half precision: use --device cpu",
+              "recipe '{}': the codebook of layer {}, KV head {} has centroids beyond {}, but {} stores them "
+              "in half precision: use --device cpu",
               label(plan.recipe), layer, head, kLargestHalf, device_->name());
         }
         f16_row_from_float(book.data(), numbers.data() + books.offset + head * books.stride, book.size());

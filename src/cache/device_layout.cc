@@ -26,15 +26,14 @@ Status check_geometry(const Geometry& g, const std::string& device) {
     const int d = g.dim(layer), n_kv_heads = g.kv_heads(layer);
     if (d != 64 && d != 128 && d != 256 && d != 512) {
       return error(
-          "{} has no kernels for heads of {} channels, as '{}' has them (64, 128, 256 and 512 are there): "
-          "use "
-          "--no-kv-offload, with which the CPU attends, or --device cpu",
+          "{} has no kernels for heads of {} channels, which '{}' has (supported: 64, 128, 256 and 512): use "
+          "--no-kv-offload, which computes attention on the CPU, or --device cpu",
           device, d, g.model);
     }
     if (g.group(layer) > kMaxDeviceGroup || n_kv_heads > kMaxDeviceHeads) {
       return error(
-          "{} has no kernels for {} query heads on {} KV heads: use --no-kv-offload, with which the CPU "
-          "attends, or --device cpu",
+          "{} has no kernels for {} query heads and {} KV heads: use --no-kv-offload, which computes "
+          "attention on the CPU, or --device cpu",
           device, g.n_heads, n_kv_heads);
     }
   }
@@ -70,9 +69,8 @@ Status check_wide_prompts(const Plan& plan, const PageDevice& device) {
     std::size_t bytes = 0;
     if (device.library().prompt_workspace(&shape, &bytes) == KVANT_OK) continue;
     return error(
-        "{} can't attend to prompts of '{}' ({}): use --no-kv-offload, with which the CPU attends, or "
-        "--device "
-        "cpu",
+        "{} can't attend to prompts of '{}' ({}): use --no-kv-offload, which computes attention on the CPU, "
+        "or --device cpu",
         device.name(), g.model, device.library().last_error());
   }
   return {};
@@ -85,26 +83,26 @@ Status check_scores(const Plan& plan, const std::string& device) {
   const bool caps = g.score_softcap > 0, sinks = !g.sink_logits.empty();
   if (recipe.prompt == PromptAttention::flashq && (caps || sinks)) {
     return error(
-        "recipe '{}': {} has prompt=flashq for models without {}, and '{}' has them; use prompt=exact",
+        "recipe '{}': {} does not support prompt=flashq for models with {}, such as '{}'; use prompt=exact",
         label(recipe), device, caps ? "soft-capped scores" : "sink logits", g.model);
   }
   if (sinks && recipe.softmax != Softmax::exact) {
     return error(
-        "recipe '{}': {} has softmax=sas for models without sink logits, and '{}' has them; use "
+        "recipe '{}': {} does not support softmax=sas for models with sink logits, such as '{}'; use "
         "softmax=exact",
         label(recipe), device, g.model);
   }
   for (int layer = 0; layer < g.n_layers; ++layer) {
     if (plan.layers[layer].needs_offset) {
       return error(
-          "recipe '{}': {} has no transforms that shift keys for soft-capped scores, as '{}' has them: "
-          "use one without an offset, or --device cpu",
+          "recipe '{}': {} does not support transforms that shift keys for models with soft-capped scores, "
+          "such as '{}': use one without an offset, or --device cpu",
           label(recipe), device, g.model);
     }
     if (caps && is_corrected(plan, layer)) {
       return error(
-          "recipe '{}': {} has the correction for models without soft-capped scores, and '{}' has "
-          "them: leave it out with correction=none, or use --device cpu",
+          "recipe '{}': {} does not support the correction for models with soft-capped scores, such as '{}': "
+          "leave it out with correction=none, or use --device cpu",
           label(recipe), device, g.model);
     }
   }
@@ -114,8 +112,8 @@ Status check_scores(const Plan& plan, const std::string& device) {
 Status check_rules(const Plan& plan, const std::string& device) {
   const Recipe& recipe = plan.recipe;
   const auto refuse = [&](const char* what, const char* instead) {
-    return error("recipe '{}': {} is not there on {}; {}, or use --device cpu", label(recipe), what, device,
-                 instead);
+    return error("recipe '{}': {} is not supported on {}; {}, or use --device cpu", label(recipe), what,
+                 device, instead);
   };
   if (recipe.protect > 0 && is_unquantized(plan))
     return refuse("protection of tokens that are never quantized", "leave it out with protect=0");
@@ -139,16 +137,15 @@ Status check_correction(const Plan& plan, const std::string& device) {
   const Geometry& g = plan.geometry;
   if (g.heads_differ()) {
     return error(
-        "recipe '{}': {} has the correction for heads that are alike in all layers, and '{}' has others: "
-        "leave "
+        "recipe '{}': {} supports the correction only if all layers have the same heads, unlike '{}': leave "
         "it out with correction=none, or use --device cpu",
         label(plan.recipe), device, g.model);
   }
   if (g.head_dim > kMaxCorrectedHeadDim || g.group(/*layer=*/0) > kMaxCorrectedGroup) {
     return error(
-        "recipe '{}': {} has the correction for heads of 64 and 128 channels and up to {} query heads of a "
-        "KV "
-        "head, and '{}' has heads of {} and {}: leave it out with correction=none, or use --device cpu",
+        "recipe '{}': {} supports the correction for heads of 64 and 128 channels and up to {} query heads "
+        "per KV head, but '{}' has heads of {} and {}: leave it out with correction=none, or use --device "
+        "cpu",
         label(plan.recipe), device, kMaxCorrectedGroup, g.model, g.head_dim, g.group(/*layer=*/0));
   }
   for (int layer = 0; layer < g.n_layers; ++layer) {
@@ -161,7 +158,7 @@ Status check_correction(const Plan& plan, const std::string& device) {
           values->channel_blocks == 0 && values->meaning == CodeMeaning::number)
         continue;
       return error(
-          "recipe '{}': {} has the correction for keys of ch formats and values of tok formats, and layer {} "
+          "recipe '{}': {} supports the correction for K in ch formats and V in tok formats, but layer {} "
           "has '{}' with '{}': leave it out with correction=none, or use --device cpu",
           label(plan.recipe), device, layer, head.k.sealed->name(), head.v.sealed->name());
     }
@@ -172,11 +169,11 @@ Status check_correction(const Plan& plan, const std::string& device) {
 Status check_prompts(const Plan& plan, const std::string& device) {
   if (plan.recipe.prompt != PromptAttention::flashq) return {};
   if (has_wide_heads(plan.geometry)) {
-    return error("recipe '{}': {} has prompt=flashq for heads of up to 256 channels; use prompt=exact",
+    return error("recipe '{}': {} supports prompt=flashq for heads of up to 256 channels; use prompt=exact",
                  label(plan.recipe), device);
   }
   if (plan.recipe.correction == Correction::none) return {};
-  return error("recipe '{}': {} has prompt=flashq for recipes without a correction; use prompt=exact",
+  return error("recipe '{}': {} does not support prompt=flashq with a correction; use prompt=exact",
                label(plan.recipe), device);
 }
 
@@ -200,8 +197,8 @@ Status check_formats(const Plan& plan, const PageDevice& device) {
     }
     if (pairs.size() > kMaxFormatPairs) {
       return error(
-          "recipe '{}': the KV heads of layer {} have {} pairs of formats, and {} attends to {} at most; use "
-          "a smaller ladder, or --device cpu",
+          "recipe '{}': the KV heads of layer {} have {} pairs of formats, but {} supports at most {}; use a "
+          "smaller ladder, or --device cpu",
           label(plan.recipe), layer, pairs.size(), device.name(), kMaxFormatPairs);
     }
     const LayerShape formats = layer_shape(plan, layer);

@@ -26,7 +26,7 @@ TEST(PlaceOn, RefusesWhatADeviceLacksAndSaysWhatItHas) {
   EXPECT_TRUE(placed("vquant-k4v2").ok());
   EXPECT_TRUE(placed("vquant-k4v2,prompt=flashq").ok());
   EXPECT_TRUE(placed("kvant-4bit,prompt=flashq", testing::small_geometry(/*head_dim=*/256)).ok());
-  expect_refused(placed("kvlinc-2bit,prompt=flashq"), "without a correction", "prompt=exact");
+  expect_refused(placed("kvlinc-2bit,prompt=flashq"), "with a correction", "prompt=exact");
   expect_refused(placed("vquant-k4v2,k=bf16,v=bf16"), "tokens that are never quantized", "protect=0");
   expect_refused(placed("kvlinc-2bit,protect=0.05"), "protection by scores with a correction", "protect=0");
   expect_refused(placed("h2o-50"), "eviction", "evict=0");
@@ -57,7 +57,7 @@ TEST(PlaceOn, TakesHeadsThatDifferBetweenLayersAndSharedCaches) {
   expect_refused(placed("vquant-k4v2", testing::small_geometry(512)), "heads of 512", "protect=0");
   expect_refused(placed("vquant-k4v2", testing::unlike_layers(128, 64)), "differ between layers",
                  "protect=0");
-  expect_refused(placed("kvlinc-2bit", testing::unlike_layers(128, 64)), "that are alike", "correction=none");
+  expect_refused(placed("kvlinc-2bit", testing::unlike_layers(128, 64)), "the same heads", "correction=none");
 }
 
 TEST(PlaceOn, RefusesWhatKernelsDontDoWithCapsAndSinkLogits) {

@@ -117,8 +117,9 @@ class DeviceFill final : public SyntheticPages {
   };
 
   Error short_of_memory() const {
-    return shortage("out of memory on {} while filling a sequence: use fewer tokens or a smaller recipe",
-                    device_.name());
+    return shortage(
+        "out of memory on {} while filling a sequence: use fewer tokens or a recipe with fewer bits",
+        device_.name());
   }
   Status make_pages();
   Status make_rows();
@@ -378,7 +379,7 @@ Status fill_synthetic(Cache& cache, SequenceId sequence, int n_tokens, std::uint
     }
     return {};
   } catch (const std::bad_alloc&) {
-    return shortage("out of memory while filling a sequence: use fewer tokens or a smaller recipe");
+    return shortage("out of memory while filling a sequence: use fewer tokens or a recipe with fewer bits");
   }
 }
 

@@ -111,12 +111,13 @@ class Calibrator {
     if (reader_.device != nullptr || multiplications(h, work) < kFew) return {};
     const auto cost = estimated_cost(reader_, h, work, request_.n_threads);
     if (!cost.ok()) return cost.error();
-    fmt::print(stderr, "kvant: this calibration will take {} on this machine{}\n", readable_cost(*cost),
-               capture_.size().samples > 0 ? ", and what it learns from samples more" : "");
+    fmt::print(stderr, "kvant: this calibration needs {} on this machine{}\n", readable_cost(*cost),
+               capture_.size().samples > 0 ? ", plus the time for learning from samples" : "");
     const std::int64_t available = available_memory_bytes(), more = cost->bytes - resident_bytes();
     if (available > 0 && more > available)
       warn(fmt::format(
-          "{} of memory are available, and calibrating needs {} more: the machine may swap or end it",
+          "{} of memory are available, but calibrating needs {} more: the machine may swap or kill the "
+          "process",
           readable_bytes(static_cast<double>(available)), readable_bytes(static_cast<double>(more))));
     return {};
   }
@@ -135,8 +136,9 @@ class Calibrator {
     if (!keeps_state()) return error("interrupted");
     KVANT_RETURN_IF_ERROR(save_capture(samples_done));
     KVANT_RETURN_IF_ERROR(save_constants());
-    return error("interrupted; run the same command again to go on from here ('{}.*' hold the work so far)",
-                 request_.state_path);
+    return error(
+        "interrupted; run the same command again to continue from here ('{}.*' hold the work so far)",
+        request_.state_path);
   }
 
   Result<std::vector<Sample>> samples() {
@@ -234,7 +236,8 @@ class Calibrator {
     last_save_ = Clock::now();
     if (saved.ok()) return request_.kept();
     cannot_keep_ = true;
-    warn(fmt::format("after an interruption this calibration begins anew: {}", saved.error().message));
+    warn(
+        fmt::format("this calibration cannot be continued after an interruption: {}", saved.error().message));
   }
   Status save_capture(int samples_done) {
     if (samples_done == samples_kept_) return {};
@@ -269,7 +272,7 @@ class Calibrator {
   // Warns that saved work cannot be resumed. One warning is enough, even if several files are affected.
   void leave_out(const std::string& path, const std::string& reason) {
     if (!std::exchange(left_out_, true))
-      warn(fmt::format("the work in '{}' is not taken up, because {}", path, reason));
+      warn(fmt::format("the work in '{}' is not continued, because {}", path, reason));
   }
   int take_up_capture() {
     if (!keeps_state()) return 0;

@@ -222,7 +222,7 @@ TEST_F(Calibrating, GoesOnWhereItWasInterruptedBetweenContexts) {
     asked.kept = [&] { stop = fs::exists(asked.state_path + ".moments"); };
     const auto interrupted = calibrate_with(asked);
     ASSERT_FALSE(interrupted.ok());
-    EXPECT_NE(interrupted.error().message.find("to go on from here"), std::string::npos);
+    EXPECT_NE(interrupted.error().message.find("to continue from here"), std::string::npos);
     stop = false;
     if (contexts == 4) break;  // after the last context, nothing checks the flag
   }
@@ -251,9 +251,9 @@ TEST_F(Calibrating, LeavesOutWorkThatIsDamagedOrOfAnotherText) {
     const std::string said = ::testing::internal::GetCapturedStderr();
     ASSERT_TRUE(made.ok()) << made.error().message;
     EXPECT_EQ(constants_of(*made), whole);
-    const auto first = said.find("is not taken up, because it is " + reason);
+    const auto first = said.find("is not continued, because it is " + reason);
     ASSERT_NE(first, std::string::npos) << said;
-    EXPECT_EQ(said.find("is not taken up", first + 1), std::string::npos) << said;
+    EXPECT_EQ(said.find("is not continued", first + 1), std::string::npos) << said;
   };
   for (const char* ending : {".capture", ".partial", ".moments"}) {
     leave_work(asked);
@@ -279,9 +279,9 @@ TEST_F(Calibrating, GoesOnWhereNoWorkCanBeKept) {
   const std::string said = ::testing::internal::GetCapturedStderr();
   ASSERT_TRUE(made.ok()) << made.error().message;
   EXPECT_EQ(constants_of(*made), whole);
-  const auto first = said.find("after an interruption this calibration begins anew: cannot write");
+  const auto first = said.find("this calibration cannot be continued after an interruption: cannot write");
   ASSERT_NE(first, std::string::npos) << said;
-  EXPECT_EQ(said.rfind("after an interruption"), first) << said;
+  EXPECT_EQ(said.rfind("this calibration cannot be continued"), first) << said;
 }
 
 TEST_F(Calibrating, LearnsFromTextOfTheModelItself) {
@@ -369,7 +369,7 @@ TEST_F(Calibrating, OnFirstUseGoesOnWhereNothingCanBeKept) {
     const std::string said = ::testing::internal::GetCapturedStderr();
     ASSERT_TRUE(constants.ok()) << constants.error().message;
     EXPECT_NE(*constants, nullptr);
-    EXPECT_NE(said.find("can't be kept"), std::string::npos) << said;
+    EXPECT_NE(said.find("can't be stored"), std::string::npos) << said;
     EXPECT_EQ(find_calibration(used, engine_->geometry(), engine_->fingerprint(), folder, letters(20000)),
               nullptr);
   }

@@ -122,8 +122,8 @@ Status check_version(std::int64_t version, const std::string& path) {
   if (version == kVersion) return {};
   if (version == 1) {
     return error(
-        "the calibration '{}' has the fingerprint of an earlier version, which did not tell models of other "
-        "weights apart: make it anew with kvant calibrate",
+        "the calibration '{}' has the fingerprint of an earlier version, which did not distinguish models "
+        "with other weights: run kvant calibrate again",
         path);
   }
   return error("the calibration '{}' has version {}, and this program reads version {}: calibrate again",
@@ -232,7 +232,7 @@ Result<Calibration> read_calibration(const std::string& path) {
   const auto file = open_sealed_gguf(path);
   if (!file.ok()) return file.error();
   if ((*file)->text("general.type") != kType)
-    return error("'{}' is a GGUF file, but no calibration: make one with kvant calibrate", path);
+    return error("'{}' is a GGUF file, but not a calibration: make one with kvant calibrate", path);
   KVANT_RETURN_IF_ERROR(check_version((*file)->integer(key("version")).value_or(0), path));
   Calibration calibration;
   calibration.method = read_method(**file);

@@ -132,7 +132,8 @@ TEST_F(CalibrationFile, RefusesOtherVersions) {
   const float one = 1;
   earlier.add_f32("0", {&one, 1});
   ASSERT_TRUE(earlier.write(path_).ok());
-  EXPECT_NE(message().find("did not tell models of other weights apart: make it anew"), std::string::npos)
+  EXPECT_NE(message().find("did not distinguish models with other weights: run kvant calibrate again"),
+            std::string::npos)
       << message();
 }
 

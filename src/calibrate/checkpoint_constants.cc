@@ -120,7 +120,7 @@ class Translation {
     const PageMetric metric = read_page_metric(values, d);
     const auto pairs = pairs_of(metric, turns_[layer]);
     if (!pairs) {
-      fail(fmt::format("RoPE turns the channels of layer {} otherwise", layer));
+      fail(fmt::format("RoPE rotates the channels of layer {} differently", layer));
       return values;
     }
     const std::vector<int> order = order_of(*pairs, turns_[layer], d);

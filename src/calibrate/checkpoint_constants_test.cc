@@ -119,7 +119,7 @@ TEST_F(CheckpointConstants, AreRefusedWhereTheyDoNotFit) {
   EXPECT_NE(refusal(in_pairs(), true).find("balances norms"), std::string::npos);
   auto other = in_pairs();
   for (ChannelTurn& turn : other) turn.step /= 2;
-  EXPECT_NE(refusal(other).find("RoPE turns the channels of layer 0 otherwise"), std::string::npos);
+  EXPECT_NE(refusal(other).find("RoPE rotates the channels of layer 0 differently"), std::string::npos);
   made_.constants.set(0, 0, Side::key, "smooth", random_numbers(kDim, 2));
   EXPECT_NE(refusal(in_pairs()).find("'smooth' may be of channels in another order"), std::string::npos);
   made_.constants.set(0, 1, Side::key, "smooth", random_numbers(kDim, 2));

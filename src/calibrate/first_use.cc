@@ -19,10 +19,10 @@ std::string text_or_default(const std::string& text) {
 
 // Checks that the file can be written, before learning takes minutes.
 Status can_be_kept(const std::string& folder, const std::string& path) {
-  if (folder.empty()) return error("there is no $XDG_CACHE_HOME and no $HOME");
+  if (folder.empty()) return error("neither $XDG_CACHE_HOME nor $HOME is set");
   std::error_code failure;
   std::filesystem::create_directories(folder, failure);
-  if (failure) return error("cannot make the folder '{}': {}", folder, failure.message());
+  if (failure) return error("cannot create the folder '{}': {}", folder, failure.message());
   return check_writable(path);
 }
 
@@ -73,8 +73,8 @@ Result<std::shared_ptr<const Constants>> load_or_calibrate(Engine& engine, Atten
                label(recipe), path);
   } else {
     warn(
-        fmt::format("the recipe {} needs constants of this model, which can't be kept ({}): this run learns "
-                    "them, and so will the next one",
+        fmt::format("the recipe {} needs constants of this model, which can't be stored ({}): every run has "
+                    "to learn them",
                     label(recipe), kept.error().message));
     path.clear();
   }

@@ -17,7 +17,7 @@ auto with_host_fallback(SampleReader& reader, const SampleReader& host, const Wo
     -> decltype(work()) {
   auto done = work();
   if (done.ok() || !done.error().is_shortage || reader.device == nullptr) return done;
-  warn(fmt::format("the CPU goes on with the calibration: {}", done.error().message));
+  warn(fmt::format("the CPU continues the calibration: {}", done.error().message));
   reader = host;
   return work();
 }

@@ -122,7 +122,7 @@ Result<std::shared_ptr<GgufFile>> open_sealed_gguf(const std::string& path) {
   if (all.size() < sizeof stored) return error("'{}' is too short: calibrate again", path);
   std::memcpy(&stored, all.data() + all.size() - sizeof stored, sizeof stored);
   if (fnv1a(all.substr(0, all.size() - sizeof stored)) != stored) {
-    return error("'{}' is damaged, or no file of kvant calibrate (its checksum is wrong): calibrate again",
+    return error("'{}' is damaged, or not a file of kvant calibrate (its checksum is wrong): calibrate again",
                  path);
   }
   return file;

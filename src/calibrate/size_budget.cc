@@ -46,7 +46,7 @@ Result<int> parse_context(const std::string& text) {
   const double number =
       positive_number(thousands ? text.substr(0, text.size() - 1) : text) * (thousands ? kKibi : 1);
   if (number < 1 || number > (1 << 30) || number != std::floor(number))
-    return error("'{}' is no number of tokens; write 16384 or 16k", text);
+    return error("'{}' is not a number of tokens; write 16384 or 16k", text);
   return static_cast<int>(number);
 }
 
@@ -87,14 +87,14 @@ Status check_size_budget(const Recipe& recipe, const Geometry& geometry, std::in
     const std::string budget = readable_bytes(static_cast<double>(max_bytes));
     if (price == Price::cheapest && *bytes > max_bytes) {
       return error(
-          "the budget is {} at {} tokens, and the cheapest formats of the ladder take {}: give more, or a "
-          "ladder of fewer bits",
+          "the budget is {} at {} tokens, but the smallest formats of the ladder need {}: give more, or a "
+          "ladder with fewer bits",
           budget, context, taken);
     }
     if (price == Price::dearest && *bytes <= max_bytes) {
       return error(
-          "the budget is {} at {} tokens, and the dearest formats of the ladder take {}, so there is nothing "
-          "to choose: give less, or a ladder of more bits",
+          "the budget is {} at {} tokens, but the largest formats of the ladder need only {}, so there is "
+          "nothing to choose: give less, or a ladder with more bits",
           budget, context, taken);
     }
   }
@@ -115,7 +115,7 @@ Result<std::int64_t> parse_bytes(const std::string& text) {
     break;
   }
   if (bytes >= 1 && bytes < kMostBytes) return static_cast<std::int64_t>(bytes);
-  return error("'{}' is no amount of memory; write 64MiB or 8GiB", text);
+  return error("'{}' is not an amount of memory; write 64MiB or 8GiB", text);
 }
 
 Result<SizeBudget> parse_size_budget(const std::string& text) {
@@ -130,12 +130,13 @@ Result<SizeBudget> parse_size_budget(const std::string& text) {
   if (amount.ends_with("bits")) amount.pop_back();
   if (amount.ends_with("bit")) {
     budget.bits = positive_number(amount.substr(0, amount.size() - 3));
-    if (budget.bits == 0) return error("'{}' is no number of bits; write 2.5bit", amount);
+    if (budget.bits == 0) return error("'{}' is not a number of bits; write 2.5bit", amount);
     return budget;
   }
   const auto bytes = parse_bytes(amount);
   if (!bytes.ok())
-    return error("'{}' is no budget: write bits per value (2.5bit) or bytes at a context (64MiB@16k)", text);
+    return error("'{}' is not a budget: write bits per value (2.5bit) or bytes at a context (64MiB@16k)",
+                 text);
   if (budget.context == 0) return error("'{}': say at which context, {}@16k for example", text, amount);
   budget.bytes = *bytes;
   return budget;

@@ -87,7 +87,7 @@ class Tuner {
     double sum = 0;
     for (const auto& probe : probes_) {
       if (request_.stop != nullptr && *request_.stop)
-        return error("interrupted; run the same command again to go on from here");
+        return error("interrupted; run the same command again to continue from here");
       const auto divergence = probe->divergence(*recipe, request_.constants);
       if (!divergence.ok()) return divergence.error();
       sum += *divergence;

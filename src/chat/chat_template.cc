@@ -110,7 +110,7 @@ class LibraryTemplate : public ChatTemplate {
       if (!tools.may_be_called()) return chat;
       std::string why = e.what();
       std::ranges::replace(why, '\n', ' ');
-      return error("llama.cpp can't read calls of tools in completions of this chat template: {}", why);
+      return error("llama.cpp can't parse tool calls of this chat template: {}", why);
     }
   }
 

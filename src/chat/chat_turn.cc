@@ -18,8 +18,7 @@ Result<ChatTurn> next_turn(const ChatTemplate& chat_template, const std::string&
   const std::string answered = before->text + said;
   if (!after->text.starts_with(answered))
     return error(
-        "the model's chat template changes earlier turns when a new one comes, so a session can't just go "
-        "on: "
+        "the model's chat template changes earlier turns when a new one comes, so a session can't continue: "
         "give the text as it is, with --raw");
   auto tokens = chat_template.encode(*after, answered.size());
   if (!tokens.ok()) return tokens.error();

@@ -110,10 +110,10 @@ class Adviser {
       row.fits = weights_ + row.bytes <= memory_;
       if (preview->stands_in) {
         row.note =
-            known.ok() ? "not calibrated yet: kvant calibrate --kv " + row.recipe : known.error().message;
+            known.ok() ? "not calibrated: run kvant calibrate --kv " + row.recipe : known.error().message;
       }
       if (plan.calibration == CalibrationState::missing)
-        row.caveat = fmt::format("in the place of {}, which is not calibrated", row.asked);
+        row.caveat = fmt::format("used in place of {}, which is not calibrated for this model", row.asked);
       candidates_.push_back({std::move(recipe), std::move(row)});
     }
     return {};
@@ -205,11 +205,10 @@ class Adviser {
 };
 
 void print(const Advice& advice, const Adviser& adviser, const AdviseOptions& options) {
-  fmt::print("{} of memory, {} of weights, {} of {} tokens:\n",
-             readable_bytes(static_cast<double>(adviser.memory())),
-             readable_bytes(static_cast<double>(adviser.weights())),
-             options.batch == 1 ? "a sequence" : fmt::format("{} sequences", options.batch),
-             adviser.context());
+  fmt::print(
+      "Memory: {}, weights: {}, {} of {} tokens:\n", readable_bytes(static_cast<double>(adviser.memory())),
+      readable_bytes(static_cast<double>(adviser.weights())),
+      options.batch == 1 ? "one sequence" : fmt::format("{} sequences", options.batch), adviser.context());
   std::size_t width = 6;
   for (const AdviceRow& row : advice.rows) width = std::max(width, row.recipe.size());
   fmt::print("{:1} {:{}} {:>10} {:>9} {:>8} {:>9}\n", "", "recipe", width, "KV cache", "mean KLD", "top-1",
@@ -269,22 +268,21 @@ Status run_advise(const AdviseOptions& options) {
 
 Command add_advise_command(CLI::App& program) {
   auto options = std::make_shared<AdviseOptions>();
-  CLI::App* command =
-      program.add_subcommand("advise", "say which recipe suits a model, a context and a memory");
+  CLI::App* command = program.add_subcommand(
+      "advise", "recommend a recipe for a model, a context length and an amount of memory");
   add_model_options(*command, options->common, /*many_recipes=*/true);
   add_device_option(*command, options->common);
   add_weights_option(*command, options->weights);
-  command
-      ->add_option("-c,--ctx-size", options->context, "tokens of a sequence (default: the trained context)")
+  command->add_option("-c,--ctx-size", options->context, "tokens per sequence (default: the trained context)")
       ->check(CLI::Range(1, 1 << 24));
   command->add_option("--memory", options->memory,
-                      "for weights and cache: 8GiB (default: what this machine, or the device, has to give)");
-  command->add_option("-b,--batch", options->batch, "sequences at the same time")
+                      "memory for weights and KV cache, such as 8GiB (default: the available memory of the "
+                      "machine, or of the GPU with --device cuda)");
+  command->add_option("-b,--batch", options->batch, "number of sequences at the same time")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
   command->add_option("-f,--file,--text", options->text_file,
-                      "text to measure quality on (default: one that ships with kvant, and that nothing was "
-                      "calibrated on)");
+                      "text to measure quality on (default: a held-out text that ships with kvant)");
   return {command, [options, command]() -> Status {
             KVANT_RETURN_IF_ERROR(check_backend(*command, options->common));
             KVANT_RETURN_IF_ERROR(choose_model(options->common));

@@ -103,7 +103,7 @@ Result<BenchText> text_of(const BenchCommandOptions& options, const Tokenizer& t
   if (!tokens.ok()) return tokens.error();
   const int needed = options.bench.depths.back() + std::max(options.bench.prompt, options.bench.decode + 1);
   if (std::ssize(tokens->tokens) < needed) {
-    return error("'{}' has {} tokens, and this benchmark runs {}: choose a longer text or a smaller --depth",
+    return error("'{}' has {} tokens, but this benchmark needs {}: give a longer text or a smaller --depth",
                  options.file, tokens->tokens.size(), needed);
   }
   return std::make_shared<const std::vector<std::int32_t>>(std::move(tokens->tokens));
@@ -116,9 +116,9 @@ Status bench(BenchCommandOptions options) {
   const auto guard_every = parse_guard(options.guard);
   if (!guard_every.ok()) return guard_every.error();
   if (options.bench.prompt == 0 && options.bench.decode == 0)
-    return error("nothing to time: -p and -n are both 0");
+    return error("nothing to measure: -p and -n are both 0; give at least one of them");
   if (*guard_every > 0 && options.bench.parallel > 1)
-    return error("--guard watches one sequence: leave out --parallel, or --guard");
+    return error("--guard supports one sequence only: leave out --guard or --parallel");
   KVANT_RETURN_IF_ERROR(check_json(options.common));
   const auto session = Session::open(options.common, WeightMode::as_stored, depths.back() + 1);
   if (!session.ok()) return session.error();
@@ -145,13 +145,12 @@ Status bench(BenchCommandOptions options) {
   if (!rows.ok()) return rows.error();
   fmt::print("{}", bench_table(*rows));
   fmt::print(
-      "{} threads, medians of {} interleaved runs, prompt of {} and decoding of {} tokens of {}; caches "
-      "filled "
-      "{} to their depth; ratios: to the fastest llama.cpp row that stores at least as many bits, "
-      "or to the first row where none runs\n",
+      "{} threads; medians of {} interleaved runs; prefill of {} tokens, decode of {} tokens, {}; caches "
+      "filled {}; ratios: relative to the fastest llama.cpp row with at least as many bits, or to the first "
+      "row if there is none\n",
       options.common.n_threads, options.bench.repeats, options.bench.prompt, options.bench.decode,
       options.bench.parallel == 1 ? "one sequence" : fmt::format("{} sequences", options.bench.parallel),
-      options.bench.from_text ? "with the text" : "synthetically");
+      options.bench.from_text ? "from the text" : "with synthetic values");
   if (options.common.json.empty()) return {};
   return write_whole_file(options.common.json, bench_to_json(*rows, options.bench, options.common.model,
                                                              options.common.n_threads));
@@ -162,8 +161,10 @@ Status bench(BenchCommandOptions options) {
 Status check_no_options(const CLI::App& command) {
   for (const CLI::Option* option : command.get_options()) {
     if (option->count() == 0) continue;
-    return error("{} stands before 'attention', which doesn't read it: see kvant bench attention --help",
-                 option->get_name());
+    return error(
+        "{} comes before 'attention', which would ignore it: give it after 'attention' if kvant bench "
+        "attention --help lists it",
+        option->get_name());
   }
   return {};
 }
@@ -172,37 +173,43 @@ Status check_no_options(const CLI::App& command) {
 
 Command add_bench_command(CLI::App& program) {
   auto options = std::make_shared<BenchCommandOptions>();
-  CLI::App* command = program.add_subcommand("bench", "measure prompt and decode speed");
+  CLI::App* command = program.add_subcommand("bench", "measure prefill and decode speed");
   add_model_options(*command, options->common, /*many_recipes=*/true);
   add_device_option(*command, options->common);
-  command->add_option("-d,--depth", options->bench.depths, "tokens in the cache, such as 0,4096,16384")
+  command
+      ->add_option("-d,--depth", options->bench.depths,
+                   "tokens in the cache before each timed run, such as 0,4096,16384")
       ->delimiter(',')
       ->check(CLI::Range(0, 1 << 24))
       ->capture_default_str();
-  command->add_option("-p,--n-prompt", options->bench.prompt, "tokens of the timed prompt; 0: none")
+  command
+      ->add_option("-p,--n-prompt", options->bench.prompt, "prompt tokens of a timed prefill; 0: no prefill")
       ->check(CLI::Range(0, 1 << 20))
       ->capture_default_str();
-  command->add_option("-n,--n-gen", options->bench.decode, "tokens of the timed decoding; 0: none")
+  command->add_option("-n,--n-gen", options->bench.decode, "tokens of a timed decode; 0: no decode")
       ->check(CLI::Range(0, 1 << 20))
       ->capture_default_str();
   command
       ->add_option("--parallel", options->bench.parallel,
-                   "sequences that are decoded at a time, each of the depth")
+                   "number of sequences to decode at the same time, each with --depth tokens in the cache")
       ->check(CLI::Range(1, 1 << 14))
       ->capture_default_str();
-  command->add_option("--prompt-step", options->prompt_step, "tokens of one step of a prompt, at most")
+  command
+      ->add_option("--prompt-step", options->prompt_step, "maximum number of prompt tokens per prefill step")
       ->check(CLI::Range(1, 1 << 16))
       ->capture_default_str();
-  command->add_option("-r,--repetitions", options->bench.repeats, "runs of which the median is taken")
+  command
+      ->add_option("-r,--repetitions", options->bench.repeats,
+                   "number of runs, of which the median is reported")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
   command
       ->add_option("--against", options->against,
-                   "add llama.cpp with f16, q8_0 and q4_0 caches, with flash attention and without")
+                   "also measure llama.cpp with f16, q8_0 and q4_0 caches, with and without flash attention")
       ->check(CLI::IsMember({"llama.cpp"}));
-  command->add_option(
-      "-f,--file,--text", options->file,
-      "fill the caches with this text instead of synthetic contents: slower, and the attention is real");
+  command->add_option("-f,--file,--text", options->file,
+                      "fill the caches from this text instead of with synthetic values; slower, but the "
+                      "attention is realistic");
   add_guard_option(*command, options->guard);
   const Command attention = add_bench_attention_command(*command);
   return {command, [options, command, attention]() -> Status {

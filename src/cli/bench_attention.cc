@@ -47,7 +47,7 @@ std::int64_t working_set() {
 
 Result<RecipePlans> plans_of(const std::string& text, const AttentionOptions& options) {
   if (names_llama(text) || text.starts_with("ggml:")) {
-    return error("'{}' is no recipe: ggml's caches run beside the recipes anyway, leave it out of --kv",
+    return error("'{}' is not a recipe: leave it out of --kv; this benchmark always includes ggml's caches",
                  text);
   }
   const auto recipe = parse_recipe(text);
@@ -137,7 +137,7 @@ std::vector<GgmlCache> rivals_at(const AttentionHeads& shape) {
     if (ggml_stores(cache, shape.head_dim)) {
       rivals.push_back(cache);
     } else {
-      warn(fmt::format("ggml has no {} cache at a head size of {}: its row is left out", cache.name,
+      warn(fmt::format("ggml has no {} cache for a head size of {}: the row is left out", cache.name,
                        shape.head_dim));
     }
   }
@@ -155,7 +155,7 @@ void print_plans(const std::vector<RecipePlans>& recipes, const AttentionBackend
 
 Result<double> read_bandwidth(const AttentionOptions& options) {
   const std::int64_t bytes = 8 * last_level_cache_bytes();
-  KVANT_RETURN_IF_ERROR(check_memory("measuring how fast memory is read", bytes));
+  KVANT_RETURN_IF_ERROR(check_memory("the measurement of memory bandwidth", bytes));
   return measure_read_bandwidth(static_cast<std::size_t>(bytes), options.common.n_threads);
 }
 
@@ -178,9 +178,9 @@ Status report(const std::vector<AttentionRow>& rows, const AttentionSettings& se
               const std::string& json_path) {
   fmt::print("{}", attention_table(rows, settings));
   fmt::print(
-      "{} query heads on {} KV heads of {}, one token, {} threads; medians of {} interleaved runs, caches "
-      "filled synthetically; memory is read at {:.1f} GB/s, limit: what that alone would take; rivals: those "
-      "that store at least as many bits\n",
+      "{} query heads, {} KV heads, head size {}, one query token, {} threads; medians of {} interleaved "
+      "runs; caches filled with synthetic values; read bandwidth {:.1f} GB/s; limit: time to read the cache "
+      "at that bandwidth; rivals: ggml rows with at least as many bits\n",
       settings.shape.n_heads, settings.shape.n_kv_heads, settings.shape.head_dim, settings.n_threads,
       settings.repeats, settings.read_bandwidth / 1e9);
   if (json_path.empty()) return {};
@@ -209,27 +209,28 @@ Status bench_attention(AttentionOptions options) {
 
 Command add_bench_attention_command(CLI::App& bench) {
   auto options = std::make_shared<AttentionOptions>();
-  CLI::App* command = bench.add_subcommand("attention", "measure attention alone, beside ggml's; no model");
+  CLI::App* command = bench.add_subcommand(
+      "attention", "measure attention alone, without a model, and compare it with ggml's");
   // The parent command `bench` requires a model, but `bench attention` does not.
   command->preparse_callback([model = bench.get_option("--model")](std::size_t) { model->required(false); });
   AttentionHeads& shape = options->shape;
-  command->add_option("--heads", shape.n_heads, "query heads")
+  command->add_option("--heads", shape.n_heads, "number of query heads")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
-  command->add_option("--kv-heads", shape.n_kv_heads, "KV heads, each for as many query heads")
+  command->add_option("--kv-heads", shape.n_kv_heads, "number of KV heads; must divide --heads")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
-  command->add_option("--dim", shape.head_dim, "head size")
+  command->add_option("--dim", shape.head_dim, "channels per head")
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
   command->add_option("-c,--ctx", options->contexts, "tokens in the cache")
       ->delimiter(',')
       ->check(CLI::Range(1, 1 << 24))
       ->capture_default_str();
-  command->add_option("-r,--repetitions", options->repeats, "runs of which the median is taken")
+  command->add_option("-r,--repetitions", options->repeats, "number of runs, of which the median is reported")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
-  command->add_flag("--library", options->library, "measure the recipes' formats in libkvant_cpu, too");
+  command->add_flag("--library", options->library, "also measure the recipes' formats in libkvant_cpu");
   add_recipe_options(*command, options->common, /*many_recipes=*/true);
   return {command, [options] { return bench_attention(*options); }};
 }

@@ -90,7 +90,7 @@ TEST_F(Cli, BenchAttentionRefusesWhatCannotBe) {
   refuses({"--dim", "100"}, "100");
   refuses({"--dim", "520"}, "520");
   refuses({"--ctx", "0"}, "--ctx");
-  refuses({"--ctx", "16000000", "--heads", "1024", "--kv-heads", "1024"}, "takes");
+  refuses({"--ctx", "16000000", "--heads", "1024", "--kv-heads", "1024"}, "needs");
   refuses({"--kv", "nonsense"}, "nonsense");
   refuses({"--kv", "llama.cpp:q4_0"}, "llama.cpp:q4_0");
   refuses({"--kv", "bf16,budget=3"}, "ladder");

@@ -50,7 +50,7 @@ Result<std::vector<Recipe>> recipes_to_calibrate(const ModelOptions& options, co
       warn(fmt::format("the recipe {} needs no calibration", label(*recipe)));
     }
   }
-  if (recipes.empty()) return error("nothing to calibrate: name a recipe that needs it with --kv");
+  if (recipes.empty()) return error("nothing to calibrate: give a recipe that needs calibration with --kv");
   return recipes;
 }
 
@@ -70,23 +70,24 @@ std::vector<std::string> output_files(const CalibrateOptions& options, const std
 Status check_outputs(const CalibrateOptions& options, const std::vector<std::string>& files) {
   if (options.output.empty() && calibration_folder().empty())
     return error(
-        "there is no $XDG_CACHE_HOME and no $HOME to keep calibrations in: name a file with --output");
+        "neither $XDG_CACHE_HOME nor $HOME is set, so there is no folder for calibrations: give a file with "
+        "--output");
   std::error_code failure;
   if (options.output.empty()) std::filesystem::create_directories(calibration_folder(), failure);
-  if (failure) return error("cannot make the folder '{}': {}", calibration_folder(), failure.message());
+  if (failure) return error("cannot create the folder '{}': {}", calibration_folder(), failure.message());
   for (const std::string& file : files) KVANT_RETURN_IF_ERROR(check_writable(file));
   return {};
 }
 
 void print_summary(const Calibration& calibration, const std::vector<std::string>& files, double seconds) {
   fmt::print(
-      "Training, mean over heads (codebooks: relative squared error; adapters: divergence of weights):\n");
+      "Training, mean over heads (codebooks: relative squared error; adapters: divergence of attention "
+      "weights):\n");
   fmt::print("{:>10} {:>10} {:>9}  constant\n", "before", "after", "improved");
   for (const TrainingGain& gain : training_gains(calibration.constants))
     fmt::print("{:10.5f} {:10.5f} {:>9}  {} {}\n", gain.before, gain.after,
                fmt::format("{}/{}", gain.improved, gain.heads), side_name(gain.side), gain.name);
-  fmt::print("Relative squared errors on {} passages whose K and V nothing was learned from:\n",
-             calibration.settings.passages);
+  fmt::print("Relative squared errors on {} held-out passages:\n", calibration.settings.passages);
   fmt::print("{:>10} {:>10} {:>10}  recipe\n", "K", "V", "output");
   for (const RecipeQuality& q : calibration.quality) {
     fmt::print("{:10.5f} {:10.5f} {:10.5f}  {}\n", q.key_error, q.value_error, q.output_error, q.recipe);
@@ -151,7 +152,8 @@ Status run_calibrate(const CalibrateOptions& options) {
                                  .device = reader ? kind_of(options.common.device) : on_cpu.device};
   if (options.output.empty() && method.backend != CalibrationMethod{}.backend) {
     return error(
-        "what other commands find is made with --backend {}: leave --backend {} out, or name a file with -o",
+        "other commands find only calibrations made with --backend {}: leave out --backend {}, or give a "
+        "file with -o",
         CalibrationMethod{}.backend, options.common.backend);
   }
   const std::vector<std::string> files = output_files(options, *recipes, engine);
@@ -181,7 +183,8 @@ Status run_calibrate(const CalibrateOptions& options) {
 
 Command add_calibrate_command(CLI::App& program) {
   auto options = std::make_shared<CalibrateOptions>();
-  CLI::App* command = program.add_subcommand("calibrate", "learn what recipes need to know about a model");
+  CLI::App* command =
+      program.add_subcommand("calibrate", "learn the constants that recipes need for a model");
   options->common.backend = "reference";
   add_model_options(*command, options->common, /*many_recipes=*/true);
   add_device_option(*command, options->common);
@@ -192,20 +195,21 @@ Command add_calibrate_command(CLI::App& program) {
   CalibrationSettings& settings = options->settings;
   auto* text = command->add_option("-f,--file,--text", options->text_file,
                                    "text to learn from (default: the text that ships with kvant)");
-  command->add_option("-o,--output", options->output,
-                      "file to write (default: where run, eval and bench look first)");
-  command->add_option("--samples", settings.samples, "samples of the text")
+  command->add_option(
+      "-o,--output", options->output,
+      "calibration file to write (default: a file in the cache folder, which other commands find)");
+  command->add_option("--samples", settings.samples, "number of samples from the text")
       ->check(CLI::Range(1, 1 << 16))
       ->capture_default_str();
-  command->add_option("--length", settings.length, "tokens of a sample")
+  command->add_option("--length", settings.length, "tokens per sample")
       ->check(CLI::Range(16, 1 << 16))
       ->capture_default_str();
-  command->add_flag("--full", options->full, "256 samples, as in the papers: slower");
-  command->add_flag(
-      "--measure", settings.measure,
-      "for recipes with a budget: a run of the model for each place, instead of one pass: far slower");
+  command->add_flag("--full", options->full, "use 256 samples, as the papers do; slower");
+  command->add_flag("--measure", settings.measure,
+                    "for recipes with a budget: run the model once for each layer, head and side, instead of "
+                    "estimating all in one pass; much slower");
   command->add_flag("--self", settings.self, "learn from text that the model writes itself")->excludes(text);
-  command->add_option("--seed", settings.seed, "another seed chooses other samples and first centroids")
+  command->add_option("--seed", settings.seed, "seed for the choice of samples and initial centroids")
       ->capture_default_str();
   return {command, [options, command]() -> Status {
             KVANT_RETURN_IF_ERROR(check_backend(*command, options->common));

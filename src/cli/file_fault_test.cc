@@ -54,8 +54,8 @@ TEST_F(Faults, AnImpossibleBudgetIsRefusedBeforeTheCalibration) {
     const Outcome outcome =
         run("tune -m model.gguf -t 1 -f text.txt -c 256 --contexts 2 -o mine.json --budget " + budget);
     EXPECT_EQ(outcome.code, 2);
-    const char* which = budget.starts_with("0.3") || budget.starts_with("1K") ? "cheapest" : "dearest";
-    EXPECT_NE(outcome.err.find(fmt::format("the {} formats of the ladder take", which)), std::string::npos)
+    const char* which = budget.starts_with("0.3") || budget.starts_with("1K") ? "smallest" : "largest";
+    EXPECT_NE(outcome.err.find(fmt::format("the {} formats of the ladder need", which)), std::string::npos)
         << outcome.err;
     EXPECT_FALSE(std::filesystem::exists(path("cache"))) << "calibrated first";
   }

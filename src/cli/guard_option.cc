@@ -7,8 +7,8 @@ namespace kvant {
 void add_guard_option(CLI::App& command, std::string& rate) {
   command
       .add_option("--guard", rate,
-                  "watch what the cache does to attention: each layer in this share of the steps (default: "
-                  "1/64)")
+                  "estimate the error of attention during the run; each layer is checked in this share of "
+                  "the steps (--guard alone: 1/64)")
       ->expected(0, 1)
       ->default_str("1/64");
 }
@@ -21,7 +21,7 @@ Result<int> parse_guard(const std::string& rate) {
   const auto [end, failure] = std::from_chars(share.data(), share.data() + share.size(), every);
   const bool whole = rate == "1" || (failure == std::errc() && end == share.data() + share.size());
   if (!whole || every < 1 || every > kMaxSteps)
-    return error("--guard: '{}' is not a share of the steps; write 1/64, for example", rate);
+    return error("--guard: '{}' is not a share of the steps: give 1 or 1/N, such as 1/64", rate);
   return every;
 }
 

@@ -56,12 +56,12 @@ void print(const Session& session, const CacheInfo& info) {
   fmt::print("model: {}, {} of weights\n", session.engine().description(),
              readable_bytes(static_cast<double>(session.engine().weight_bytes())));
   if (const std::int64_t bytes = session.engine().host_weight_bytes(); bytes > 0)
-    fmt::print("  {} of them stay in the host's memory, where {} reads them in every step\n",
+    fmt::print("  {} of the weights stay in host memory, where {} reads them in every step\n",
                readable_bytes(static_cast<double>(bytes)), session.options().device);
   fmt::print("  {} layers{}, {} query heads, {}, trained context {} tokens\n", g.n_layers,
              g.is_recurrent() ? " with attention" : "", g.n_heads, heads_text(g), g.trained_context);
   if (g.is_recurrent()) {
-    fmt::print("  beside them {} layers without attention, which keep {} for a sequence of any length\n",
+    fmt::print("  {} more layers without attention, whose state takes {} per sequence of any length\n",
                g.n_recurrent_layers, readable_bytes(static_cast<double>(g.recurrent_bytes())));
   }
   std::vector<int> shared;
@@ -69,26 +69,27 @@ void print(const Session& session, const CacheInfo& info) {
     if (g.is_shared(layer)) shared.push_back(layer);
   }
   if (!shared.empty())
-    fmt::print("  later layers have no cache of their own: they share {} {}\n",
-               shared.size() == 1 ? "that of layer" : "those of layers", fmt::join(shared, " and "));
+    fmt::print("  later layers share the cache of {} {}\n", shared.size() == 1 ? "layer" : "layers",
+               fmt::join(shared, " and "));
   fmt::print("recipe: {}\n{}", info.preview.plan->name, plan_table(info.report));
-  fmt::print("KV cache at {} tokens: {} for a sequence (bf16: {})\n", info.context,
+  fmt::print("KV cache at {} tokens: {} per sequence (bf16: {})\n", info.context,
              readable_bytes(static_cast<double>(info.cache)), readable_bytes(static_cast<double>(info.bf16)));
-  fmt::print("  bits per value, on average over the positions of a page: {:.2f}; of sealed pages: {}\n",
+  fmt::print("  bits per value: {:.2f}, averaged over the fill of the newest page; of sealed pages: {}\n",
              info.bits.all, std::isfinite(info.bits.sealed) ? fmt::format("{:.2f}", info.bits.sealed) : "-");
-  fmt::print(
-      "  model constants, for all sequences: {}{}\n",
-      readable_bytes(static_cast<double>(info.constants.bytes)),
-      info.constants.bytes == 0 ? "" : fmt::format(" ({:.2f} bits per value of one)", info.constants.bits));
+  fmt::print("  model constants, shared by all sequences: {}{}\n",
+             readable_bytes(static_cast<double>(info.constants.bytes)),
+             info.constants.bytes == 0
+                 ? ""
+                 : fmt::format(" ({:.2f} bits per value of one sequence)", info.constants.bits));
   print_layers(info.layers);
-  fmt::print("  each further token: {:.0f} bytes once sealed\n", info.token);
+  fmt::print("  each additional token: {:.0f} bytes once sealed\n", info.token);
   if (info.batch > 1) {
     fmt::print("  {} sequences: {}\n", info.batch,
                readable_bytes(static_cast<double>(info.cache) * info.batch));
   }
   fmt::print("memory: {} available, enough for {} of {} tokens\n",
              readable_bytes(static_cast<double>(info.available)),
-             info.batch == 1 ? "a sequence" : fmt::format("{} sequences", info.batch), info.max_tokens);
+             info.batch == 1 ? "one sequence" : fmt::format("{} sequences", info.batch), info.max_tokens);
 }
 
 Status info(const InfoOptions& options) {
@@ -113,14 +114,13 @@ Status info(const InfoOptions& options) {
 
 Command add_info_command(CLI::App& program) {
   auto options = std::make_shared<InfoOptions>();
-  CLI::App* command =
-      program.add_subcommand("info", "what a model's KV cache takes, and what fits into memory");
+  CLI::App* command = program.add_subcommand(
+      "info", "print the size of a model's KV cache and the longest context that fits into memory");
   add_model_options(*command, options->common, /*many_recipes=*/false);
   add_device_option(*command, options->common);
-  command
-      ->add_option("-c,--ctx-size", options->context, "tokens of a sequence (default: the trained context)")
+  command->add_option("-c,--ctx-size", options->context, "tokens per sequence (default: the trained context)")
       ->check(CLI::Range(1, 1 << 30));
-  command->add_option("-b,--batch", options->batch, "sequences at the same time")
+  command->add_option("-b,--batch", options->batch, "number of sequences at the same time")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
   return {command, [options, command]() -> Status {

@@ -26,8 +26,8 @@ int close_output() {
   errno = 0;
   const bool written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
   if (written) return 0;
-  return fail(std::string("cannot write the standard output: ") +
-              (errno != 0 ? std::strerror(errno) : "a part of it is lost") + "; make room for it");
+  return fail(std::string("cannot write to the standard output: ") +
+              (errno != 0 ? std::strerror(errno) : "some output is lost") + "; free some disk space");
 }
 
 // Users of llama.cpp write the options of kOneDash with one dash, but CLI11 would read "-ctk" as "-c tk".
@@ -64,7 +64,7 @@ int parse(CLI::App& program, int argc, char** argv, bool& done) {
 }
 
 int run(int argc, char** argv) {
-  CLI::App program("Language models with a low-bit key-value cache.", "kvant");
+  CLI::App program("Runs language models with a low-bit key-value cache.", "kvant");
   program.require_subcommand(1);
   program.set_version_flag("--version", "kvant " KVANT_VERSION, "print the version and exit");
   program.get_formatter()->column_width(36);

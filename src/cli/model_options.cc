@@ -26,59 +26,62 @@ std::string recipe_help() {
 
 void add_recipe_options(CLI::App& command, ModelOptions& options, bool many_recipes) {
   options.n_threads = usable_threads();
-  const char* kv_help =
-      many_recipes ? "KV-cache recipes A,B,C; key=value items belong to the recipe before them. ';' or "
-                     "another --kv starts a recipe that has no name"
-                   : "KV-cache recipe (default: bf16)";
+  const char* kv_help = many_recipes ? "KV-cache recipes A,B,C; key=value items modify the recipe before "
+                                       "them. ';' or another --kv starts a recipe without a name"
+                                     : "KV-cache recipe (default: bf16)";
   auto* kv = command.add_option("--kv,--kv-cache-dtype", options.kv, kv_help)->allow_extra_args(false);
   if (!many_recipes) kv->expected(1);
   command
-      .add_option("--cache-type-k,--ctk", options.k_side, "format of K alone, such as ch4g128 (also -ctk)")
+      .add_option("--cache-type-k,--ctk", options.k_side,
+                  "format of K, such as ch4g128 (default: bf16; also -ctk)")
       ->excludes(kv);
   command
-      .add_option("--cache-type-v,--ctv", options.v_side, "format of V alone, such as tok4g128 (also -ctv)")
+      .add_option("--cache-type-v,--ctv", options.v_side,
+                  "format of V, such as tok4g128 (default: bf16; also -ctv)")
       ->excludes(kv);
   command.add_option("--json", options.json, "write the result to this file as JSON");
-  command.add_option("-t,--threads", options.n_threads, "threads")
+  command.add_option("-t,--threads", options.n_threads, "number of CPU threads")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
   command
-      .add_option("--backend", options.backend,
-                  "attention: cpu, cpu/avx512, cpu/avxvnni, cpu/avx2, cpu/portable or reference")
+      .add_option(
+          "--backend", options.backend,
+          "attention backend of the CPU: cpu, cpu/avx512, cpu/avxvnni, cpu/avx2, cpu/portable or reference")
       ->capture_default_str();
   command.add_flag("-v,--verbose", options.verbose, "print the resolved plan: formats, kernels, bytes");
-  command.add_flag("--strict", options.strict, "a fall-back to something slower is an error");
+  command.add_flag("--strict", options.strict, "fail if the recipe would fall back to a slower kernel");
   command.footer(recipe_help);
 }
 
 void add_model_options(CLI::App& command, ModelOptions& options, bool many_recipes) {
-  command.add_option("-m,--model", options.model, "model: a GGUF file (default: the one of `make setup`)");
+  command.add_option("-m,--model", options.model,
+                     "model file in GGUF format (default: the model that `make setup` installs)");
   add_recipe_options(command, options, many_recipes);
   command.add_option("--calibration", options.calibration,
-                     "constants that kvant calibrate -o has written (default: made on first use)");
+                     "file of constants written by kvant calibrate -o (default: calibrate on first use)");
 }
 
 void add_device_option(CLI::App& command, ModelOptions& options) {
   command
       .add_option("--device", options.device,
-                  "what runs the model and keeps its caches: cpu, cuda, or cuda:N for the GPU of that number")
+                  "device that runs the model and stores its caches: cpu, cuda, or cuda:N for GPU N")
       ->capture_default_str();
   command
-      .add_option(
-          "--gpu-layers,--ngl", options.device_layers,
-          "with --device cuda: so many layers lie in the GPU's memory, the others in the host's, where "
-          "the GPU reads them (also -ngl; default: all)")
+      .add_option("--gpu-layers,--ngl", options.device_layers,
+                  "with --device cuda: number of layers with weights in GPU memory; the GPU reads the others "
+                  "from host memory (also -ngl; default: all)")
       ->check(CLI::Range(0, 1 << 20));
   command.add_flag_callback(
       "--no-kv-offload,--nkvo", [&options] { options.kv_offload = false; },
-      "with --device cuda: caches lie in the host's memory, and the CPU attends: any recipe, heads that the "
-      "GPU has no kernels for, caches larger than its memory (also -nkvo)");
+      "with --device cuda: keep caches in host memory and compute attention on the CPU. Supports every "
+      "recipe and head size, and caches larger than GPU memory (also -nkvo)");
 }
 
 void add_weights_option(CLI::App& command, std::string& weights) {
   command
       .add_option("--weights", weights,
-                  "f32: dequantized, so that only the cache is quantized; stored: as in the file")
+                  "f32: dequantize the weights, so only the cache is quantized; stored: use the weights as "
+                  "in the file")
       ->check(CLI::IsMember({"f32", "stored"}))
       ->capture_default_str();
 }
@@ -92,8 +95,8 @@ Status check_backend(const CLI::App& command, const ModelOptions& options) {
   if (options.device == "cpu" || !options.kv_offload || options.backend == backend.get_default_str())
     return {};
   return error(
-      "--backend {} chooses how the CPU attends, and --device {} has kernels of its own: leave one of them "
-      "out, or add --no-kv-offload",
+      "--backend {} selects an attention backend of the CPU, but --device {} has its own kernels: leave out "
+      "one of them, or add --no-kv-offload",
       options.backend, options.device);
 }
 

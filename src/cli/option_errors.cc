@@ -71,7 +71,7 @@ std::string reworded(const std::string& text) {
   const std::size_t equals = text.find(kEquals);
   if (text.starts_with(kConversion) && equals != std::string::npos) {
     return text.substr(kConversion.size(), equals - kConversion.size()) + ": " +
-           quoted(text.substr(equals + kEquals.size())) + " is not a number that it takes";
+           quoted(text.substr(equals + kEquals.size())) + " is not a valid number";
   }
   const std::size_t once = text.find(": At Most 1 required but received");
   return once == std::string::npos ? text : text.substr(0, once) + " is given more than once";

@@ -231,9 +231,9 @@ void Report::name_commands() {
                                 generation_option, shell_word(options_.output));
   commands.quality = fmt::format("kvant eval{}{}{}", common, size, options_.chunks);
   commands.layers = fmt::format("kvant eval --layers{}{}{}", common, size, kLayerChunks);
-  commands.limits = "part of kvant report: documents of a quarter, a half and all of -c tokens";
+  commands.limits = "part of kvant report: documents of 1/4, 1/2 and all of -c tokens";
   commands.greedy = options_.prompts.empty()
-                        ? fmt::format("part of kvant report: {} pieces of the text are continued", kPrompts)
+                        ? fmt::format("part of kvant report: continues {} pieces of the text", kPrompts)
                         : fmt::format("kvant eval --greedy{} -f {}{}{}{}{}", model,
                                       shell_word(options_.prompts), kv, machine, weights, generation_option);
   const BenchOptions& speed = figures_.speed_options;
@@ -272,22 +272,25 @@ Status report(const ReportOptions& options) {
 Command add_report_command(CLI::App& program) {
   auto options = std::make_shared<ReportOptions>();
   CLI::App* command = program.add_subcommand(
-      "report", "measure recipes' quality, size and speed, and show them on one HTML page");
+      "report", "measure the quality, size and speed of recipes, and write one HTML page");
   add_model_options(*command, options->common, /*many_recipes=*/true);
   add_device_option(*command, options->common);
   add_weights_option(*command, options->weights);
-  command->add_option("-f,--file", options->file, "the text that quality is measured on")->required();
-  command->add_option("-o,--output", options->output, "the page")->required();
-  command->add_option("-c,--ctx-size", options->context, "tokens of a chunk, whose second half is scored")
+  command->add_option("-f,--file", options->file, "text to measure quality on")->required();
+  command->add_option("-o,--output", options->output, "HTML page to write")->required();
+  command
+      ->add_option("-c,--ctx-size", options->context, "tokens per chunk, of which the second half is scored")
       ->check(CLI::Range(2, 1 << 24))
       ->capture_default_str();
-  command->add_option("--chunks", options->chunks, "max chunks; 0: the whole text")
+  command->add_option("--chunks", options->chunks, "maximum number of chunks; 0: the whole text")
       ->check(CLI::Range(0, 1 << 24))
       ->capture_default_str();
   command->add_option("--prompts", options->prompts,
-                      "prompts for greedy generation, one a line, or JSON with a \"prompt\" or \"question\" "
-                      "(default: pieces of the text are continued)");
-  command->add_option("-n,--n-predict", options->generated_tokens, "max tokens to generate for a prompt")
+                      "prompts for greedy generation, one per line, or JSON with \"prompt\" or \"question\" "
+                      "(default: pieces of the text)");
+  command
+      ->add_option("-n,--n-predict", options->generated_tokens,
+                   "maximum number of tokens to generate per prompt")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
   return {command, [options, command]() -> Status {

@@ -158,8 +158,8 @@ Status Run::open_chat_template() {
   if (options_.raw) return {};
   if (options_.chat_template.empty() && !options_.chat && !ChatTemplate::is_in(tokenizer)) {
     const std::string missing = fmt::format("'{}' has no chat template", options_.common.model);
-    if (!options_.system.empty()) return error("--system has no place: {}", missing);
-    warn(missing + ": the prompt is continued as it is, as with --raw");
+    if (!options_.system.empty()) return error("--system needs a chat template: {}", missing);
+    warn(missing + ": the model continues the prompt as is, as with --raw");
     return {};
   }
   auto opened = ChatTemplate::open(tokenizer, options_.chat_template);
@@ -187,7 +187,8 @@ Status Run::open_session() {
   if (!file.ok()) return file.error();
   restored_tokens_ = file->n_tokens();
   if (goes_on() && !options_.system.empty())
-    return error("--system comes too late: the session '{}' has begun already", options_.session);
+    return error("--system is for new sessions only: the session '{}' has already begun; leave out --system",
+                 options_.session);
   return check_writable(options_.session);
 }
 
@@ -206,9 +207,9 @@ Status Run::restore_session() {
   if (!file.ok()) return file.error();
   KVANT_RETURN_IF_ERROR(conversation_->restore(*file));
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-  fmt::print(stderr, "session '{}': {} tokens were reused, none read again; {} in {:.3f} s\n",
-             options_.session, conversation_->length(),
-             readable_bytes(static_cast<double>(file->file_bytes())), seconds.count());
+  fmt::print(stderr, "session '{}': {} tokens restored without prefill; {} in {:.3f} s\n", options_.session,
+             conversation_->length(), readable_bytes(static_cast<double>(file->file_bytes())),
+             seconds.count());
   return {};
 }
 
@@ -299,7 +300,7 @@ Status Run::chat() {
     if (!text.ok()) return text.error();
     line = std::move(text).value();
   }
-  fmt::print(stderr, "Chat with {}. An empty line or Ctrl-D ends it, Ctrl-C ends a generation.\n",
+  fmt::print(stderr, "Chat with {}. An empty line or Ctrl-D ends the chat, Ctrl-C stops a completion.\n",
              session_.engine().description());
   while (true) {
     if (line.empty()) {
@@ -316,7 +317,7 @@ Status Run::chat() {
     const Status room = conversation_->check_room(static_cast<int>(asked->tokens.size()));
     // A user at a terminal can try again with a shorter message.
     if (!room.ok() && isatty(STDIN_FILENO) == 1) {
-      warn(room.error().message + "; the chat goes on without it");
+      warn(room.error().message + "; the chat continues without this message");
       history_.json.erase(history_.json.size() - 1);
       seen_ = restart ? "" : seen;
       continue;
@@ -365,23 +366,24 @@ Status Run::finish() {
   fmt::print(stderr, "prompt: {} tokens, {:.1f} tokens/s   decode: {} tokens, {:.1f} tokens/s\n",
              f.prompt_tokens, f.prompt_tps(), f.generated_tokens, f.decode_tps());
   if (f.drafted_tokens > 0) {
-    fmt::print(stderr, "drafts: {} of {} tokens were right ({:.0f} %)\n", f.accepted_tokens, f.drafted_tokens,
+    fmt::print(stderr, "drafts: {} of {} tokens accepted ({:.0f} %)\n", f.accepted_tokens, f.drafted_tokens,
                100.0 * f.acceptance());
   }
-  fmt::print(
-      stderr,
-      "KV cache ({}): {} for {} tokens, {:.2f} bits per value on average over the positions of a page; "
-      "bf16 would take {} ({:.2f}x)\n",
-      plan_->name, readable_bytes(kv), length, bits.all, readable_bytes(bf16), kv > 0 ? bf16 / kv : 1.0);
+  fmt::print(stderr,
+             "KV cache ({}): {} for {} tokens, {:.2f} bits per value, averaged over the fill of the newest "
+             "page; bf16 would take {} ({:.2f}x)\n",
+             plan_->name, readable_bytes(kv), length, bits.all, readable_bytes(bf16),
+             kv > 0 ? bf16 / kv : 1.0);
   if (bytes.recurrent > 0) {
-    fmt::print(stderr, "  layers without attention keep {} beside it\n",
+    fmt::print(stderr, "  state of layers without attention: {}\n",
                readable_bytes(static_cast<double>(bytes.recurrent)));
   }
   const double sealed = bytes.elements > 0
                             ? static_cast<double>(bytes.sealed_elements) / static_cast<double>(bytes.elements)
                             : 0.0;
   fmt::print(stderr,
-             "  {:.0f} % of it is sealed, at {:.2f} bits per value; the newest tokens wait for a full page\n",
+             "  {:.0f} % of the values are in sealed pages, at {:.2f} bits per value; a page is sealed when "
+             "it is full\n",
              100.0 * sealed, nominal_bits(*plan_));
   if (constants.bytes > 0)
     fmt::print(stderr, "  model constants: {}\n", readable_bytes(static_cast<double>(constants.bytes)));
@@ -417,10 +419,10 @@ Status Run::finish() {
 
 Status run(const RunOptions& options) {
   if (!options.chat && options.prompt.empty() && options.file.empty()) {
-    return error("nothing to generate from: give a prompt with -p or -f, or chat with -cnv");
+    return error("there is no prompt: give one with -p or -f, or chat with -cnv");
   }
   if (options.raw && (options.chat || !options.system.empty() || !options.chat_template.empty())) {
-    return error("{} needs the chat template, which --raw leaves out: leave one of them out",
+    return error("{} needs the chat template, which --raw disables: leave out one of them",
                  options.chat              ? "-cnv"
                  : !options.system.empty() ? "--system"
                                            : "--chat-template");
@@ -430,8 +432,8 @@ Status run(const RunOptions& options) {
   if (!guard_every.ok()) return guard_every.error();
   if (*guard_every > 0 && !options.session.empty()) {
     return error(
-        "--guard compares with the unquantized rows of all tokens, which a --session doesn't have: leave "
-        "one of them out");
+        "--guard needs the unquantized K and V of all tokens, which a session file does not have: leave out "
+        "--guard or --session");
   }
   auto session = Session::open(options.common, WeightMode::as_stored, options.context);
   if (!session.ok()) return session.error();
@@ -444,64 +446,67 @@ Status run(const RunOptions& options) {
 
 Command add_run_command(CLI::App& program) {
   auto options = std::make_shared<RunOptions>();
-  CLI::App* command = program.add_subcommand("run", "generate from a prompt, or chat");
+  CLI::App* command = program.add_subcommand("run", "generate a completion of a prompt, or chat");
   add_model_options(*command, options->common, /*many_recipes=*/false);
   add_device_option(*command, options->common);
-  auto* prompt = command->add_option("-p,--prompt", options->prompt, "the prompt");
-  command
-      ->add_option("-f,--file", options->file, "read the prompt from this file; -: from the standard input")
+  auto* prompt = command->add_option("-p,--prompt", options->prompt, "prompt text");
+  command->add_option("-f,--file", options->file, "file with the prompt; -: the standard input")
       ->excludes(prompt);
-  command->add_option("--system", options->system, "system message of the chat template");
+  command->add_option("--system", options->system, "system message for the chat template");
   command->add_option("--chat-template", options->chat_template,
-                      "file with a chat template (Jinja) instead of the model's own");
+                      "file with a chat template (Jinja) that replaces the model's");
   command->add_flag("--cnv,--conversation", options->chat,
                     "chat: read turns from the standard input (also -cnv)");
-  command->add_flag(
-      "--raw", options->raw,
-      "continue the prompt as it is; otherwise it goes into the model's chat template, if it has one");
-  command->add_option("-n,--n-predict", options->n, "max tokens to generate (default: until the model ends)")
+  command->add_flag("--raw", options->raw, "continue the prompt as is, without the model's chat template");
+  command
+      ->add_option("-n,--n-predict", options->n,
+                   "maximum number of tokens to generate (default: until the model stops)")
       ->check(CLI::Range(-1, 1 << 30));
   command
       ->add_option(
           "-c,--ctx-size", options->context,
-          "max tokens of prompt and generation (default: what the model was trained for, or what is needed)")
+          "maximum tokens of prompt and completion (default: the trained context, or more if -n needs more)")
       ->check(CLI::Range(1, 1 << 30));
   add_draft_options(*command, options->draft);
   add_guard_option(*command, options->guard);
-  command->add_option(
-      "--session", options->session,
-      "go on with what this file holds, without reading it again, and keep all in it; made where "
-      "there is none");
+  command->add_option("--session", options->session,
+                      "continue the conversation in this file without a new prefill, and save it there; the "
+                      "file is created if it does not exist");
   add_session_coding_option(*command, options->session_coding)->needs("--session");
-  command->add_option("--temp", options->sampling.temperature, "temperature; 0: always the most likely token")
+  command
+      ->add_option("--temp", options->sampling.temperature,
+                   "sampling temperature; 0: always the most likely token")
       ->capture_default_str();
-  command->add_option("--top-k", options->sampling.top_k, "sample from the k most likely; 0: all")
+  command->add_option("--top-k", options->sampling.top_k, "sample from the K most likely tokens; 0: from all")
       ->capture_default_str();
   command
       ->add_option("--top-p", options->sampling.top_p,
-                   "sample from the likeliest with this probability in all")
+                   "sample from the smallest set of most likely tokens whose probabilities sum to this "
+                   "value; 1: from all")
       ->capture_default_str();
-  command->add_option("--min-p", options->sampling.min_p, "least probability relative to the likeliest")
+  command
+      ->add_option("--min-p", options->sampling.min_p,
+                   "ignore tokens below this fraction of the most likely token's probability; 0: ignore none")
       ->capture_default_str();
   PenaltyOptions& penalties = options->sampling.penalties;
   command
       ->add_option("--repeat-penalty", penalties.repeat,
-                   "make the last tokens of prompt and generation less likely; 1: not")
+                   "make recent tokens of prompt and completion less likely; 1: no penalty")
       ->capture_default_str();
   command
       ->add_option("--repeat-last-n", penalties.repeat_last_n,
-                   "tokens that --repeat-penalty looks back on; -1: all")
+                   "number of recent tokens that --repeat-penalty covers; -1: all")
       ->check(CLI::Range(-1, 1 << 30))
       ->capture_default_str();
   command
       ->add_option("--presence-penalty", penalties.presence,
-                   "subtracted from the logits of tokens that were generated before")
+                   "value subtracted from the logits of tokens that were generated before")
       ->capture_default_str();
   command
       ->add_option("--frequency-penalty", penalties.frequency,
-                   "the same for each time that a token was generated")
+                   "value subtracted from a token's logit for each time that the token was generated")
       ->capture_default_str();
-  command->add_option("-s,--seed", options->sampling.seed, "seed of the sampler")->capture_default_str();
+  command->add_option("-s,--seed", options->sampling.seed, "seed for sampling")->capture_default_str();
   return {command, [options, command]() -> Status {
             KVANT_RETURN_IF_ERROR(check_backend(*command, options->common));
             KVANT_RETURN_IF_ERROR(choose_model(options->common));

@@ -93,8 +93,9 @@ TEST_F(Cli, AChatGoesOnAfterATurnThatDoesNotFit) {
       "script -qec " + quoted(chat) + " /dev/null <" + path("turns") + " >" + path("screen");
   EXPECT_EQ(std::system(command.c_str()), 0);
   const std::string screen = read_file(path("screen"));
-  EXPECT_NE(screen.find("the chat goes on without it"), std::string::npos) << screen;
-  EXPECT_EQ(screen.find("the chat goes on without it", screen.find("goes on") + 1), std::string::npos)
+  EXPECT_NE(screen.find("the chat continues without this message"), std::string::npos) << screen;
+  EXPECT_EQ(screen.find("the chat continues without this message", screen.find("the chat continues") + 1),
+            std::string::npos)
       << screen;
   EXPECT_NE(screen.find("decode: 2 tokens"), std::string::npos) << screen;
 }
@@ -119,7 +120,7 @@ TEST_F(Cli, SaysThatAModelHasNoChatTemplate) {
   EXPECT_NE(plain.err.find("has no chat template"), std::string::npos) << plain.err;
   EXPECT_EQ(plain.out, raw.out);
   EXPECT_EQ(raw.err.find("template"), std::string::npos) << raw.err;
-  expect_user_error(with({"--system", "be brief"}), "--system has no place");
+  expect_user_error(with({"--system", "be brief"}), "--system needs a chat template");
 }
 
 // The program must really run the template, because no engine could recognize the test's template by its

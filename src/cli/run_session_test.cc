@@ -28,7 +28,7 @@ TEST_F(RunSession, GoesOnWithoutReadingAgain) {
   ASSERT_EQ(second.code, 0) << second.err;
   EXPECT_GE(result()["session_tokens"], 1400);
   EXPECT_LE(result()["prompt_tokens"], 4);
-  EXPECT_NE(second.err.find("tokens were reused, none read again"), std::string::npos) << second.err;
+  EXPECT_NE(second.err.find("tokens restored without prefill"), std::string::npos) << second.err;
   EXPECT_NE(read("a.session"), file);
   write("a.session", file);
   EXPECT_EQ(generate("--raw -p def -n 20 -c 4000 --kv kvant-3bit").out, second.out);
@@ -44,7 +44,7 @@ TEST_F(RunSession, CompactFilesAreSmallerAndGoOnTheSame) {
   std::filesystem::remove(path("a.session"));
   const Outcome learning = generate(first + "--session-coding compact");
   ASSERT_EQ(learning.code, 0) << learning.err;
-  EXPECT_NE(learning.err.find("learning once"), std::string::npos) << learning.err;
+  EXPECT_NE(learning.err.find("learning it once"), std::string::npos) << learning.err;
   const std::string compact = read("a.session");
   EXPECT_LT(compact.size(), plain.size());
   // The run can read a compact file although it writes a plain file.
@@ -54,7 +54,7 @@ TEST_F(RunSession, CompactFilesAreSmallerAndGoOnTheSame) {
   write("a.session", compact);
   const Outcome again = generate(second + "--session-coding compact");
   EXPECT_EQ(again.out, expected.out);
-  EXPECT_EQ(again.err.find("learning once"), std::string::npos) << again.err;
+  EXPECT_EQ(again.err.find("learning it once"), std::string::npos) << again.err;
   EXPECT_LT(read("a.session").size(), grown.size());
   // The option is an error without --session.
   EXPECT_EQ(run("run -m model.gguf -p a --session-coding compact").code, 2);
@@ -99,7 +99,7 @@ TEST_F(RunSession, WhatDoesNotFitIsRefusedInASentence) {
     EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
   };
   refused("-p de --kv uniform-4bit", "of another recipe");
-  refused("-p de --kv uniform-3bit --system Hello", "--system comes too late");
+  refused("-p de --kv uniform-3bit --system Hello", "--system is for new sessions only");
   refused("-p de --kv uniform-3bit --guard 1/1", "--guard");
   EXPECT_EQ(read("a.session"), file);
   write("a.session", file.substr(0, file.size() - 1));

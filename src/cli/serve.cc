@@ -196,22 +196,20 @@ void announce(const ServerInfo& info, const ServeOptions& options, int port) {
   fmt::print(stderr, "kvant: {} ({}) at http://{}:{}{}\n", info.model, info.description,
              url_host(options.http.host), port, options.http.api_key.empty() ? "" : ", with an API key");
   if (options.http.api_key.empty() && !is_loopback(url_host(options.http.host)))
-    warn("without --api-key everybody who reaches this address can ask, and go on with sessions");
+    warn("without --api-key, everybody who reaches this address can send requests and continue sessions");
 }
 
 void announce_recipe(const ServerInfo& info, const SchedulerOptions& scheduler) {
   fmt::print(stderr,
-             "kvant: {}, {:.2f} bits per value: {} of KV cache{} hold {} conversations of {} tokens at {} "
-             "each; {} are "
-             "answered at a time\n",
+             "kvant: {}, {:.2f} bits per value: {} of KV cache{} hold {} sequences of {} tokens at {} each; "
+             "up to {} requests run at a time\n",
              info.recipe, info.bits, readable_bytes(static_cast<double>(scheduler.memory)),
              info.device.empty() ? "" : " on " + info.device, Scheduler::sequences_that_fit(scheduler),
              scheduler.context,
              readable_bytes(static_cast<double>(scheduler.sequence_bytes(scheduler.context))),
              scheduler.parallel);
   if (scheduler.shadow_plan != nullptr)
-    fmt::print(stderr,
-               "kvant: {} more compare answers with an unquantized cache where a request asks for it\n",
+    fmt::print(stderr, "kvant: {} more are reserved for requests with a guard\n",
                readable_bytes(static_cast<double>(scheduler.shadow_memory)));
 }
 
@@ -258,8 +256,8 @@ Status check_halves(const Served& served, std::int64_t memory) {
   if (Scheduler::sequences_that_fit(served.scheduling) > 0) return {};
   const SchedulerOptions& scheduling = served.scheduling;
   return error(
-      "--compare divides {} of memory between two caches, and half of it doesn't hold one conversation of {} "
-      "tokens with {}, which takes {}: give more --memory or a smaller -c",
+      "--compare divides {} of memory between two caches, and half of it is too small for one sequence of {} "
+      "tokens with {}, which needs {}: give more --memory or a smaller -c",
       readable_bytes(static_cast<double>(memory)), scheduling.context, served.plan->name,
       readable_bytes(static_cast<double>(
           Scheduler::memory_for(scheduling, 1, scheduling.sequence_bytes(scheduling.context)) +
@@ -286,7 +284,7 @@ Result<std::vector<Served>> serve_recipes(const Session& session, const Recipe& 
   }
   const Recipe &first = all.front().plan->recipe, &second = all.back().plan->recipe;
   if (to_string(first) == to_string(second))
-    return error("--compare: {} is what --kv serves already: give another recipe", label(second));
+    return error("--compare: {} is the recipe of --kv: give another recipe", label(second));
   return all;
 }
 
@@ -296,7 +294,7 @@ Result<std::shared_ptr<const SessionFolder>> open_folders(const Session& session
                                                           Served& served) {
   if (options.sessions.empty()) {
     if (options.prefix_disk.empty()) return std::shared_ptr<const SessionFolder>();
-    return error("--prefix-disk keeps its files in the folder of --sessions: give one");
+    return error("--prefix-disk keeps its files in the folder of --sessions: give --sessions DIR");
   }
   const auto bytes = options.prefix_disk.empty() ? 0 : parse_bytes(options.prefix_disk);
   if (!bytes.ok()) return error("--prefix-disk: {}", bytes.error().message);
@@ -326,7 +324,7 @@ Result<std::shared_ptr<const ChatTemplate>> open_chat_template(const std::string
                                                                const Tokenizer& tokenizer) {
   auto opened = ChatTemplate::open(tokenizer, file);
   if (opened.ok() || !file.empty()) return opened;
-  fmt::print(stderr, "kvant: no chats: {}\n", opened.error().message);
+  fmt::print(stderr, "kvant: chat requests are not available: {}\n", opened.error().message);
   return std::shared_ptr<const ChatTemplate>();
 }
 
@@ -346,7 +344,9 @@ void wait_for_end(ServeLoop& loop, ServerLog& log) {
   }
   loop.refuse_requests();
   if (!loop.idle())
-    log.message("answering what was asked; again to end at once, without it and without what is not saved");
+    log.message(
+        "finishing the accepted requests; a second signal ends the server at once and loses what is not "
+        "saved");
   while (!loop.idle()) std::this_thread::sleep_for(50ms);
 }
 
@@ -364,14 +364,16 @@ Status serve(const ServeOptions& options) {
   if (!memory.ok()) return memory.error();
   Engine& engine = session->engine();
   const int context = options.context > 0 ? options.context : engine.geometry().trained_context;
-  if (context < 2) return error("the model does not say how many tokens it was trained for: give -c");
+  if (context < 2) return error("the model file does not state the trained context: give -c");
   warn_beyond_training(engine.geometry(), context);
   auto draft_model = load_draft_model(options.draft, *session, context);
   if (!draft_model.ok()) return draft_model.error();
   if (draft_model->bytes >= *memory)
-    return error("the draft model's cache takes {} of the {} for caches: give more --memory or a smaller -c",
-                 readable_bytes(static_cast<double>(draft_model->bytes)),
-                 readable_bytes(static_cast<double>(*memory)));
+    return error(
+        "the draft model's cache needs {}, but all caches together have {}: give more --memory or a "
+        "smaller -c",
+        readable_bytes(static_cast<double>(draft_model->bytes)),
+        readable_bytes(static_cast<double>(*memory)));
   auto recipes = serve_recipes(*session, *recipe, options, *memory - draft_model->bytes, draft_model->model);
   if (!recipes.ok()) return recipes.error();
   auto folder = open_folders(*session, options, recipes->front());
@@ -418,7 +420,7 @@ Status check_access(const CLI::App& command, const HttpOptions& options) {
   if (options.host.empty())
     return error("--host is empty: give an address, such as 127.0.0.1, or leave it out");
   if (options.api_key.empty() && command.count("--api-key") > 0)
-    return error("--api-key is empty, and everybody could ask: give a key, or leave it out");
+    return error("--api-key is empty, so everybody could send requests: give a key, or leave it out");
   return {};
 }
 
@@ -426,69 +428,73 @@ Status check_access(const CLI::App& command, const HttpOptions& options) {
 
 Command add_serve_command(CLI::App& program) {
   auto options = std::make_shared<ServeOptions>();
-  CLI::App* command = program.add_subcommand("serve", "answer over HTTP, as the OpenAI API does");
+  CLI::App* command = program.add_subcommand("serve", "serve a model over an OpenAI-compatible HTTP API");
   add_model_options(*command, options->common, /*many_recipes=*/false);
   add_device_option(*command, options->common);
   command->remove_option(command->get_option("--json"));
-  command->add_option("--host", options->http.host, "address to listen on; 0.0.0.0: all of this machine")
+  command
+      ->add_option("--host", options->http.host,
+                   "address to listen on; 0.0.0.0: all addresses of this machine")
       ->capture_default_str();
-  command->add_option("--port", options->http.port, "port to listen on; 0: any that is free")
+  command->add_option("--port", options->http.port, "port to listen on; 0: any free port")
       ->check(CLI::Range(0, 65535))
       ->capture_default_str();
-  command->add_option("--api-key", options->http.api_key, "key that clients must show (also KVANT_API_KEY)")
+  command
+      ->add_option("--api-key", options->http.api_key, "API key that clients must send (also KVANT_API_KEY)")
       ->envname("KVANT_API_KEY");
-  command->add_option("--cors", options->cors,
-                      "origins of web pages that may ask from a browser, such as https://chat.example, "
-                      "separated by commas; *: all (default: none but the server's own page)");
-  command->add_option("--log-format", options->log_format, "how requests are logged on stderr: text or json")
+  command->add_option(
+      "--cors", options->cors,
+      "origins of web pages that may send requests from a browser, such as https://chat.example, separated "
+      "by commas; *: all (default: only the server's own page)");
+  command
+      ->add_option("--log-format", options->log_format, "format of the request log on stderr: text or json")
       ->check(CLI::IsMember({"text", "json"}))
       ->capture_default_str();
   command
       ->add_option("-a,--alias", options->aliases,
-                   "the model's name in requests and answers, or several separated by commas (default: the "
-                   "file's)")
+                   "name of the model in requests and responses, or several names separated by commas "
+                   "(default: the file's name)")
       ->delimiter(',');
-  command->add_flag("--any-model", options->any_model,
-                    "answer requests for models of other names, too, with this one");
+  command->add_flag("--any-model", options->any_model, "use this model for every model name in requests");
   command
       ->add_option("-c,--ctx-size", options->context,
-                   "max tokens of a prompt and its answer (default: what the model was trained for)")
+                   "maximum tokens of a prompt and its completion (default: the trained context)")
       ->check(CLI::Range(2, 1 << 30));
   command
-      ->add_option("--parallel,--np", options->parallel, "answers that are made at the same time (also -np)")
+      ->add_option("--parallel,--np", options->parallel,
+                   "maximum number of completions that run at the same time (also -np)")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
-  command->add_option("--queue", options->queue, "requests that may wait; more are told to come later")
+  command
+      ->add_option("--queue", options->queue,
+                   "maximum number of waiting requests; further requests get status 503")
       ->check(CLI::Range(0, 4096))
       ->capture_default_str();
   command
       ->add_option("--prompt-step", options->prompt_step,
-                   "tokens of prompts that are read between two tokens of running answers "
-                   "(default: 64; on a GPU as many as 0.1 s have room for)")
+                   "prompt tokens that are processed between two decode steps of running completions "
+                   "(default: 64; on a GPU, as many as fit into 0.1 s)")
       ->check(CLI::Range(kMinPromptStep, 1 << 16));
   command->add_option(
       "--memory", options->memory,
-      "bytes of KV cache, such as 2GiB, for running answers and for prompts that may come again "
-      "(default: half of what is free; with --device cuda, of the GPU's memory, four fifths of what is "
-      "free beside the model)");
+      "memory for KV caches, such as 2GiB: running completions and the prefix cache (default: half of the "
+      "free memory; with --device cuda, 80 % of the GPU memory that the model leaves free)");
   add_draft_options(*command, options->draft);
   command->add_flag("--guard", options->guard,
-                    "let requests ask for a guard, which compares their answer with that of an unquantized "
-                    "cache; it takes part of --memory");
+                    "let requests ask for a guard, which compares their completion with an unquantized "
+                    "cache's; takes part of --memory");
   command->add_option(
       "--chat-template", options->chat_template,
-      "file with the chat template (Jinja) to be used instead of the model's: one with tools, say");
+      "file with a chat template (Jinja) that replaces the model's, for example one that supports tools");
   command->add_option("--sessions", options->sessions,
-                      "folder that keeps sessions: conversations that requests name to go on with them");
-  command->add_option(
-      "--prefix-disk", options->prefix_disk,
-      "bytes of disk, such as 4GiB, in the folder of --sessions, for beginnings of prompts that "
-      "memory has no room for");
+                      "folder for sessions: conversations that requests continue by name");
+  command->add_option("--prefix-disk", options->prefix_disk,
+                      "disk space in the folder of --sessions, such as 4GiB, for prefixes of prompts that do "
+                      "not fit into memory");
   add_session_coding_option(*command, options->session_coding)->needs("--sessions");
-  command->add_option(
-      "--compare", options->compare,
-      "a second recipe, which answers requests for the model MODEL:RECIPE, and on the page beside "
-      "the first; it takes half of --memory");
+  command->add_option("--compare", options->compare,
+                      "second recipe, used by requests for the model MODEL:RECIPE; the web page shows both "
+                      "completions next to each other; takes half of --memory");
   return {command, [options, command]() -> Status {
             KVANT_RETURN_IF_ERROR(check_backend(*command, options->common));
             KVANT_RETURN_IF_ERROR(check_access(*command, options->http));

@@ -7,8 +7,8 @@ namespace kvant {
 CLI::Option* add_session_coding_option(CLI::App& command, std::string& coding) {
   return command
       .add_option("--session-coding", coding,
-                  "how sessions are written: plain, or compact, in fewer bytes, without loss, which takes "
-                  "time at both ends; both are read")
+                  "how session files are written: plain, or compact, which is lossless and smaller, but "
+                  "slower to save and load; both can be read")
       ->check(CLI::IsMember({kPlainCoding, kCompactCoding}))
       ->capture_default_str();
 }

@@ -47,8 +47,8 @@ Result<TuneText> cut_text(const EvalText& text, const TuneOptions& options) {
   const auto available = static_cast<int>(text.tokens.size()) / options.length;
   if (available < wanted) {
     return error(
-        "the text has {} tokens, and {} contexts of {} are wanted: give a longer text, or a smaller -c or "
-        "--contexts",
+        "the text has {} tokens, which is too short for {} contexts of {}: give a longer text, or a smaller "
+        "-c or --contexts",
         text.tokens.size(), wanted, options.length);
   }
   TuneText cut;
@@ -135,10 +135,12 @@ void print_summary(const TuneResult& result, const TuneOptions& options, const T
                    double seconds) {
   fmt::print("{:.3f} bits per value, {} at {} tokens; {} allocations tried\n", result.bits_all,
              readable_bytes(static_cast<double>(result.bytes)), request.context, result.trials.size());
-  fmt::print("KL divergence predicted from single heads: {:.3g}; tuning text: {:.3g}, {:.3g} as calibrated\n",
-             result.predicted, best_trial(result.trials).divergence, result.trials.front().divergence);
-  fmt::print("Text that it has not seen, {} contexts of {} tokens:\n{:>10} {:>21} {:>9} {:>8}  {}\n",
-             result.chunks, options.length, "mean KLD", "95 % interval", "99.9 %", "top-1", "cache");
+  fmt::print(
+      "KL divergence: {:.3g} predicted from single heads; {:.3g} on the tuning text, {:.3g} with the "
+      "calibrated allocation\n",
+      result.predicted, best_trial(result.trials).divergence, result.trials.front().divergence);
+  fmt::print("Held-out text, {} contexts of {} tokens:\n{:>10} {:>21} {:>9} {:>8}  {}\n", result.chunks,
+             options.length, "mean KLD", "95 % interval", "99.9 %", "top-1", "cache");
   for (const TuneRow& row : result.held_out) {
     const MetricsSummary& m = row.metrics;
     fmt::print("{:10.3g} {:>21} {:9.3g} {:6.2f} %  {}\n", m.kld_mean,
@@ -153,7 +155,8 @@ Status run_tune(const TuneOptions& options) {
   if (!budget.ok()) return budget.error();
   const auto base = base_recipe(options.common);
   if (!base.ok()) return base.error();
-  if (!options.output.ends_with(".json")) return error("-o {}: recipe files end in .json", options.output);
+  if (!options.output.ends_with(".json"))
+    return error("-o {}: the name of a recipe file must end in .json", options.output);
   KVANT_RETURN_IF_ERROR(check_writable(options.output));
   KVANT_RETURN_IF_ERROR(check_json(options.common));
   const auto session = Session::open(options.common, weight_mode(options.weights), options.length);
@@ -201,10 +204,11 @@ Status run_tune(const TuneOptions& options) {
 
 Command add_tune_command(CLI::App& program) {
   auto options = std::make_shared<TuneOptions>();
-  CLI::App* command = program.add_subcommand("tune", "find the best formats for a model and a size");
+  CLI::App* command =
+      program.add_subcommand("tune", "find the best formats for a model within a size budget");
   add_model_options(*command, options->common, /*many_recipes=*/false);
   command->get_option("--kv")->description(
-      "where to start: a recipe with a ladder and a budget (default: kvant-3bit)");
+      "recipe to start from, with a ladder and a budget (default: kvant-3bit)");
   add_device_option(*command, options->common);
   // tune chooses the plan itself, so options about plans do not apply.
   for (const char* of_plans : {"--strict", "--verbose"})
@@ -212,19 +216,22 @@ Command add_tune_command(CLI::App& program) {
   add_weights_option(*command, options->weights);
   command
       ->add_option("--budget", options->budget,
-                   "2.5bit per value (at the trained context, 8192 tokens at most), 2.5bit@2k, or bytes of a "
-                   "sequence: 64MiB@16k")
+                   "bits per value, such as 2.5bit (at the trained context, at most 8192 tokens) or "
+                   "2.5bit@2k; or bytes per sequence, such as 64MiB@16k")
       ->required();
-  command->add_option("-o,--output", options->output, "recipe file to write, for --kv")->required();
+  command->add_option("-o,--output", options->output, "recipe file to write (.json), for use with --kv")
+      ->required();
   command->add_option("-f,--file,--text", options->text_file,
-                      "text to tune and judge on (default: the text that ships with kvant)");
-  command->add_option("-c,--ctx-size", options->length, "tokens of a context that is measured")
+                      "text to tune and evaluate on (default: the text that ships with kvant)");
+  command->add_option("-c,--ctx-size", options->length, "tokens per measured context")
       ->check(CLI::Range(256, 1 << 17))
       ->capture_default_str();
-  command->add_option("--contexts", options->contexts, "contexts to tune on, and as many others to judge on")
+  command
+      ->add_option("--contexts", options->contexts,
+                   "number of contexts to tune on; the result is evaluated on as many others")
       ->check(CLI::Range(1, 64))
       ->capture_default_str();
-  command->add_option("--trials", options->trials, "allocations to try")
+  command->add_option("--trials", options->trials, "number of allocations to try")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
   return {command, [options, command]() -> Status {

@@ -65,8 +65,7 @@ TEST_F(Measuring, TuneWritesARecipeThatRunsWithinItsBudget) {
   const Outcome tuned = run("tune", base + " --budget 7bit@512 -c 256 --contexts 2 --trials 4 -f " +
                                         path("text.txt") + " -o " + path("mine.json"));
   ASSERT_EQ(tuned.code, 0) << tuned.err;
-  EXPECT_NE(tuned.out.find("Text that it has not seen, 2 contexts of 256 tokens"), std::string::npos)
-      << tuned.out;
+  EXPECT_NE(tuned.out.find("Held-out text, 2 contexts of 256 tokens"), std::string::npos) << tuned.out;
   const auto recipe = nlohmann::json::parse(read_file("mine.json"));
   const auto& figures = recipe["figures"];
   EXPECT_EQ(figures["schema"], "kvant.tune/2");

@@ -15,7 +15,7 @@ TEST_F(Uncalibrated, RunGeneratesAtOnceAndSaysSo) {
   ASSERT_EQ(run_once.code, 0) << run_once.err;
   EXPECT_NE(run_once.err.find("KV cache (uniform-2bit)"), std::string::npos) << run_once.err;
   const std::string line =
-      "kvant: uniform-2bit serves in the place of kvant-2bit, which is not calibrated for this model: `kvant "
+      "kvant: uniform-2bit is used in place of kvant-2bit, which is not calibrated for this model: `kvant "
       "calibrate -m 'model.gguf' --kv kvant-2bit` calibrates it\n";
   const std::size_t at = run_once.err.find(line);
   ASSERT_NE(at, std::string::npos) << run_once.err;
@@ -46,7 +46,7 @@ TEST_F(Uncalibrated, EvalBenchAndInfoNameTheRecipeThatServes) {
   EXPECT_EQ(nlohmann::json::parse(read("bench.json"))["results"][0]["asked"], "kvant-4bit");
   const Outcome info = run("info -m model.gguf --kv kvant-4bit -c 1000");
   EXPECT_NE(info.out.find("recipe: uniform-4bit\n"), std::string::npos) << info.out << info.err;
-  EXPECT_NE(info.out.find("not calibrated: in the place of kvant-4bit, every layer"), std::string::npos)
+  EXPECT_NE(info.out.find("not calibrated: used in place of kvant-4bit: every layer"), std::string::npos)
       << info.out;
   EXPECT_NE(info.out.find("tcq4"), std::string::npos) << info.out;
   EXPECT_FALSE(std::filesystem::exists(path("cache")));
@@ -81,7 +81,7 @@ TEST_F(Uncalibrated, RecipesThatNeedConstantsAreCalibratedOnFirstUseByOneMethod)
   EXPECT_NE(refused.err.find("--backend reference"), std::string::npos) << refused.err;
   const Outcome info = run("info -m model.gguf -c 1000 --kv vecinfer-2bit");
   ASSERT_EQ(info.code, 0) << info.err;
-  EXPECT_NE(info.out.find("made on first use"), std::string::npos) << info.out;
+  EXPECT_NE(info.out.find("calibrated on first use"), std::string::npos) << info.out;
 }
 
 }  // namespace

@@ -108,9 +108,9 @@ Result<const SchemaKind*> kind_of(const Json& document) {
   }
   if (schema.empty())
     return error(
-        "one of the results has no \"schema\": give what --json has written; these can be compared: {}",
+        "one of the results has no \"schema\": give files that --json has written; supported schemas: {}",
         known);
-  return error("a result of schema '{}' cannot be compared; those can: {}", schema, known);
+  return error("a result of schema '{}' cannot be compared; supported schemas: {}", schema, known);
 }
 
 std::string row_name(const SchemaKind& kind, const Json& document, const Json& row) {
@@ -132,7 +132,7 @@ Result<Rows> rows_of(const Json& documents) {
       return error("a document of schema '{}' has no list of results", (*kind)->schema);
     for (const Json& row : document.at("results")) {
       if (!row.is_object())
-        return error("a result in a document of schema '{}' is no object", (*kind)->schema);
+        return error("a result in a document of schema '{}' is not an object", (*kind)->schema);
       rows.insert({row_name(**kind, document, row), {*kind, &document, &row}});
     }
   }
@@ -194,7 +194,7 @@ void note_differences(const Json& before, const Json& after, Comparison& compari
     if (differs) comparison.notes.emplace_back(text);
   };
   note("model", "the models differ");
-  note("text", "the texts differ: nothing is compared piece by piece");
+  note("text", "the texts differ: chunks are not compared one by one");
   note("chunks", "the numbers of chunks differ");
   note("threads", "the numbers of threads differ");
 }
@@ -276,7 +276,7 @@ std::string comparison_table(const Comparison& comparison) {
   std::size_t width = 3;
   for (const FigureComparison& f : comparison.figures) width = std::max(width, f.row.size());
   std::string text = fmt::format("{:{}}  {:12}  {:>12} {:>12} {:>10}  {:>25}  {}\n", "row", width, "figure",
-                                 "before", "after", "change", "95 % of the difference", "verdict");
+                                 "before", "after", "change", "95 % interval of change", "verdict");
   for (const FigureComparison& f : comparison.figures) {
     const std::string interval =
         f.interval ? fmt::format("{:+.4g} to {:+.4g}", f.interval->lo, f.interval->hi) : "-";

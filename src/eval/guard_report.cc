@@ -16,14 +16,14 @@ std::string guard_summary(const GuardReport& report) {
   const std::string kept = readable_bytes(static_cast<double>(report.bytes));
   if (report.checks == 0) {
     return fmt::format(
-        "guard (1/{}): nothing to check yet: no page was sealed before the steps that it looked at ({} kept "
-        "beside)\n",
+        "guard (1/{}): nothing to check yet: no page was sealed before the checked steps ({} for unquantized "
+        "K and V)\n",
         report.every, kept);
   }
   const int worst = worst_layer(report, 1);
   return fmt::format(
-      "guard (1/{}): {} checks; attention is {} off what it would be unquantized, {} in the worst layer, "
-      "{}\n  estimated KL divergence: {:.2g} nats; {} of newest K and V kept beside the cache\n",
+      "guard (1/{}): {} checks; relative error of attention: {} on average, {} in the worst layer, {}\n  "
+      "estimated KL divergence: {:.2g} nats; memory for unquantized K and V: {}\n",
       report.every, report.checks, percent(report.relative), percent(report.layers[worst].error.relative()),
       worst, report.estimated_kld, kept);
 }

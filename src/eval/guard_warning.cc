@@ -37,17 +37,17 @@ std::string broken_layer(const GuardReport& report, int layer, const std::string
   const GuardedLayer& found = report.layers[layer];
   const std::string side = side_at_fault(found);
   return fmt::format(
-      "the cache changes the attention of layer {} by {:.0f} %, {} more than {}, where the middle layer has "
-      "{:.1f} %: keep it in more bits with --kv '{},{}@{}={}', or calibrate the recipe anew for this model",
+      "the cache changes the attention of layer {} by {:.0f} %, {} more than {}, while the median layer has "
+      "{:.1f} %: store it in more bits with --kv '{},{}@{}={}', or recalibrate the recipe for this model",
       layer, 100 * found.error.relative(), side, side == "K" ? "V" : "K", 100 * median_error(report), recipe,
       side == "K" ? "k" : "v", layer, kSafeFormat);
 }
 
 std::string coarse_recipe(const GuardReport& report, int worst, const std::string& recipe) {
   return fmt::format(
-      "the cache changes attention by {:.0f} % on average over the layers, most in layer {} ({}): output "
-      "have little to do with the model's; use a recipe of more bits, and if {} needs calibration, "
-      "calibrate it anew for this model",
+      "the cache changes attention by {:.0f} % on average over the layers, most in layer {} ({}), so "
+      "completions are unreliable: use a recipe with more bits, and if {} needs calibration, recalibrate it "
+      "for this model",
       100 * report.relative, worst, side_at_fault(report.layers[worst]), recipe);
 }
 

@@ -112,9 +112,8 @@ nlohmann::ordered_json layers_to_json(const LayerResult& result, const std::stri
 }
 
 std::string layers_table(const LayerResult& result) {
-  std::string text =
-      fmt::format("{} chunks of {} tokens, queries of the second half; on the activations of {}\n",
-                  result.chunks, result.context, result.reference);
+  std::string text = fmt::format("{} chunks of {} tokens; queries of the second half; activations of {}\n",
+                                 result.chunks, result.context, result.reference);
   for (std::size_t i = 0; i < result.rows.size(); ++i) {
     const LayerRow& row = result.rows[i];
     text += fmt::format("[{}] {}{}\n", i + 1, row.label.empty() ? "" : row.label + ": ", row.name);
@@ -123,10 +122,10 @@ std::string layers_table(const LayerResult& result) {
       result, "attention output: mean squared error, relative RMS error", "MSE", "relative",
       [](const LayerEffects&) { return true; }, errors_of);
   text += table(
-      result, "V not read: % of (query, token) pairs, softmax weight lost for a query", "skip %", "mass",
+      result, "V not read: % of (query, token) pairs, softmax weight lost per query", "skip %", "mass",
       [](const LayerEffects& e) { return !e.skips.empty(); }, skips_of);
   text += table(
-      result, "attention mass on unquantized tokens: % on those not sealed yet, % on protected ones",
+      result, "attention mass on unquantized tokens: % on tokens not sealed yet, % on protected tokens",
       "window", "protected", [](const LayerEffects& e) { return !e.coverage.empty(); }, coverage_of);
   return text;
 }

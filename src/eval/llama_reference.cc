@@ -41,8 +41,7 @@ class LlamaSource : public LogitSource {
   }
   Status rewind() override {
     if (!llama_memory_seq_rm(llama_get_memory(context_.get()), /*seq_id=*/0, marked_, /*p1=*/-1)) {
-      return error(
-          "llama.cpp cannot take tokens back from this model's cache: leave llama.cpp out of this run");
+      return error("llama.cpp cannot remove tokens from this model's cache: leave llama.cpp out of this run");
     }
     length_ = marked_;
     return {};

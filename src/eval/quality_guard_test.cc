@@ -249,7 +249,7 @@ TEST_F(QualityGuardOnTheModel, IsSilentForProductRecipes) {
 TEST_F(QualityGuardOnTheModel, DetectsCodebooksThatWereNotLearnedOnTheModel) {
   const auto warning = warning_about("vecinfer-2bit", /*stand_ins=*/true);
   ASSERT_TRUE(warning);
-  EXPECT_NE(warning->find("calibrate it anew"), std::string::npos) << *warning;
+  EXPECT_NE(warning->find("recalibrate it"), std::string::npos) << *warning;
 }
 
 TEST_F(QualityGuardOnTheModel, SpeaksUpWhereARecipeIsTooCoarse) {

@@ -131,7 +131,7 @@ std::string eval_table(const QualityResult& result) {
       text += fmt::format("{}: {}\n", row.name, row.plan.calibration_note);
   }
   const std::int64_t positions = result.rows.empty() ? 0 : result.rows.front().metrics.positions;
-  text += "bits: for each K and V element, on average over the positions of a page; + bits: the constants'\n";
+  text += "bits: per value of K and V, averaged over the fill of the newest page; + bits: model constants\n";
   text += fmt::format("{} chunks of {} tokens, {} scored positions; reference: {}\n", result.chunks,
                       result.context, positions, result.rows.empty() ? "-" : result.rows.front().name);
   return text;

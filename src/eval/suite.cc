@@ -31,7 +31,8 @@ std::string suite_list() {
 Result<Suite> find_suite(const std::string& name) {
   const auto found =
       std::find_if(suites().begin(), suites().end(), [&](const Suite& suite) { return suite.name == name; });
-  if (found == suites().end()) return error("there is no suite '{}', but these:\n{}", name, suite_list());
+  if (found == suites().end())
+    return error("there is no suite '{}'; the suites are:\n{}", name, suite_list());
   return *found;
 }
 

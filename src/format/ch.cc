@@ -182,7 +182,7 @@ std::vector<std::string> ch_members() {
 
 const FormatFamily& ch_family() {
   static const FormatFamily family{
-      "ch<B>g<N>", "B bits, groups of N tokens (32, 64, 128) of a channel with f16 scale and offset",
+      "ch<B>g<N>", "B bits; groups of N tokens (32, 64, 128) of a channel share an f16 scale and offset",
       ch_members(), parse_ch};
   return family;
 }

@@ -109,7 +109,7 @@ std::unique_ptr<Format> parse_fp8(const std::string& name) {
 
 const FormatFamily& fp8_family() {
   static const FormatFamily family{
-      "fp8", "8-bit floating point (e4m3), one f32 scale a token", {"fp8"}, parse_fp8};
+      "fp8", "8-bit floating point (e4m3), one f32 scale per token", {"fp8"}, parse_fp8};
   return family;
 }
 

@@ -67,10 +67,11 @@ std::unique_ptr<Format> parse_fp8_unscaled(const std::string& name) {
 }  // namespace
 
 const FormatFamily& fp8_unscaled_family() {
-  static const FormatFamily family{"fp8-s1",
-                                   "8-bit floating point (e4m3) without a scale: serving engines' cast",
-                                   {"fp8-s1"},
-                                   parse_fp8_unscaled};
+  static const FormatFamily family{
+      "fp8-s1",
+      "8-bit floating point (e4m3) without a scale, as serving engines cast values",
+      {"fp8-s1"},
+      parse_fp8_unscaled};
   return family;
 }
 

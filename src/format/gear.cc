@@ -114,7 +114,7 @@ std::unique_ptr<Format> parse_gear(const std::string& name) {
 const FormatFamily& gear_family() {
   static const FormatFamily family{
       "gear<r>-<tok or ch format>",
-      "GEAR-L: a tok or ch page with a rank-r approximation of its error in f16",
+      "GEAR-L: a tok or ch page plus a rank-r approximation of its error in f16",
       {"gear2-ch2g128", "gear2-tok2g128", "gear4-ch2g128", "gear4-tok2g128", "gear4-ch4g128",
        "gear4-tok4g128", "gear4-ch2g32", "gear1-ch1g64", "gear16-tok1g64"},
       parse_gear};

@@ -248,10 +248,11 @@ std::unique_ptr<Format> parse_gtq(const std::string& name) {
 }  // namespace
 
 const FormatFamily& gtq_family() {
-  static const FormatFamily family{"gtq<B>w<W>",
-                                   "Block-GTQ: B bits on average, 1 to W of a pair of channels by its energy",
-                                   {"gtq2w5", "gtq3w6", "gtq4w8"},
-                                   parse_gtq};
+  static const FormatFamily family{
+      "gtq<B>w<W>",
+      "Block-GTQ: B bits on average, 1 to W for each pair of channels according to its energy",
+      {"gtq2w5", "gtq3w6", "gtq4w8"},
+      parse_gtq};
   return family;
 }
 

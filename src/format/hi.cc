@@ -190,12 +190,12 @@ std::unique_ptr<Format> parse_hi(const std::string& name) {
 }  // namespace
 
 const FormatFamily& hi_family() {
-  static const FormatFamily family{"hi<h>-tok<B>g<N>",
-                                   "ResQ: the first h channels in bf16, the others B bits in groups of N "
-                                   "channels of a token",
-                                   {"hi4-tok2g128", "hi2-tok2g64", "hi4-tok3g128", "hi4-tok4g128",
-                                    "hi2-tok4g64", "hi1-tok1g32", "hi32-tok8g32"},
-                                   parse_hi};
+  static const FormatFamily family{
+      "hi<h>-tok<B>g<N>",
+      "ResQ: the first h channels in bf16, the others in B bits; groups of N channels of a token",
+      {"hi4-tok2g128", "hi2-tok2g64", "hi4-tok3g128", "hi4-tok4g128", "hi2-tok4g64", "hi1-tok1g32",
+       "hi32-tok8g32"},
+      parse_hi};
   return family;
 }
 

@@ -88,7 +88,7 @@ std::unique_ptr<Format> parse_int8(const std::string& name) {
 
 const FormatFamily& int8_family() {
   static const FormatFamily family{
-      "int8", "INT8 with one scale a head from calibration: TurboAttention's tail", {"int8"}, parse_int8};
+      "int8", "INT8 with one calibrated scale per head: TurboAttention's tail", {"int8"}, parse_int8};
   return family;
 }
 

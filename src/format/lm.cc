@@ -194,7 +194,7 @@ std::unique_ptr<Format> parse_lm(const std::string& name) {
 const FormatFamily& lm_family() {
   static const FormatFamily family{"lm<B>[u]",
                                    "TurboQuant: Lloyd-Max levels of B bits (2 to 5) for the unit vector, f16 "
-                                   "gain a token; u: unbiased gain",
+                                   "gain per token; u: unbiased gain",
                                    {"lm2", "lm3", "lm4", "lm5", "lm2u", "lm3u", "lm4u", "lm5u"},
                                    parse_lm};
   return family;

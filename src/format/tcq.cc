@@ -326,7 +326,7 @@ std::unique_ptr<Format> parse_tcq(const std::string& name) {
 const FormatFamily& tcq_family() {
   static const FormatFamily family{
       "tcq<B>",
-      "trellis-coded rows of B bits (1 to 6) around the channels' means, 8-bit gain a token",
+      "trellis-coded rows of B bits (1 to 6) around the channels' means, 8-bit gain per token",
       {"tcq1", "tcq2", "tcq3", "tcq4", "tcq5", "tcq6"},
       parse_tcq};
   return family;

@@ -308,8 +308,8 @@ std::vector<std::string> tok_members() {
 
 const FormatFamily& tok_family() {
   static const FormatFamily family{"tok<B>g<N>[s|c<P>]",
-                                   "B bits, groups of N channels of a token with f16 scale and offset; s: "
-                                   "symmetric, f16 scale only; c: clipped at P % of magnitudes",
+                                   "B bits; groups of N channels of a token share an f16 scale and offset; "
+                                   "s: symmetric, f16 scale only; c: clipped at P % of magnitudes",
                                    tok_members(), parse_tok};
   return family;
 }

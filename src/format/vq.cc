@@ -291,8 +291,8 @@ std::vector<std::string> vq_members() {
 
 const FormatFamily& vq_family() {
   static const FormatFamily family{"[n]vq-d<X>b<Y>|pq-d<X>b<Y>",
-                                   "sub-vectors of X channels as Y-bit codes of a codebook: vq VecInfer, pq "
-                                   "MILLION, nvq of the unit vector with a gain",
+                                   "sub-vectors of X channels as Y-bit codes of a codebook; vq: VecInfer, "
+                                   "pq: MILLION, nvq: of the unit vector, with a gain",
                                    vq_members(), parse_vq};
   return family;
 }

@@ -22,8 +22,8 @@ Result<PageLibrary> load_page_library() {
   const auto library = SharedLibrary::open("libkvant_cuda.so", program_places());
   if (!library.ok()) {
     return error(
-        "--device cuda needs libkvant_cuda.so beside the program ({}): scripts/build.sh default builds it "
-        "where there is nvcc; or use --device cpu",
+        "--device cuda needs libkvant_cuda.so next to the program ({}): scripts/build.sh default builds it "
+        "if nvcc is installed; or use --device cpu",
         library.error().message);
   }
   const SharedLibrary& l = **library;
@@ -34,7 +34,7 @@ Result<PageLibrary> load_page_library() {
   if (!l.find("kvant_version", version) || version() / 1000 != kMajor || version() < KVANT_VERSION) {
     const int found = version == nullptr ? 0 : version();
     return error(
-        "libkvant_cuda.so has version {}.{} of its interface, and this program needs {}.{}: build it anew",
+        "libkvant_cuda.so has version {}.{} of its interface, but this program needs {}.{}: rebuild it",
         found / 1000, found % 1000, kMajor, kMinor);
   }
   PageLibrary p{};
@@ -49,7 +49,7 @@ Result<PageLibrary> load_page_library() {
       l.find("kvant_prompt_attention", p.prompt_attention) && l.find("kvant_weigh_tokens", p.weigh_tokens) &&
       l.find("kvant_protect", p.protect);
   if (!complete)
-    return error("libkvant_cuda.so is of another version of kvant than the program: build it anew");
+    return error("libkvant_cuda.so is from another version of kvant than the program: rebuild it");
   return p;
 }
 
@@ -220,8 +220,7 @@ int gpu_number(const std::string& name) {
 
 Result<std::shared_ptr<ComputeDevice>> open_device(const std::string& name) {
   const int number = gpu_number(name);
-  if (number < 0)
-    return error("'{}' is no device: use cpu, cuda, or cuda:N for the GPU of that number", name);
+  if (number < 0) return error("'{}' is not a device: use cpu, cuda, or cuda:N for GPU N", name);
   const auto driver = CudaDriver::load();
   if (!driver.ok()) return driver.error();
   const CudaDriver& d = **driver;
@@ -229,7 +228,7 @@ Result<std::shared_ptr<ComputeDevice>> open_device(const std::string& name) {
   d.device_count(&n);
   if (n == 0) {
     return error(
-        "--device {} needs an NVIDIA GPU, and the driver shows none here (CUDA_VISIBLE_DEVICES may hide "
+        "--device {} needs an NVIDIA GPU, but the driver shows none here (CUDA_VISIBLE_DEVICES may hide "
         "them): use --device cpu",
         name);
   }

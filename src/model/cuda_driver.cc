@@ -8,7 +8,7 @@ Result<std::shared_ptr<const CudaDriver>> CudaDriver::load() {
   const auto library = SharedLibrary::open("libcuda.so.1", {});
   if (!library.ok())
     return error(
-        "--device cuda needs an NVIDIA GPU, and this machine has no driver for one: use --device cpu");
+        "--device cuda needs an NVIDIA GPU, but this machine has no driver for one: use --device cpu");
   const SharedLibrary& l = **library;
   auto d = std::make_shared<CudaDriver>();
   const bool complete =

@@ -191,7 +191,7 @@ Status DeviceExecutor::run(Step& step, AttentionBackend& backend, const ForwardR
   for (int r = 0; r < logits.rows; ++r) {
     if (!std::isfinite(logits.row(r)[0]))
       return error(
-          "the logits of a step are no finite numbers: the model's weights or its activations are broken");
+          "the logits of a step are not finite numbers: the model's weights or its activations are broken");
   }
   return {};
 }

@@ -293,8 +293,8 @@ DeviceGraph::~DeviceGraph() {
 
 Status DeviceGraph::check(const Hparams& hparams, ggml_backend* backend) {
   const auto refuse = [&](const char* what) {
-    return error("{} has no place for {}, as '{}' models have: use --device cpu", ggml_backend_name(backend),
-                 what, hparams.architecture->name);
+    return error("{} does not support {}, which '{}' models have: use --device cpu",
+                 ggml_backend_name(backend), what, hparams.architecture->name);
   };
   if (hparams.n_recurrent() > 0 && !device_has_delta_net(hparams.delta_net, backend))
     return refuse("delta nets of such heads or convolutions");

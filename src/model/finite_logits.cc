@@ -26,7 +26,7 @@ bool are_finite(std::span<const float> logits) {
 
 Error unsound_predictions(const Engine& engine) {
   return error(
-      "the model '{}' ({}) predicts values that are no numbers (NaN or infinity): its file is damaged, or "
+      "the model '{}' ({}) predicts values that are not numbers (NaN or infinity): its file is damaged, or "
       "its weights overflow",
       engine.geometry().model, engine.description());
 }

@@ -36,8 +36,8 @@ struct GgmlCudaContext {
 Status check_ggml(const std::string& version) {
   if (version == KVANT_GGML_VERSION || version.starts_with(KVANT_GGML_VERSION ".")) return {};
   return error(
-      "--device cuda needs ggml {}, which kvant was built for, and the ggml that was loaded has version {}: "
-      "build kvant anew with its own ggml (scripts/setup.sh), or use --device cpu",
+      "--device cuda needs ggml {}, which kvant was built for, but the loaded ggml has version {}: rebuild "
+      "kvant with its own ggml (scripts/setup.sh), or use --device cpu",
       KVANT_GGML_VERSION, version);
 }
 
@@ -48,7 +48,7 @@ Result<ggml_backend_reg_t> load_ggml_cuda(std::vector<std::string> places) {
   if (path.empty()) {
     return error(
         "--device cuda needs ggml's CUDA backend, libggml-cuda.so, which is not in '{}': KVANT_GPU=1 "
-        "scripts/setup.sh compiles it where there is nvcc; or use --device cpu",
+        "scripts/setup.sh compiles it if nvcc is installed; or use --device cpu",
         places.front());
   }
   quiet_library_log();
@@ -59,8 +59,8 @@ Result<ggml_backend_reg_t> load_ggml_cuda(std::vector<std::string> places) {
   ggml_backend_reg_t registered = ggml_backend_load(path.c_str());
   if (registered != nullptr) return registered;
   return error(
-      "'{}' can't be loaded: it is of another ggml than kvant's, or CUDA's libraries (libcudart, libcublas) "
-      "are not where the system looks",
+      "'{}' can't be loaded: it is from another ggml than kvant's, or CUDA's libraries (libcudart, "
+      "libcublas) are not where the system looks",
       path);
 }
 

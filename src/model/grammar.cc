@@ -61,10 +61,9 @@ Grammar::Grammar(std::unique_ptr<State> state) : state_(std::move(state)) {}
 Grammar::~Grammar() = default;
 
 Result<std::unique_ptr<Grammar>> Grammar::make(const GrammarRules& rules, const Tokenizer& tokenizer) {
-  if (tokenizer.library_model() == nullptr) return error("the model has no vocabulary to write by a grammar");
+  if (tokenizer.library_model() == nullptr) return error("the model's vocabulary does not support grammars");
   if (rules.gbnf.size() > kMaxGrammarBytes) {
-    return error("a grammar of {} bytes is larger than the {} that are read", rules.gbnf.size(),
-                 kMaxGrammarBytes);
+    return error("a grammar of {} bytes is larger than the limit of {}", rules.gbnf.size(), kMaxGrammarBytes);
   }
   auto table = read_grammar(rules.gbnf);
   if (!table.ok()) return table.error();
@@ -80,7 +79,7 @@ Result<std::unique_ptr<Grammar>> Grammar::make(const GrammarRules& rules, const 
   auto trigger = GrammarTrigger::make(rules.trigger);
   if (!trigger.ok()) return trigger.error();
   GrammarMatcher matcher(std::make_shared<const GrammarPlaces>(std::move(*table)));
-  if (matcher.is_exhausted()) return error("the grammar can begin in more ways than can be followed");
+  if (matcher.is_exhausted()) return error("the grammar can begin in too many ways");
   GrammarPosition start{.states = matcher.start()};
   return std::unique_ptr<Grammar>(new Grammar(std::make_unique<State>(
       State{vocabulary(tokenizer), std::move(*trigger), std::move(matcher), std::move(start)})));

@@ -112,8 +112,8 @@ class GrammarBounds {
       const int rule = step.first[step.next++];
       if (costs_[rule].state == State::begun)
         return error(
-            "the grammar's rule '{}' can begin with itself, which can't be followed: let it begin with "
-            "something else, and repeat by * or +",
+            "the grammar's rule '{}' can begin with itself, which is not supported: let it begin with "
+            "something else, and repeat with * or +",
             name(rule));
       if (costs_[rule].state == State::unknown) begin(rule);
     }
@@ -149,7 +149,7 @@ class GrammarBounds {
       }
     }
     if (most > kMaxBeginnings)
-      return error("the grammar's rule '{}' can begin or go on in more than {} ways", name(rule),
+      return error("the grammar's rule '{}' can begin or continue in more than {} ways", name(rule),
                    kMaxBeginnings);
     return {};
   }
@@ -175,8 +175,7 @@ class GrammarBounds {
     for (std::size_t start = 0; start < grammar_.rules.size(); ++start) {
       if (been[start]) continue;
       visited += costs_[start].visited;
-      if (visited > kMaxVisited)
-        return error("the grammar's rules begin with one another in more ways than can be looked through");
+      if (visited > kMaxVisited) return error("the grammar's rules begin with one another in too many ways");
       std::vector<int> open = {static_cast<int>(start)};
       been[start] = true;
       while (!open.empty()) {

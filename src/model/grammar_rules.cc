@@ -95,7 +95,7 @@ class GrammarReader {
     at_ += 3;
     skip_space(/*lines=*/true);
     read_alternatives(rule, name, /*depth=*/0);
-    if (*at_ != 0 && *at_ != '\r' && *at_ != '\n') fail_here("has what may not stand there");
+    if (*at_ != 0 && *at_ != '\r' && *at_ != '\n') fail_here("has an unexpected character");
     skip_space(/*lines=*/true);
   }
 
@@ -165,8 +165,7 @@ class GrammarReader {
     for (; *at_ >= '0' && *at_ <= '9' && !failure_; ++at_) {
       count = 10 * count + (*at_ - '0');
       if (count > kMaxGrammarRepetitions)
-        fail(fmt::format("repeats something more than {} times: that is the most that can be counted",
-                         kMaxGrammarRepetitions));
+        fail(fmt::format("repeats something more than {} times, which is the limit", kMaxGrammarRepetitions));
     }
     return count;
   }

@@ -247,7 +247,7 @@ void check_unread(Reader& in, const Hparams& h) {
     const float given = in.number(name, 0);
     if (given != 0 && std::abs(given - holds) > 1e-5F * std::abs(holds))
       in.fail(name,
-              fmt::format("is {}, which kvant has no place for in '{}' models", given, h.architecture->name));
+              fmt::format("is {}, which kvant does not support in '{}' models", given, h.architecture->name));
   };
   for (const char* name : {"attention.clamp_kqv", "attention.max_alibi_bias"}) only(name, 0);
   if (!h.architecture->unlike_layers) {
@@ -290,7 +290,7 @@ void read_experts(Reader& in, Hparams& h) {
       e.n_ff_shared = static_cast<int>(up->ne[1]);
   }
   if (e.n_ff == 0 && !in.failure())
-    in.fail("expert_count", "is there, but no tensor 'blk.*.ffn_up_exps.weight': convert the model anew");
+    in.fail("expert_count", "is there, but no tensor 'blk.*.ffn_up_exps.weight': convert the model again");
 }
 
 // Reads which layers have attention. The file gives a list, or a period of which the last layer has

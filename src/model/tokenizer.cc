@@ -142,10 +142,10 @@ Result<std::unique_ptr<Tokenizer>> Tokenizer::load(const std::string& path) {
   if (failure || model == nullptr)
     return error("llama.cpp cannot read the tokenizer of '{}'; -v shows what it says", path);
   if (cut && cut->empty())
-    warn(fmt::format(
-        "'{}' doesn't name its pre-tokenizer (tokenizer.ggml.pre): texts are cut into tokens in a general "
-        "way, which the model may not be used to: convert it anew",
-        path));
+    warn(
+        fmt::format("'{}' doesn't name its pre-tokenizer (tokenizer.ggml.pre): texts are split into tokens "
+                    "by a general rule, which may differ from the model's: convert the model again",
+                    path));
   return std::unique_ptr<Tokenizer>(std::make_unique<GgufTokenizer>(path, std::move(model)));
 }
 

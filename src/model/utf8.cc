@@ -36,7 +36,7 @@ std::optional<std::size_t> first_invalid_utf8(std::string_view text) {
 Status check_utf8(const char* what, std::string_view text) {
   const auto at = first_invalid_utf8(text);
   if (!at) return {};
-  return error("{} is not UTF-8: byte {} (0x{:02x}) starts no character; convert it first", what, *at,
+  return error("{} is not UTF-8: byte {} (0x{:02x}) does not start a character; convert it first", what, *at,
                static_cast<unsigned char>(text[*at]));
 }
 

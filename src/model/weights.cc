@@ -101,7 +101,7 @@ class Weights::Loader {
     if (failure_) return *failure_;
     for (const std::string& name : file_->tensor_names()) {
       if (used_.count(name) == 0 && !of_left_out_layer(name)) {
-        return error("'{}' has a tensor '{}' that kvant's '{}' models have no place for", file_->path(), name,
+        return error("'{}' has a tensor '{}' that kvant does not support in '{}' models", file_->path(), name,
                      h_.architecture->name);
       }
     }
@@ -398,8 +398,8 @@ class Weights::Loader {
 
   Error out_of_device_memory(std::size_t bytes) const {
     return error(
-        "out of memory: the weights of '{}' need {} MB of the device's: leave some of the {} layers in the "
-        "host's memory with -ngl, the number of the others",
+        "out of memory: the weights of '{}' need {} MB of the device's: keep some of the {} layers in host "
+        "memory with -ngl, the number of layers in GPU memory",
         file_->path(), bytes >> 20, h_.n_layers);
   }
 

@@ -51,7 +51,7 @@ MatrixView<const float> view(const Rows& rows) {
 Geometry geometry_of(int n_layers, int n_heads, int n_kv_heads, int head_dim, float softmax_scale,
                      int trained_context) {
   if (n_layers < 1 || n_kv_heads < 1 || n_heads % n_kv_heads != 0 || head_dim < 8 || trained_context < 1)
-    throw PythonError{"these are no numbers of a model"};
+    throw PythonError{"these numbers describe no model"};
   Geometry geometry;
   geometry.n_layers = n_layers;
   geometry.n_heads = n_heads;

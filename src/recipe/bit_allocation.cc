@@ -65,7 +65,7 @@ bool is_overridden(const Recipe& recipe, int layer, int kv_head, Side side) {
 }
 
 Error too_small(const Recipe& recipe, const Ladder& ladder) {
-  return error("budget={} is less than the {:.3f} bits of {}, the cheapest format of the ladder",
+  return error("budget={} is less than the {:.3f} bits of {}, the smallest format of the ladder",
                recipe.budget, ladder.bits.front(), ladder.formats.front()->name());
 }
 

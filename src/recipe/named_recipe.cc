@@ -61,7 +61,7 @@ Result<Recipe> named_recipe(const std::string& name) {
   for (const Recipe& recipe : builtin_recipes()) {
     if (recipe.name == name) return recipe;
   }
-  if (is_path(name)) return error("{} is no recipe's file: their names end in .json", quoted(name));
+  if (is_path(name)) return error("{} is not a recipe file: the name must end in .json", quoted(name));
   const std::size_t slash = name.find('/');
   if (slash != std::string::npos) return plain_recipe(name.substr(0, slash), name.substr(slash + 1));
   auto both = plain_recipe(name, name);

@@ -47,18 +47,18 @@ Status check_override(const SideOverride& override, const Geometry& geometry) {
 
 Status check_mix(const Recipe& recipe) {
   if (recipe.mix == 0 || !recipe.mix_k.empty() || !recipe.mix_v.empty()) return {};
-  return error("mix={} says how many heads get other formats, but neither mix_k nor mix_v says which",
+  return error("mix={} gives some heads other formats, but neither mix_k nor mix_v is set: set one of them",
                recipe.mix);
 }
 
 Status check_budget(const Recipe& recipe) {
   if (recipe.budget == 0 && recipe.ladder.empty()) return {};
   if (recipe.ladder.empty()) {
-    return error("budget={} is to be spread, but over no formats: set ladder, as in ladder=tcq2+tcq3+tcq4",
+    return error("budget={} needs formats to choose from: set ladder, as in ladder=tcq2+tcq3+tcq4",
                  recipe.budget);
   }
   if (recipe.budget == 0)
-    return error("ladder lists formats, but no bits to spread over them: set budget, as in budget=3.5");
+    return error("ladder needs a number of bits to allocate: set budget, as in budget=3.5");
   if (recipe.mix == 0) return {};
   return error("budget and mix both choose the formats of heads: set budget=0, or mix=0");
 }
@@ -67,16 +67,15 @@ Status check_eviction(const Recipe& recipe, const Geometry& geometry) {
   if (recipe.evict == 0) return {};
   if (recipe.correction != Correction::none) {
     return error(
-        "evict={} drops tokens that the correction has summed up and can't forget: set correction=none, or "
+        "evict={} drops tokens that the correction cannot remove from its sums: set correction=none, or "
         "evict=0",
         recipe.evict);
   }
   for (int layer = 0; layer < geometry.n_layers; ++layer) {
     if (!geometry.slides(layer)) return {};
   }
-  return error(
-      "evict={} has no layer to act on: every layer of {} has a sliding window and forgets by itself",
-      recipe.evict, geometry.model);
+  return error("evict={} has no effect, because every layer of {} has a sliding window: leave it out",
+               recipe.evict, geometry.model);
 }
 
 // Integer products read INT8 pages without any further rounding. VQuant's prompt attention rounds only tokens
@@ -85,21 +84,20 @@ Status check_prompt(const Recipe& recipe) {
   if (recipe.prompt == PromptAttention::exact) return {};
   if (recipe.products == Products::integer) {
     return error(
-        "with products=integer prompts attend in integers already: leave prompt out, or set products=real");
+        "products=integer already computes the attention of prompts in integers: leave out prompt, or set "
+        "products=real");
   }
   if (recipe.prompt == PromptAttention::flashq && recipe.softmax == Softmax::sas_paper) {
     return error(
-        "prompt=flashq weighs tokens by the exact exponential or by SAS as kvant rescales it: set "
-        "softmax=sas, "
-        "or prompt=exact");
+        "prompt=flashq supports softmax=exact and softmax=sas only: set one of them, or prompt=exact");
   }
   const bool rounds_near = recipe.prompt == PromptAttention::sage ||
                            recipe.prompt == PromptAttention::flashq || recipe.window == 0;
   const bool reaches_far = recipe.prefill == kPrefillAll || recipe.prefill >= recipe.window + 2 * kPageTokens;
   if (rounds_near || reaches_far) return {};
   return error(
-      "prompt={} would round nothing: blocks of {} tokens end within the window of {} tokens and the page of "
-      "the queries; set prefill=all, or a smaller window",
+      "prompt={} has no effect: blocks of {} tokens end within the window of {} tokens and the page of the "
+      "queries; set prefill=all, or a smaller window",
       recipe.prompt == PromptAttention::int8 ? "int8" : "int4", recipe.prefill, recipe.window);
 }
 
@@ -111,8 +109,8 @@ Status check_shared_layers(const Recipe& recipe, const Geometry& geometry) {
   if (!shares || (recipe.protect == 0 && recipe.evict == 0 && recipe.correction == Correction::none))
     return {};
   return error(
-      "protection by scores, eviction and correction are made for the queries of one layer, and layers of {} "
-      "share a cache: set protect=0, evict=0 and correction=none",
+      "protect, evict and correction need a cache for each layer, but layers of {} share one: set protect=0, "
+      "evict=0 and correction=none",
       geometry.model);
 }
 
@@ -142,15 +140,12 @@ Status check_correction(const Recipe& recipe, const Geometry& geometry) {
   const LayerRange& layers = recipe.correction_layers;
   if (recipe.correction == Correction::none && layers != LayerRange{}) {
     return error(
-        "correction_layers says which layers are corrected, but nothing is: set correction to absolute or "
-        "relative, or leave correction_layers out");
+        "correction_layers needs a correction: set correction to absolute or relative, or leave out "
+        "correction_layers");
   }
   if (recipe.correction != Correction::none && !geometry.sink_logits.empty()) {
-    return error(
-        "the correction is learned for a softmax over tokens alone, but heads of {} have a sink logit in it: "
-        "set "
-        "correction=none",
-        geometry.model);
+    return error("the correction does not support sink logits, which heads of {} have: set correction=none",
+                 geometry.model);
   }
   const int highest = std::max(layers.first, layers.last);
   if (highest >= geometry.n_layers) {
@@ -260,10 +255,9 @@ Status check_integers(const Plan& plan) {
       const SidePlan& stored = head.side(side);
       if (stored.sealed->integral()) continue;
       const HeadConstants& where = stored.context.constants;
-      return error(
-          "products=integer needs formats of integers, but layer {} KV head {} {} is {}: use one of {}",
-          where.layer, where.kv_head, side_name(side), stored.sealed->name(),
-          listed(integral_formats(false)));
+      return error("products=integer needs integer formats, but layer {} KV head {} {} is {}: use one of {}",
+                   where.layer, where.kv_head, side_name(side), stored.sealed->name(),
+                   listed(integral_formats(false)));
     }
   }
   return {};

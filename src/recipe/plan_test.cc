@@ -236,22 +236,22 @@ TEST(Resolve, EvictsTokensWhereNoWindowSlidesAndNothingIsSummedUp) {
   EXPECT_EQ(plan->layers[1].evict, 0);
   EXPECT_TRUE(plan->layers[0].needs_scores());
   EXPECT_FALSE(resolved("kivi-2bit,evict=1", geometry)->layers[0].needs_scores());
-  expect_in("evict=0.5 drops tokens that the correction has summed up",
+  expect_in("evict=0.5 drops tokens that the correction cannot remove",
             message_of("kivi-2bit,evict=0.5,correction=relative", geometry));
   geometry.sliding_window.assign(4, 512);
-  expect_in("evict=0.5 has no layer to act on", message_of("kivi-2bit,evict=0.5", geometry));
+  expect_in("evict=0.5 has no effect", message_of("kivi-2bit,evict=0.5", geometry));
 }
 
 TEST(Resolve, RefusesAPromptThatWouldRoundNothing) {
   const Geometry geometry = small_geometry();
-  expect_in("prompt=int8 would round nothing", message_of("bf16,prompt=int8,window=128", geometry));
-  expect_in("prompt=int4 would round nothing",
-            message_of("bf16,prompt=int4,window=128,prefill=256", geometry));
+  expect_in("prompt=int8 has no effect", message_of("bf16,prompt=int8,window=128", geometry));
+  expect_in("prompt=int4 has no effect", message_of("bf16,prompt=int4,window=128,prefill=256", geometry));
   EXPECT_NE(resolved("bf16,prompt=int8,window=128,prefill=384", geometry), nullptr);
   EXPECT_NE(resolved("bf16,prompt=int8,window=128,prefill=all", geometry), nullptr);
   EXPECT_NE(resolved("bf16,prompt=int8", geometry), nullptr);
   EXPECT_NE(resolved("bf16,prompt=sage,window=128", geometry), nullptr);
-  expect_in("prompts attend in integers already", message_of("turboattention-4bit,prompt=int8", geometry));
+  expect_in("already computes the attention of prompts in integers",
+            message_of("turboattention-4bit,prompt=int8", geometry));
 }
 
 TEST(Resolve, MultipliesIntegersOnlyWhereAllFormatsHoldThem) {
@@ -425,7 +425,7 @@ TEST(Plan, RefusesWhatFollowsOneLayersQueriesWhereLayersShareACache) {
   geometry.shared = {false, false, false, true};
   resolved("kivi-2bit", geometry);
   for (const char* recipe : {"kivi-2bit,protect=0.05", "kivi-2bit,evict=0.5", "kvlinc-2bit"})
-    expect_in("layers of the test model share a cache", message_of(recipe, geometry));
+    expect_in("layers of the test model share one", message_of(recipe, geometry));
 }
 
 }  // namespace

@@ -92,7 +92,7 @@ Status set_ladder(Recipe& recipe, const std::string& text) {
 Status set_tail(Recipe& recipe, const std::string& text) {
   const Format* format = find_format(text);
   if (format != nullptr && !format->row_wise()) {
-    return error("the format {} cannot be written token by token, as a tail is", text);
+    return error("the format {} cannot store single tokens, as a tail must", text);
   }
   return set_format(recipe.tail, text);
 }
@@ -109,7 +109,7 @@ Result<std::size_t> choice(const std::string& text, std::span<const char* const>
   for (std::size_t i = 0; i < names.size(); ++i) {
     if (text == names[i]) return i;
   }
-  return error("{} is none of {}", quoted(text),
+  return error("{} is not one of {}", quoted(text),
                listed(std::vector<std::string>(names.begin(), names.end())));
 }
 
@@ -154,56 +154,59 @@ constexpr RecipeField kFields[] = {
     {"v", "SIDE", "how V is stored: [transform+...:]format",
      [](Recipe& r, const std::string& text) { return set_side(r, Side::value, text); },
      [](const Recipe& r) { return to_string(r.v); }},
-    {"sink", "0 to 128", "the first tokens of a sequence that stay unquantized", set_sink,
+    {"sink", "0 to 128", "number of first tokens of a sequence that stay unquantized", set_sink,
      [](const Recipe& r) { return std::to_string(r.sink); }},
-    {"window", "a multiple of 128", "the newest tokens that stay unquantized", set_window,
+    {"window", "a multiple of 128", "number of newest tokens that stay unquantized", set_window,
      [](const Recipe& r) { return std::to_string(r.window); }},
-    {"prefill", "a multiple of 128, or all", "tokens of a prompt that see each other unquantized",
-     set_prefill, prefill_text},
-    {"prompt", "exact, int8, int4, sage or flashq", "how the tokens of a prompt block attend to each other",
+    {"prefill", "a multiple of 128, or all",
+     "tokens per block of a prompt; the tokens of a block attend to each other unquantized", set_prefill,
+     prefill_text},
+    {"prompt", "exact, int8, int4, sage or flashq", "precision of the attention within a block of a prompt",
      [](Recipe& r, const std::string& text) { return set_choice(r.prompt, text, kPromptNames); },
      [](const Recipe& r) -> std::string { return kPromptNames[static_cast<int>(r.prompt)]; }},
-    {"protect", "0 to 0.5", "the share of tokens, by attention received, that stay unquantized",
+    {"protect", "0 to 0.5",
+     "share of tokens that stay unquantized, chosen by the attention that they receive",
      [](Recipe& r, const std::string& text) { return set_number(r.protect, text, 0, 0.5); },
      [](const Recipe& r) { return number_text(r.protect); }},
-    {"evict", "0 to 1", "the share of tokens beyond the window, least attended first, that are dropped",
+    {"evict", "0 to 1", "share of tokens outside the window that are evicted, least attended first",
      [](Recipe& r, const std::string& text) { return set_number(r.evict, text, 0, 1); },
      [](const Recipe& r) { return number_text(r.evict); }},
-    {"mix", "0 to 1", "the share of a layer's KV heads, lowest priority first, stored as mix_k and mix_v",
+    {"mix", "0 to 1", "share of a layer's KV heads that are stored as mix_k and mix_v, lowest priority first",
      [](Recipe& r, const std::string& text) { return set_number(r.mix, text, 0, 1); },
      [](const Recipe& r) { return number_text(r.mix); }},
-    {"mix_metric", "gap-std, entropy, min-max or variation", "the calibrated priority of heads",
-     set_mix_metric, [](const Recipe& r) { return r.mix_metric; }},
-    {"mix_k", "FORMAT", "the format of K in the heads that mix picks; none: as the others",
+    {"mix_metric", "gap-std, entropy, min-max or variation", "calibrated priority of heads", set_mix_metric,
+     [](const Recipe& r) { return r.mix_metric; }},
+    {"mix_k", "FORMAT", "format of K in the heads that mix selects; none: as in the others",
      [](Recipe& r, const std::string& text) { return set_format(r.mix_k, text); },
      [](const Recipe& r) { return r.mix_k; }},
-    {"mix_v", "FORMAT", "the format of V in the heads that mix picks; none: as the others",
+    {"mix_v", "FORMAT", "format of V in the heads that mix selects; none: as in the others",
      [](Recipe& r, const std::string& text) { return set_format(r.mix_v, text); },
      [](const Recipe& r) { return r.mix_v; }},
-    {"softmax", "exact, sas or sas-paper", "the exponential: exact, or a table and a polynomial",
+    {"softmax", "exact, sas or sas-paper", "exponential of the softmax: exact, or a table and a polynomial",
      [](Recipe& r, const std::string& text) { return set_choice(r.softmax, text, kSoftmaxNames); },
      [](const Recipe& r) -> std::string { return kSoftmaxNames[static_cast<int>(r.softmax)]; }},
-    {"products", "real or integer", "how q.K and P.V are multiplied",
+    {"products", "real or integer", "arithmetic of the products q.K and P.V",
      [](Recipe& r, const std::string& text) { return set_choice(r.products, text, kProductsNames); },
      [](const Recipe& r) -> std::string { return kProductsNames[static_cast<int>(r.products)]; }},
-    {"skip", "0 to 1", "V of tokens with a smaller softmax weight is not read",
+    {"skip", "0 to 1", "softmax weight below which V of a token is not read",
      [](Recipe& r, const std::string& text) { return set_number(r.skip, text, 0, 1); },
      [](const Recipe& r) { return number_text(r.skip); }},
     {"correction", "none, absolute or relative",
      "linear attention over the quantization error, and its scale",
      [](Recipe& r, const std::string& text) { return set_choice(r.correction, text, kCorrectionNames); },
      [](const Recipe& r) -> std::string { return kCorrectionNames[static_cast<int>(r.correction)]; }},
-    {"correction_layers", "all or FIRST-LAST", "the layers that the correction is for", set_correction_layers,
+    {"correction_layers", "all or FIRST-LAST", "layers that have the correction", set_correction_layers,
      correction_layers_text},
-    {"budget", "0 to 16", "the mean bits of K and V that are spread over layers, heads and sides; 0: none",
+    {"budget", "0 to 16", "mean bits per value, allocated over layers, heads and sides; 0: no allocation",
      [](Recipe& r, const std::string& text) { return set_number(r.budget, text, 0, 16); },
      [](const Recipe& r) { return number_text(r.budget); }},
-    {"ladder", "FORMAT+FORMAT...", "the formats among which the budget is spread", set_ladder,
+    {"ladder", "FORMAT+FORMAT...", "formats that the budget is allocated among", set_ladder,
      [](const Recipe& r) { return fmt::format("{}", fmt::join(r.ladder, "+")); }},
-    {"encode", "plain or shaped", "whether trellis codes of K are chosen by calibrated queries",
+    {"encode", "plain or shaped",
+     "choice of K's trellis codes: plain by squared error, shaped by calibrated queries",
      [](Recipe& r, const std::string& text) { return set_choice(r.encode, text, kEncodeNames); },
      [](const Recipe& r) -> std::string { return kEncodeNames[static_cast<int>(r.encode)]; }},
-    {"tail", "FORMAT", "the row-wise format of unsealed tokens; none: bf16, or f16 where all is f16",
+    {"tail", "FORMAT", "row-wise format of unsealed tokens; none: bf16, or f16 if all formats are f16",
      set_tail, [](const Recipe& r) { return r.tail; }},
 };
 

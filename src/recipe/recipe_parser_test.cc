@@ -222,20 +222,20 @@ TEST(RecipeErrors, SayWhatAValueMayBe) {
   expect_in("prefill: '130'", message_of("prefill=130"));
   expect_in("protect: '0.6' is not a number from 0 to 0.5", message_of("protect=0.6"));
   expect_in("evict: '1.5' is not a number from 0 to 1", message_of("evict=1.5"));
-  expect_in("prompt: 'fp8' is none of exact, int8, int4", message_of("prompt=fp8"));
+  expect_in("prompt: 'fp8' is not one of exact, int8, int4", message_of("prompt=fp8"));
   for (const char* text : {"", "-0", "nan", "inf", "5%", "1e-999", "0x1", " "}) {
     expect_in("is not a number from 0 to 1", message_of(std::string("skip=") + text));
     expect_in("is not a number from 0 to 1", message_of(std::string("mix=") + text));
   }
-  expect_in("mix_metric: 'gap' is none of gap-std, entropy, min-max, variation",
+  expect_in("mix_metric: 'gap' is not one of gap-std, entropy, min-max, variation",
             message_of("mix_metric=gap"));
-  expect_in("softmax: 'fast' is none of exact, sas, sas-paper", message_of("softmax=fast"));
-  expect_in("products: 'int' is none of real, integer", message_of("products=int"));
-  expect_in("correction: 'on' is none of none, absolute, relative", message_of("correction=on"));
+  expect_in("softmax: 'fast' is not one of exact, sas, sas-paper", message_of("softmax=fast"));
+  expect_in("products: 'int' is not one of real, integer", message_of("products=int"));
+  expect_in("correction: 'on' is not one of none, absolute, relative", message_of("correction=on"));
   expect_in("mix_k: unknown format 'ch4g129'; did you mean ch4g128", message_of("mix_k=ch4g129"));
   expect_in("mix_v: unknown format 'hadamard:fp8'", message_of("mix_v=hadamard:fp8"));
   expect_in("tail: unknown format 'int7'", message_of("tail=int7"));
-  expect_in("tail: the format ch4g128 cannot be written token by token", message_of("tail=ch4g128"));
+  expect_in("tail: the format ch4g128 cannot store single tokens", message_of("tail=ch4g128"));
 }
 
 TEST(RecipeErrors, SayWhereTheTextIsNotARecipe) {
@@ -247,8 +247,9 @@ TEST(RecipeErrors, SayWhereTheTextIsNotARecipe) {
     expect_in("does not name layers", message_of(std::string(key) + "=fp8"));
   }
   expect_in("cannot read the recipe file 'no/such/file.json': No such file", message_of("no/such/file.json"));
-  expect_in("'/etc/recipe.txt' is no recipe's file: their names end in .json", message_of("/etc/recipe.txt"));
-  expect_in("'../mine' is no recipe's file", message_of("../mine"));
+  expect_in("'/etc/recipe.txt' is not a recipe file: the name must end in .json",
+            message_of("/etc/recipe.txt"));
+  expect_in("'../mine' is not a recipe file", message_of("../mine"));
 }
 
 TEST(RecipeErrors, QuoteNothingUnprintable) {

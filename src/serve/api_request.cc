@@ -33,7 +33,7 @@ int read_max_tokens(JsonFields& fields, int lowest) {
     fields.means_default(name, {-1, -2});
     const auto tokens = fields.integer(name, lowest, INT32_MAX);
     if (wanted && tokens && *wanted != *tokens)
-      fields.fail(name, fmt::format("'{}' differs from 'max_tokens': give one of them", name));
+      fields.fail(name, fmt::format("'{}' differs from 'max_tokens': give only one of them", name));
     if (tokens) wanted = tokens;
   }
   return static_cast<int>(wanted.value_or(-1));
@@ -112,7 +112,7 @@ void read_completion_extent(JsonFields& fields, ApiRequest& request, GenerationR
   common.echo = fields.boolean("echo").value_or(false);
   if (common.wants_prompt_probabilities() && !common.session.empty())
     fields.fail("echo",
-                "a session does not keep the probabilities of its prompt: ask without 'session' or 'echo'");
+                "a session does not keep the probabilities of its prompt: leave out 'session' or 'echo'");
 }
 
 }  // namespace
@@ -141,12 +141,12 @@ ParsedRequest parse_completion_request(const Json& body, const Tokenizer& tokeni
   const PromptReading reading = read_prompt_reading(fields);
   std::vector<TextPrompt> prompts = read_prompts(fields, "prompt", reading, tokenizer, limits);
   if (common.echo && !reading.suffix.empty())
-    fields.fail("echo", "a completion before a 'suffix' repeats no prompt: ask without 'echo'");
+    fields.fail("echo", "'echo' is not supported with 'suffix': leave out 'echo'");
   if (!reading.suffix.empty())
     std::ranges::move(infill_stops(tokenizer), std::back_inserter(common.generation.stops));
   common.text_has_special_tokens = reading.parse_special;
   if (!common.session.empty() && prompts.size() > 1)
-    fields.fail("prompt", "a session goes on with one prompt: ask for the others without it");
+    fields.fail("prompt", "a session continues with one prompt: send the others without 'session'");
   apply_parameter_rule(fields, limits.log);
   if (fields.error()) return *fields.error();
   if (auto failure = set_grammar(format, tokenizer, common)) return *std::move(failure);

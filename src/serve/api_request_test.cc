@@ -404,10 +404,9 @@ TEST(ApiRequest, SaysWhatIsMissingAndWhere) {
     return message_of(chat({{"tools", tools}, {"tool_choice", choice}}));
   };
   EXPECT_EQ(choice({{"type", "function"}}),
-            "'tool_choice.function' is missing: give an object with the 'name' of the function that is to be "
-            "called");
+            "'tool_choice.function' is missing: give an object with the 'name' of the function to call");
   EXPECT_EQ(choice({{"type", "function"}, {"function", Json::object()}}),
-            "'tool_choice.function.name' is missing: give the function that is to be called");
+            "'tool_choice.function.name' is missing: give the function to call");
   EXPECT_EQ(message_of(completion({{"prompt", nullptr}})),
             "'prompt' is missing: give a text, or a list of texts");
 }
@@ -425,7 +424,7 @@ TEST(ApiRequest, SaysWhichPromptIsNone) {
   EXPECT_EQ(message({"a", {64}}),
             "'prompt[1]' has the token 64, which is not in the model's vocabulary of 64");
   EXPECT_EQ(message({"a", "b", "c", "d"}),
-            "'prompt' lists 4 texts, and a request has at most 3: send the others in requests of their own");
+            "'prompt' lists 4 texts, and a request has at most 3: send the others in separate requests");
 }
 
 }  // namespace

@@ -11,10 +11,11 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr const char* kNoTools =
-    "the model's chat template has no tools: start the server with --chat-template FILE, with one that has";
+    "the model's chat template does not support tools: start the server with --chat-template FILE and a "
+    "template that does";
 
 constexpr const char* kNoTemplate =
-    "the model's file has no chat template: start the server with --chat-template FILE, or ask "
+    "the model's file has no chat template: start the server with --chat-template FILE, or use "
     "/v1/completions";
 
 // Reads the values that a chat template may use in addition to the messages.

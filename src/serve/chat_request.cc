@@ -18,10 +18,9 @@ ParsedRequest chat_request(JsonFields& fields, Chat chat, ApiRequest request, co
   chat.conversation.thinking.may_think =
       format.gbnf.empty() || std::string_view(format.parameter) == "grammar";
   if (!format.gbnf.empty() && chat.tools.may_be_called())
-    fields.fail(format.parameter,
-                fmt::format("'{}' holds answers to a format, and tools to another: ask without "
-                            "'tools', or with 'tool_choice': \"none\"",
-                            format.parameter));
+    fields.fail(format.parameter, fmt::format("'{}' and 'tools' both set the format of the completion: leave "
+                                              "out 'tools', or set 'tool_choice' to \"none\"",
+                                              format.parameter));
   apply_parameter_rule(fields, limits.log);
   log_loosened(chat.tools, limits.log);
   if (fields.error()) return *fields.error();

@@ -71,15 +71,15 @@ void add_function(JsonFields& function, const char* schema_key, const std::strin
     held_description["parameters"] = std::move(held->schema);
     for (std::string& sentence : held->loosened)
       tools.loosened.push_back(fmt::format(
-          "the arguments of the tool '{}' are not held to all of its schema: {}", name, sentence));
+          "the arguments of the tool '{}' are not restricted to its whole schema: {}", name, sentence));
   } else {
     function.fail(schema_key, fmt::format("the tool '{}': {}", name, held.error().message));
   }
   if (schemas.symbols > kMaxToolSymbols)
-    function.fail(schema_key,
-                  fmt::format("'{}' is one tool too many: their names and schemas come to more than {} "
-                              "symbols",
-                              where, kMaxToolSymbols));
+    function.fail(
+        schema_key,
+        fmt::format("'{}' is one tool too many: the names and schemas of the tools have more than {} symbols",
+                    where, kMaxToolSymbols));
   function.leave_others();
   tools.held.push_back({{"type", "function"}, {"function", std::move(held_description)}});
   tools.functions.push_back({{"type", "function"}, {"function", std::move(description)}});
@@ -89,7 +89,7 @@ void choose_function(JsonFields& choice, ChatTools& tools) {
   tools.choice = ChatTools::Choice::required;
   tools.only = choice.text("name").value_or("");
   if (tools.only.empty()) {
-    choice.fail_missing("name", "the function that is to be called");
+    choice.fail_missing("name", "the function to call");
   } else if (!has_function(tools, tools.only)) {
     choice.fail("name", fmt::format("'tool_choice' names '{}', which is not among the tools", tools.only));
   }
@@ -107,7 +107,7 @@ void read_tool_choice(JsonFields& fields, const char* nested, ChatTools& tools) 
     if (nested == nullptr) {
       choose_function(choice, tools);
     } else if (function == nullptr) {
-      choice.fail_missing(nested, "an object with the 'name' of the function that is to be called");
+      choice.fail_missing(nested, "an object with the 'name' of the function to call");
     } else {
       JsonFields named(*function, fmt::format("tool_choice.{}", nested));
       choose_function(named, tools);
@@ -121,7 +121,7 @@ void read_tool_choice(JsonFields& fields, const char* nested, ChatTools& tools) 
                 json->is_string() ? kInvalidValue : kInvalidType);
   }
   if (tools.functions.empty() && tools.choice == ChatTools::Choice::required)
-    fields.fail("tool_choice", "'tool_choice' wants a function, and there is none among 'tools'");
+    fields.fail("tool_choice", "'tool_choice' asks for a function, but 'tools' has none");
 }
 
 void log_loosened(const ChatTools& tools, ServerLog* log) {

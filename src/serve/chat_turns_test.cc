@@ -62,7 +62,7 @@ TEST(ChatTurns, HavePartsOfText) {
     const Read refused =
         read({{"role", "user"}, {"content", {{{"type", "text"}, {"text", "a"}}, {{"type", type}}}}});
     EXPECT_EQ(refused.parameter, "messages[3].content[1].type");
-    EXPECT_NE(refused.error.find("'messages[3].content[1]' is of the type '" + std::string(type)),
+    EXPECT_NE(refused.error.find("'messages[3].content[1]' has the type '" + std::string(type)),
               std::string::npos)
         << refused.error;
   }

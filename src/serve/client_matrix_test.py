@@ -72,7 +72,7 @@ class Programs(unittest.TestCase):
                 end = next(sign for path, sign in ends.items() if stored["path"].startswith(path))
                 self.assertIn(end, text.strip().split("\n\n")[-1])
                 self.assertNotIn('"error":{', text)
-        self.assertTrue(any("'web_search' are left out" in line for line in SERVER.messages), SERVER.messages)
+        self.assertTrue(any("'web_search' are ignored" in line for line in SERVER.messages), SERVER.messages)
 
 
 if __name__ == "__main__":

@@ -39,7 +39,8 @@ Result<CorsPolicy> CorsPolicy::parse(const std::string& origins) {
       policy.origins_.push_back(std::move(origin));
     } else {
       return error(
-          "'{}' is no origin of a web page: give SCHEME://HOST[:PORT], such as https://chat.example, or *",
+          "'{}' is not the origin of a web page: give SCHEME://HOST[:PORT], such as https://chat.example, or "
+          "*",
           origin);
     }
   }

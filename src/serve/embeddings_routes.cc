@@ -72,7 +72,7 @@ ParsedRequest parse_embeddings_request(const Json& body, const Tokenizer& tokeni
       fields.word("encoding_format", {"float", "base64"}, JsonFields::Missing::is_first) == "base64";
   const auto dimensions = fields.integer("dimensions", 1, INT32_MAX);
   if (dimensions && *dimensions != limits.n_embd)
-    fields.fail("dimensions", fmt::format("'dimensions' must be {}: the model's vectors are not made shorter",
+    fields.fail("dimensions", fmt::format("'dimensions' must be {}: the model's vectors cannot be shortened",
                                           limits.n_embd));
   // Inputs are plain text, so the text of a control token in an input stays text.
   std::vector<TextPrompt> inputs =

@@ -33,7 +33,7 @@ std::variant<int, ApiError> address(ApiRequest& request, std::span<const ServerI
   if (recipe < 0) return unknown_model(request.model, served);
   for (GenerationRequest& prompt : request.prompts) {
     if (recipe > 0 && !prompt.session.empty()) {
-      return ApiError{.message = fmt::format("sessions go on with the model '{}' only, not with '{}'",
+      return ApiError{.message = fmt::format("sessions are for the model '{}' only, not for '{}'",
                                              served.front().model, served[recipe].model),
                       .parameter = "session"};
     }

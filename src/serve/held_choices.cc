@@ -61,7 +61,7 @@ std::optional<Json> SchemaHolder::write_choices(const Parts& flat, const std::ve
     }
     n_alternatives_ += std::ssize(more);
     if (n_alternatives_ > kMaxChoices) {
-      drop(where, fmt::format("comes to more than {} alternatives", kMaxChoices));
+      drop(where, fmt::format("has more than {} alternatives", kMaxChoices));
       if (!is_stopped()) return write_types(beside, where, depth);
       return Json::object();
     }
@@ -185,10 +185,9 @@ void SchemaHolder::check_disjoint(const Json& one_of, const Parts& beside, bool 
     for (std::size_t j = 0; j < outlines.size(); ++j) {
       if (i == j || is_nothing(one_of[i]) || is_nothing(one_of[j]) || excludes(outlines[i], outlines[j]))
         continue;
-      return drop(where,
-                  fmt::format("has a 'oneOf' of which a value may be of two alternatives ({} and {}): use "
-                              "'anyOf', or tell them apart by a required property with a 'const'",
-                              i, j));
+      return drop(where, fmt::format("has a 'oneOf' with overlapping alternatives ({} and {}): use 'anyOf', "
+                                     "or tell them apart by a required property with a 'const'",
+                                     i, j));
     }
   }
 }

@@ -104,11 +104,11 @@ std::optional<Json> SchemaHolder::write_tuple(const Parts& flat, const Counts& c
   std::int64_t length = std::max(n_first, counts.least);
   if (counts.most >= 0) length = std::min(length, counts.most);
   if (length > n_first + kMaxOptional) {
-    drop_keyword(where, "minItems' beside 'prefixItems");
+    drop_keyword(where, "minItems' together with 'prefixItems");
     length = n_first;
   }
   if (describes_rest && (counts.most < 0 || counts.most > length))
-    drop_keyword(where, "items' beside 'prefixItems");
+    drop_keyword(where, "items' together with 'prefixItems");
   Json items = Json::array();
   for (std::int64_t i = 0; i < length && !is_stopped(); ++i) {
     std::optional<Json> item = write_inside(item_parts(flat, i), fmt::format("{}[{}]", where, i), depth);
@@ -170,18 +170,18 @@ std::optional<Json> SchemaHolder::write_object(const Parts& flat, const std::str
 void SchemaHolder::read_names(const Json& part, const std::string& where, std::vector<std::string>& names,
                               std::set<std::string>& required) {
   if (const Json* properties = member_of(part, "properties")) {
-    if (!properties->is_object()) drop(where, "has 'properties' that are no object");
+    if (!properties->is_object()) drop(where, "has 'properties' that are not an object");
     for (const auto& [name, described] : properties->items()) {
       if (properties->is_object() && std::ranges::find(names, name) == names.end()) names.push_back(name);
     }
   }
   if (const Json* list = member_of(part, "required")) {
-    if (!list->is_array()) return drop(where, "has a 'required' that is no list of names");
+    if (!list->is_array()) return drop(where, "has a 'required' that is not a list of names");
     for (const Json& name : *list) {
       if (name.is_string()) {
         required.insert(name.get<std::string>());
       } else {
-        drop(where, "has a 'required' that is no list of names");
+        drop(where, "has a 'required' that is not a list of names");
       }
     }
   }

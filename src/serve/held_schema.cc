@@ -45,13 +45,12 @@ void SchemaHolder::drop(const std::string& where, const std::string& what) {
 }
 
 void SchemaHolder::drop_keyword(const std::string& where, const std::string& keyword) {
-  drop(where, fmt::format("has '{}', which no text can be held to here: leave it out", keyword));
+  drop(where, fmt::format("has '{}', which is not supported here: leave it out", keyword));
 }
 
 void SchemaHolder::too_much(const std::string& where) {
-  drop(where, fmt::format("comes to too much: the schemas of a request may have {} parts, {} optional "
-                          "properties in one object and {} in four, and {} symbols in names, values and "
-                          "patterns",
+  drop(where, fmt::format("is too large: the schemas of a request may have {} parts, {} optional properties "
+                          "in one object and {} in four, and {} symbols in names, values and patterns",
                           kMaxSchemaParts, kMaxOptional, kMaxOptional / 2, kMaxSymbols));
 }
 
@@ -75,7 +74,7 @@ void SchemaHolder::flatten(const Json* part, const std::string& where, Parts& fl
     return;
   }
   if (!part->is_object())
-    return drop(where, "has a part that is no schema: " +
+    return drop(where, "has a part that is not a schema: " +
                            part->dump(-1, ' ', false, Json::error_handler_t::replace).substr(0, 40));
   if (path.size() > kMaxHeldDepth) return drop(where, "has references that lead too far");
   flat.push_back(part);
@@ -162,7 +161,7 @@ std::optional<Json> SchemaHolder::write_flat(const Parts& flat, const std::strin
       const Json* choice = member_of(*part, key);
       if (choice == nullptr) continue;
       if (!choice->is_array() || choice->empty()) {
-        drop(where, fmt::format("has '{}' that is no list of schemas", key));
+        drop(where, fmt::format("has '{}' that is not a list of schemas", key));
       } else {
         choices.push_back(choice);
       }
@@ -181,7 +180,8 @@ std::optional<Json> SchemaHolder::write_values(const std::vector<Json>& values, 
     for (const Json* part : flat) {
       const auto one = schema_holds(*part, value, root_);
       if (!one) {
-        drop(where, "lists values beside something that can't be told of them: leave one of both out");
+        drop(where,
+             "lists values together with a keyword that can't be checked for them: leave out one of both");
         if (is_stopped()) return Json::object();
       }
       holds = holds && one != false;

@@ -93,7 +93,7 @@ std::optional<Json> SchemaHolder::write_number(const Parts& flat, bool may_be_fr
         continue;  // older schemas have a boolean here, which changes the meaning of another bound
       const bool is_multiple = key == std::string_view("multipleOf");
       if (!said->is_number() || (is_multiple && said->get<double>() <= 0)) {
-        drop(where, fmt::format("has a '{}' that is no number", key));
+        drop(where, fmt::format("has a '{}' that is not a number", key));
       } else if (is_multiple && *said == 1) {
         may_be_fraction = false;
       } else if (is_multiple) {
@@ -202,7 +202,7 @@ std::optional<Json> SchemaHolder::write_string(const Parts& flat, const std::str
   for (const Json* part : flat) {
     const Json* said = member_of(*part, "pattern");
     if (said != nullptr && !said->is_string()) {
-      drop(where, "has a 'pattern' that is no text");
+      drop(where, "has a 'pattern' that is not a text");
     } else if (said != nullptr && (!pattern || source != said->get<std::string>())) {
       add_pattern(said->get<std::string>(), "pattern", where, pattern, source);
     }
@@ -224,7 +224,7 @@ std::optional<Json> SchemaHolder::write_string(const Parts& flat, const std::str
   }
   if (pattern->is_empty()) return std::nullopt;
   if (!is_exact_ && pattern->size() > 500 && cost_.symbols + pattern->size() > kMaxSymbols / 2) {
-    drop(where, "has a length or a pattern that comes to too much");
+    drop(where, "has a length or a pattern that is too large");
     return Json{{"type", "string"}};
   }
   charge(pattern->size());
@@ -238,8 +238,7 @@ void SchemaHolder::add_pattern(const std::string& text, const char* key, const s
   if (pattern)
     return drop(
         where,
-        fmt::format("has a '{}' beside another one or a 'pattern', of which a text can be held to one only",
-                    key));
+        fmt::format("has a '{}' together with another one or a 'pattern': leave out all but one", key));
   auto read = SchemaPattern::parse(text);
   if (!read.ok())
     return drop(where,

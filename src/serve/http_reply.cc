@@ -37,8 +37,8 @@ void refuse_other_methods(httplib::Server& server, const std::string& path, cons
     response.set_header("Allow", allowed);
     send(request, response,
          ApiError{.status = 405,
-                  .message = fmt::format("{} is not asked by {}, but by {}", request.path, request.method,
-                                         allowed)});
+                  .message =
+                      fmt::format("{} does not support {}: use {}", request.path, request.method, allowed)});
   };
   if (allowed.find("GET") == std::string::npos) server.Get(path, refuse);
   if (allowed.find("POST") == std::string::npos) server.Post(path, refuse);

@@ -49,7 +49,7 @@ std::string hint_at(const std::string& path) {
   constexpr std::array kNames = {"/chat/completions", "/completions", "/models",
                                  "/messages",         "/responses",   "/embeddings"};
   if (std::ranges::find(kNames, name) == kNames.end()) return "";
-  return fmt::format(": ask /v1{}, so give your client this server's address {} '/v1' at its end", name,
+  return fmt::format(": use /v1{}, so give your client this server's address {} '/v1' at its end", name,
                      path.starts_with("/v1") ? "without" : "with");
 }
 
@@ -129,7 +129,7 @@ HttpServer::Routes::Routes(ServeLoop& loop, const Tokenizer& tokenizer,
            ApiError{.status = response.status, .message = status_sentence(response.status, request.path)});
   });
   server_.set_exception_handler([](const Request& request, Response& response, const std::exception_ptr&) {
-    send(request, response, ApiError{.status = 500, .message = "the server failed at this request"});
+    send(request, response, ApiError{.status = 500, .message = "the server failed to process this request"});
   });
   add_routes();
 }
@@ -180,21 +180,22 @@ std::string HttpServer::Routes::status_sentence(int status, const std::string& p
     case 404:
       return "there is nothing at " + path + hint_at(path);
     case 413:
-      return fmt::format("the body is larger than the {} bytes that this server takes", options_.max_body);
+      return fmt::format("the body is larger than the {} bytes that this server accepts", options_.max_body);
     case 414:
-      return fmt::format("the URI is longer than the {} bytes that this server takes",
+      return fmt::format("the URI is longer than the {} bytes that this server accepts",
                          CPPHTTPLIB_REQUEST_URI_MAX_LENGTH);
     case 416:
-      return "the header Range asks for bytes that the response does not have: ask without it";
+      return "the header Range asks for bytes that the response does not have: leave it out";
     case 431:
-      return fmt::format("the request's head has more than the {} bytes or {} fields that this server takes",
-                         kLargestHead, kMostFields);
+      return fmt::format(
+          "the request's head has more than the {} bytes or {} fields that this server accepts", kLargestHead,
+          kMostFields);
     case 501:
-      return "the request's method is none of this server's: ask by GET, HEAD, POST, DELETE or OPTIONS";
+      return "this server does not support the request's method: use GET, HEAD, POST, DELETE or OPTIONS";
     case 505:
-      return "this server speaks HTTP/1.1 and HTTP/1.0: make your client begin with one of them";
+      return "this server supports HTTP/1.1 and HTTP/1.0: make your client use one of them";
     default:
-      return "the request is not one that HTTP allows";
+      return "the request is not valid HTTP";
   }
 }
 
@@ -207,19 +208,19 @@ std::optional<ApiError> HttpServer::Routes::refusal(const Request& request) cons
   // name as Host. HTTP/1.0 needs no Host.
   const bool says_host = request.has_header("Host");
   if (!says_host && request.version != "HTTP/1.0")
-    return ApiError{.status = 400, .message = "the request has no Host, which HTTP/1.1 asks for"};
+    return ApiError{.status = 400, .message = "the request has no header Host, which HTTP/1.1 requires"};
   if (request.get_header_value_count("Host") > 1)
     return ApiError{.status = 400, .message = "the request has the header Host more than once"};
   if (options_.api_key.empty() && is_loopback(url_host(options_.host)) && says_host &&
       !is_loopback(request.get_header_value("Host")))
-    return ApiError{.status = 403, .message = "without an API key this server answers to localhost only"};
+    return ApiError{.status = 403,
+                    .message = "without an API key, this server accepts requests to localhost only"};
   if (const std::string coding = request.get_header_value("Content-Encoding");
       !coding.empty() && coding != "identity")
     return ApiError{
         .status = 415,
-        .message = fmt::format("this server reads no bodies in '{}': send the JSON as it is, without "
-                               "Content-Encoding",
-                               coding)};
+        .message = fmt::format(
+            "this server does not support the Content-Encoding '{}': send the JSON without it", coding)};
   if (request.method == "POST" && !is_json(request))
     return ApiError{.status = 415, .message = "the body must be JSON: send 'Content-Type: application/json'"};
   return std::nullopt;
@@ -275,7 +276,7 @@ void HttpServer::Routes::models(const Request& request, Response& response) cons
 
 void HttpServer::Routes::health(Response& response) const {
   if (!loop_.refuses_requests()) return send(response, Json{{"status", "ok"}});
-  send(response, ApiError{.status = 503, .message = "the server is ending", .retry_seconds = 1});
+  send(response, ApiError{.status = 503, .message = "the server is shutting down", .retry_seconds = 1});
 }
 
 void HttpServer::Routes::metrics(Response& response) {

@@ -78,9 +78,9 @@ class InfillAnswers final : public ApiAnswers {
 
 ParsedRequest parse_infill_request(const Json& body, const Tokenizer& tokenizer, const ApiLimits& limits) {
   JsonFields fields(body);
-  fields.accept_only("n", {1}, "there is one middle to a text");
+  fields.accept_only("n", {1}, "a text has only one middle");
   fields.accept_only("suffix", {""}, "give 'input_suffix'");
-  fields.accept_only("echo", {false}, "the text stands before and after the middle");
+  fields.accept_only("echo", {false}, "the client already has the text before and after the middle");
   const InfillText text{.prefix = fields.text("input_prefix").value_or(""),
                         .suffix = fields.text("input_suffix").value_or(""),
                         .start = fields.text("prompt").value_or(""),
@@ -92,7 +92,7 @@ ParsedRequest parse_infill_request(const Json& body, const Tokenizer& tokenizer,
   for (const char* name : {"input_prefix", "input_suffix", "input_extra"}) completion.erase(name);
   for (const char* name : kEditorHints) {
     if (completion.erase(name) > 0 && limits.log != nullptr)
-      limits.log->message_once(fmt::format("requests have '{}', which changes nothing here", name));
+      limits.log->message_once(fmt::format("requests have '{}', which has no effect here", name));
   }
   completion["prompt"] = *prompt;
   ParsedRequest parsed = parse_completion_request(completion, tokenizer, limits);

@@ -161,7 +161,7 @@ std::vector<std::string> JsonFields::texts(const char* key, std::size_t max_coun
   std::erase(texts, "");
   if (texts.size() <= max_count) return texts;
   fail(key,
-       fmt::format("'{}{}' has {} texts, and at most {} are taken", where_, key, texts.size(), max_count));
+       fmt::format("'{}{}' has {} texts, and at most {} are allowed", where_, key, texts.size(), max_count));
   return {};
 }
 

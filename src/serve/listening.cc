@@ -43,7 +43,7 @@ void share_no_port(int socket) {
 
 Error port_is_taken(const std::string& host, int port) {
   return error(
-      "cannot listen on port {} of {}: another program listens there already; choose another port with "
+      "cannot listen on port {} of {}: another program already listens there; choose another port with "
       "--port",
       port, host);
 }
@@ -68,7 +68,7 @@ Result<std::string> free_address(const std::string& host, int port) {
   }
   if (last == EACCES)
     return error(
-        "cannot listen on port {}: ports below 1024 are for the system; choose another one with --port",
+        "cannot listen on port {}: ports below 1024 need system privileges; choose another one with --port",
         port);
   return error("cannot listen on '{}': {}; give an address of this machine with --host", host,
                std::strerror(last));

@@ -41,7 +41,7 @@ class Listener {
 void expect_taken(const char* host, int port) {
   const auto address = free_address(host, port);
   ASSERT_FALSE(address.ok()) << host;
-  EXPECT_NE(address.error().message.find("another program listens there already"), std::string::npos)
+  EXPECT_NE(address.error().message.find("another program already listens there"), std::string::npos)
       << address.error().message;
 }
 

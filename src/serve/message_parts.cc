@@ -45,7 +45,7 @@ void read_part(const Json& json, const std::string& where, JsonFields& message, 
 
 void refuse_part(JsonFields& part, const std::string& type, const std::string& where) {
   part.fail("type",
-            fmt::format("'{}' is of the type '{}', and only text can be read: leave it out", where, type));
+            fmt::format("'{}' has the type '{}', but only text is supported: leave it out", where, type));
 }
 
 void add_thought(const std::string& more, std::string& thought) {

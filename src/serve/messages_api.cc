@@ -35,7 +35,8 @@ void read_messages_tool_choice(JsonFields& fields, ChatTools& tools) {
     tools.choice = ChatTools::Choice::none;
   } else if (type == "any") {
     tools.choice = ChatTools::Choice::required;
-    if (tools.functions.empty()) choice.fail("type", "'tool_choice' wants a tool, and there are no 'tools'");
+    if (tools.functions.empty())
+      choice.fail("type", "'tool_choice' asks for a tool, but there are no 'tools'");
   } else if (type == "tool") {
     choose_function(choice, tools);
   }
@@ -63,7 +64,7 @@ GenerationRequest read_options(JsonFields& fields, const Tokenizer& tokenizer, c
                                ApiRequest& request) {
   GenerationRequest options = read_request_options(fields, "stop_sequences", tokenizer, limits, request);
   const auto max_tokens = fields.integer("max_tokens", 1, INT32_MAX);
-  if (!max_tokens) fields.fail_missing("max_tokens", "the number of tokens that the message may have");
+  if (!max_tokens) fields.fail_missing("max_tokens", "the maximum number of tokens of the message");
   options.generation.max_tokens = static_cast<int>(max_tokens.value_or(1));
   if (const Json* metadata = fields.value("metadata")) {
     JsonFields about(*metadata, "metadata");

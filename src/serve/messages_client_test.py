@@ -125,7 +125,7 @@ class Messages(unittest.TestCase):
         for path in ("/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/messages/count_tokens", "/tokenize", "/detokenize", "/apply-template"):
             status, text = SERVER.request(path)
             self.assertEqual(status, 405, path)
-            self.assertIn("not asked by GET, but by POST", text)
+            self.assertIn("does not support GET: use POST", text)
 
     def test_tokenizes_only_what_is_there(self):
         status, text = SERVER.request("/tokenize", {"add_special": True})
@@ -174,7 +174,7 @@ class TwoRecipes(unittest.TestCase):
         other = COMPARING.json("/v1/models")["data"][1]["id"]
         status, text = COMPARING.request("/v1/chat/completions", ask(model=other, session="x"))
         self.assertEqual(status, 400)
-        self.assertIn("sessions go on with the model", text)
+        self.assertIn("sessions are for the model", text)
 
 
 if __name__ == "__main__":

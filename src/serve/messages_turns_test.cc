@@ -91,12 +91,11 @@ TEST(MessagesTurns, AreRefusedWithTheBlockThatIsNoText) {
   };
   const Json text = {{"type", "text"}, {"text", "a"}},
              image = {{"type", "image"}, {"source", {{"type", "url"}}}};
-  EXPECT_TRUE(
-      refused("user", {text, image})
-          .starts_with("messages[1].content[1].type: 'messages[1].content[1]' is of the type 'image'"));
+  EXPECT_TRUE(refused("user", {text, image})
+                  .starts_with("messages[1].content[1].type: 'messages[1].content[1]' has the type 'image'"));
   EXPECT_TRUE(refused("user", {{{"type", "tool_result"}, {"tool_use_id", "c"}, {"content", {text, image}}}})
                   .starts_with("messages[1].content[0].content[1].type: 'messages[1].content[0].content[1]' "
-                               "is of the type 'image'"));
+                               "has the type 'image'"));
   EXPECT_TRUE(refused("user", {{{"type", "document"}}}).starts_with("messages[1].content[0].type"));
   EXPECT_TRUE(
       refused("assistant", {{{"type", "server_tool_use"}}}).starts_with("messages[1].content[0].type"));

@@ -100,29 +100,31 @@ auto requests_in(JobState state) {
 
 void add_requests(Text& text) {
   using C = SchedulerCounters;
-  text.head("requests_total", "counter", "Requests that have ended, by how");
+  text.head("requests_total", "counter", "Requests that have ended, by outcome");
   text.labelled("requests_total", "end", "finished", counted(&C::finished));
   text.labelled("requests_total", "end", "cancelled", counted(&C::cancelled));
   text.labelled("requests_total", "end", "failed", counted(&C::failed));
   text.labelled("requests_total", "end", "refused", counted(&C::refused));
-  text.head("requests", "gauge", "Requests that have not, by what they are at");
+  text.head("requests", "gauge", "Requests that have not ended, by state");
   text.labelled("requests", "state", "waiting", requests_in(JobState::waiting));
   text.labelled("requests", "state", "reading", requests_in(JobState::reading));
   text.labelled("requests", "state", "generating", requests_in(JobState::generating));
-  text.histogram("first_token_seconds", "From a request to its first token", &C::first_token);
-  text.histogram("next_token_seconds", "From a token to the next of the same answer", &C::next_token);
-  text.histogram("request_seconds", "From a request to its end", &C::request);
+  text.histogram("first_token_seconds", "Time from a request to its first token", &C::first_token);
+  text.histogram("next_token_seconds", "Time between two tokens of a completion", &C::next_token);
+  text.histogram("request_seconds", "Time from a request to its end", &C::request);
 }
 
 void add_tokens(Text& text) {
   using C = SchedulerCounters;
-  text.counter("prompt_tokens_total", "Tokens of prompts that were read", counted(&C::prompt_tokens));
-  text.counter("cached_tokens_total", "Tokens of prompts that were cached", counted(&C::cached_tokens));
+  text.counter("prompt_tokens_total", "Prompt tokens that were processed", counted(&C::prompt_tokens));
+  text.counter("cached_tokens_total", "Prompt tokens that were in the prefix cache",
+               counted(&C::cached_tokens));
   text.counter("generated_tokens_total", "Tokens that were generated", counted(&C::generated_tokens));
   text.counter("drafted_tokens_total", "Drafted tokens that were verified", counted(&C::drafted_tokens));
-  text.counter("accepted_tokens_total", "Of them, those that were right", counted(&C::accepted_tokens));
-  text.counter("prefix_hits_total", "Prompts whose beginning was cached", counted(&C::prefix_hits));
-  text.counter("prefix_misses_total", "Prompts that were read from their start", counted(&C::prefix_misses));
+  text.counter("accepted_tokens_total", "Drafted tokens that were accepted", counted(&C::accepted_tokens));
+  text.counter("prefix_hits_total", "Prompts with a prefix in the prefix cache", counted(&C::prefix_hits));
+  text.counter("prefix_misses_total", "Prompts without a prefix in the prefix cache",
+               counted(&C::prefix_misses));
   text.counter("steps_total", "Steps of the scheduler", counted(&C::steps));
 }
 
@@ -132,24 +134,27 @@ void add_guard(Text& text) {
   };
   text.counter("guard_tokens_total", "Tokens that were compared with an unquantized cache",
                guard(&GuardTally::tokens));
-  text.counter("guard_differing_tokens_total", "Of them, those for which it would have chosen another",
+  text.counter("guard_differing_tokens_total",
+               "Compared tokens for which an unquantized cache would have chosen another token",
                guard(&GuardTally::differing));
-  text.counter("guard_kld_nats_total", "Sum over these tokens of the divergence of the predictions",
+  text.counter("guard_kld_nats_total", "Sum of the KL divergence over the compared tokens",
                guard(&GuardTally::kld_sum));
 }
 
 void add_cache(Text& text) {
   using S = SchedulerStatus;
-  text.gauge("cache_bytes", "Bytes of the KV cache, taken from the operating system", now(&S::cache_bytes));
-  text.gauge("cache_limit_bytes", "Bytes that it may take",
+  text.gauge("cache_bytes", "Bytes that the KV cache has allocated from the operating system",
+             now(&S::cache_bytes));
+  text.gauge("cache_limit_bytes", "Maximum bytes of the KV cache",
              [](const RecipeMetrics& r) { return r.options.memory; });
-  text.gauge("cache_promised_bytes", "Bytes that admitted requests take at most", now(&S::promised_bytes));
-  text.gauge("prefix_bytes", "Bytes of cached beginnings of prompts", now(&S::prefix_bytes));
-  text.gauge("prefixes", "Cached beginnings of prompts", now(&S::prefixes));
+  text.gauge("cache_promised_bytes", "Maximum bytes that the admitted requests may need",
+             now(&S::promised_bytes));
+  text.gauge("prefix_bytes", "Bytes of prefixes in the prefix cache", now(&S::prefix_bytes));
+  text.gauge("prefixes", "Prefixes in the prefix cache", now(&S::prefixes));
   text.gauge("session_bytes", "Bytes of sessions in memory; shared pages count in each",
              now(&S::session_bytes));
   text.gauge("sessions", "Sessions in memory", now(&S::sessions));
-  text.counter("prefixes_dropped_total", "Cached beginnings that had to make room",
+  text.counter("prefixes_dropped_total", "Prefixes that were evicted from the prefix cache",
                now(&S::prefixes_dropped));
 }
 
@@ -160,20 +165,21 @@ void add_prefix_disk(const RecipeMetrics& r, Text& text) {
     text.head(name, type, help);
     text.line(name, r, "", value);
   };
-  add("prefix_disk_bytes", "gauge", "Bytes of cached beginnings of prompts on the disk", disk.bytes);
-  add("prefix_disk_limit_bytes", "gauge", "Bytes that they may take", disk.limit);
-  add("prefix_disk_files", "gauge", "Their files", disk.files);
-  add("prefix_disk_hits_total", "counter", "Files that were read back", disk.hits);
-  add("prefix_disk_written_total", "counter", "Files that were written", disk.written);
-  add("prefix_disk_dropped_total", "counter", "Files that had to make room", disk.dropped);
-  add("prefix_disk_failures_total", "counter", "Files that could not be written or used", disk.failures);
+  add("prefix_disk_bytes", "gauge", "Bytes of prefixes on disk", disk.bytes);
+  add("prefix_disk_limit_bytes", "gauge", "Maximum bytes of prefixes on disk", disk.limit);
+  add("prefix_disk_files", "gauge", "Files of prefixes on disk", disk.files);
+  add("prefix_disk_hits_total", "counter", "Files of prefixes that were restored from disk", disk.hits);
+  add("prefix_disk_written_total", "counter", "Files of prefixes that were written to disk", disk.written);
+  add("prefix_disk_dropped_total", "counter", "Files of prefixes that were evicted from disk", disk.dropped);
+  add("prefix_disk_failures_total", "counter", "Files of prefixes that could not be written or used",
+      disk.failures);
 }
 
 }  // namespace
 
 std::string metrics_text(std::span<const RecipeMetrics> recipes) {
   Text text(recipes);
-  text.head("info", "gauge", "What is served");
+  text.head("info", "gauge", "Served model and recipe");
   for (const RecipeMetrics& r : recipes) {
     text.add("kvant_info{{{},{},{}}} 1\n", label("model", r.info.model), label("recipe", r.info.recipe),
              label("kernels", fmt::format("{}", fmt::join(r.info.kernels, " "))));
@@ -182,7 +188,7 @@ std::string metrics_text(std::span<const RecipeMetrics> recipes) {
              [](const RecipeMetrics& r) { return r.info.bits; });
   text.gauge("weight_bytes", "Bytes of the weights",
              [](const RecipeMetrics& r) { return r.info.weight_bytes; });
-  text.gauge("context_tokens", "Tokens that a prompt and its answer may have",
+  text.gauge("context_tokens", "Maximum tokens of a prompt and its completion",
              [](const RecipeMetrics& r) { return r.options.context; });
   if (const auto bytes = heap_bytes()) {  // the heap belongs to the whole process, not to a recipe
     text.head("heap_bytes", "gauge",

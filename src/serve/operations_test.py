@@ -181,7 +181,7 @@ class Manners(unittest.TestCase):
                         ["Origin: https://evil.com", "Content-Type: application/x-www-form-urlencoded"]):
             self.assertEqual(ask("POST", "/tokenize", body, [key, *headers])[0], 415, headers)
         status, _, text = ask("POST", "/tokenize", body, [key, "Content-Type: application/json", "Content-Encoding: gzip"])
-        self.assertEqual((status, "without Content-Encoding" in text), (415, True))
+        self.assertEqual((status, "Content-Encoding 'gzip'" in text), (415, True))
 
     def test_of_paths_and_methods(self):
         key = [f"Authorization: Bearer {KEY}"]
@@ -198,8 +198,8 @@ class Manners(unittest.TestCase):
         self.assertEqual(ask("GET", "/nothing", headers=key)[0], 404)
 
     def test_of_methods_and_versions_that_it_does_not_have(self):
-        for method, target, version, expected, part in (("TRACE", "/v1/models", "1.1", 501, "ask by GET, HEAD, POST, DELETE or OPTIONS"),
-                                                        ("CONNECT", "example.com:443", "1.1", 501, "ask by GET"), ("PRI", "*", "2.0", 505, "HTTP/1.1")):
+        for method, target, version, expected, part in (("TRACE", "/v1/models", "1.1", 501, "use GET, HEAD, POST, DELETE or OPTIONS"),
+                                                        ("CONNECT", "example.com:443", "1.1", 501, "use GET"), ("PRI", "*", "2.0", 505, "HTTP/1.1")):
             status, headers, text = ask(method, target, version=version)
             self.assertEqual((status, headers["Connection"]), (expected, "close"), method)
             self.assertIn(part, json.loads(text)["error"]["message"])
@@ -294,7 +294,7 @@ class Process(unittest.TestCase):
                 second = self.start(folder, "--host", host, "--port", str(port), "--api-key", "x")
                 _, messages = second.communicate(timeout=60)
                 self.assertNotEqual(second.returncode, 0)
-                self.assertIn(f"cannot listen on port {port} of {host}: another program listens there already", messages)
+                self.assertIn(f"cannot listen on port {port} of {host}: another program already listens there", messages)
         with tempfile.TemporaryDirectory() as folder:  # the port of a server that has just ended must be free
             with socket.socket() as probe:
                 probe.bind(("127.0.0.1", 0))
@@ -324,7 +324,7 @@ class Process(unittest.TestCase):
                                 preexec_fn=lambda: (os.setsid(), fcntl.ioctl(0, termios.TIOCSCTTY, 0)))
             os.close(programs_end)
             said = b""
-            while b"answered at a time" not in said:
+            while b"run at a time" not in said:
                 said += os.read(terminal, 4096)
             self.ask_in_session(int(re.search(rb"127\.0\.0\.1:(\d+)", said)[1]))
             os.close(terminal)  # the system sends SIGHUP because the terminal is gone

@@ -138,7 +138,7 @@ class Page(unittest.TestCase):
         self.assertIn("2/2", BROWSER.evaluate("document.querySelector('.turn.user .foot').textContent"))
         ask("Tell me a long story about this.", 1200)
         BROWSER.wait_for("document.querySelectorAll('.turn.assistant')[1]?.textContent.length > 150")
-        state = BROWSER.wait_for("[...document.querySelectorAll('.map strong')].map(e => e.textContent).find(t => t.startsWith('Answering'))")
+        state = BROWSER.wait_for("[...document.querySelectorAll('.map strong')].map(e => e.textContent).find(t => t.startsWith('Generating'))")
         self.assertGreater(int(re.search(r"(\d+) of \d+ reused", state)[1]), 256)
         shared = max(s["pages"][0]["n"] for s in SERVER.json("/cache")["sequences"] if "request" in s)
         self.assertEqual(BROWSER.evaluate("document.querySelectorAll('.map li:first-child .page.shared').length"), shared)
@@ -147,7 +147,7 @@ class Page(unittest.TestCase):
     def test_4_stops(self):
         BROWSER.press("Escape")
         BROWSER.wait_for("[...document.querySelectorAll('.turn.assistant .figures')].at(-1).textContent.endsWith('stopped')")
-        BROWSER.wait_for("![...document.querySelectorAll('.map strong')].some(e => e.textContent.startsWith('Answering'))")
+        BROWSER.wait_for("![...document.querySelectorAll('.map strong')].some(e => e.textContent.startsWith('Generating'))")
 
     def test_5_switches_to_the_version_before(self):
         BROWSER.evaluate("document.querySelector('[aria-label=\"Earlier version\"]').click()")
@@ -166,7 +166,7 @@ class Page(unittest.TestCase):
         ask(QUESTION, 120)
         BROWSER.wait_for("document.querySelector('.turn.assistant .figures') !== null")
         figures = BROWSER.evaluate("document.querySelector('.turn.assistant .figures').textContent")
-        differing = int(re.search(r"(\d+) of \d+ tokens other than without quantization, mean KL divergence [\d.]+", figures)[1])
+        differing = int(re.search(r"(\d+) of \d+ tokens differ from an unquantized cache, mean KL divergence [\d.]+", figures)[1])
         marked = BROWSER.evaluate("[...document.querySelectorAll('#turns .other')].map(e => e.title)")
         self.assertLessEqual(len(marked) > 0, differing > 0)
         self.assertTrue(all("without quantization: " in title for title in marked), marked)
@@ -225,7 +225,7 @@ class Comparison(unittest.TestCase):
         if before[0][2] != before[1][2]:
             self.assertEqual(before[0][0], before[1][0])
             self.assertTrue(all(re.search(r'^".*" .+ %; with .+: ".*" .+ %$', title) for _, title, _ in before), before)
-            self.assertRegex(BROWSER.evaluate("document.querySelector('.foot .figures').textContent"), r"^Alike for \d+ tokens?, then each its own\.$")
+            self.assertRegex(BROWSER.evaluate("document.querySelector('.foot .figures').textContent"), r"^The same for \d+ tokens?, then different\.$")
         shots("serve-compare")
 
     def test_2_shows_either_cache(self):

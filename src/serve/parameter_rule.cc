@@ -20,12 +20,12 @@ struct Refused {
 // Returns the parameters that change the meaning of a request, by topic.
 const std::vector<Refused>& refused() {
   constexpr const char* kTextAlone = "completions are text";
-  constexpr const char* kOlder = "give 'tools', which are newer";
+  constexpr const char* kOlder = "give 'tools' instead";
   constexpr const char* kFormat = "give 'response_format', 'json_schema' or 'grammar'";
-  constexpr const char* kDrawing = "tokens are not drawn that way";
+  constexpr const char* kDrawing = "this sampling method is not implemented";
   constexpr const char* kLength = "give 'max_tokens'";
-  constexpr const char* kPrompt = "the prompt is read as it is";
-  constexpr const char* kOutput = "text comes as it is";
+  constexpr const char* kPrompt = "the prompt is used as it is";
+  constexpr const char* kOutput = "the text is returned as it is";
   static const std::vector<Refused> kRefused = {
       // These parameters ask for other kinds of input and output.
       {"modalities", kTextAlone, {Json::array({"text"})}},
@@ -48,8 +48,8 @@ const std::vector<Refused>& refused() {
       {"structured_outputs", kFormat},
       {"regex", kFormat},
       {"ebnf", kFormat},
-      {"grammar_lazy", "a grammar holds from the first token on"},
-      {"grammar_triggers", "a grammar holds from the first token on"},
+      {"grammar_lazy", "a grammar applies from the first token on"},
+      {"grammar_triggers", "a grammar applies from the first token on"},
       // These parameters change how tokens are drawn.
       {"samplers", "the order of samplers is that of llama.cpp"},
       {"sampler_seq", "the order of samplers is that of llama.cpp"},
@@ -65,15 +65,15 @@ const std::vector<Refused>& refused() {
       {"guidance_scale", kDrawing, {1}},
       {"cfg_scale", kDrawing, {1}},
       {"min_keep", kDrawing, {0, 1}},
-      {"use_beam_search", "there are no beams"},
-      {"num_beams", "there are no beams", {1}},
-      {"length_penalty", "there are no beams", {1}},
-      {"early_stopping", "there are no beams"},
-      {"best_of", "all completions are given: use 'n'", {1}},
+      {"use_beam_search", "beam search is not implemented"},
+      {"num_beams", "beam search is not implemented", {1}},
+      {"length_penalty", "beam search is not implemented", {1}},
+      {"early_stopping", "beam search is not implemented"},
+      {"best_of", "all completions are returned: use 'n'", {1}},
       {"allowed_token_ids", kFormat},
       {"bad_words", "give 'logit_bias'"},
-      {"logits_processors", "the server runs no code of clients"},
-      {"lora", "there are no adapters"},
+      {"logits_processors", "the server does not run code of clients"},
+      {"lora", "adapters are not implemented"},
       {"post_sampling_probs", "probabilities are those of the model"},
       {"n_probs", "give 'logprobs'", {0}},
       // These parameters change when a completion ends.
@@ -83,12 +83,12 @@ const std::vector<Refused>& refused() {
       {"min_tokens", "the model decides where a completion ends", {0}},
       {"stop_token_ids", "give 'stop'"},
       {"include_stop_str_in_output", "a stop text is not part of a completion"},
-      {"t_max_predict_ms", "completions have no limit of time", {0, -1}},
+      {"t_max_predict_ms", "completions have no time limit", {0, -1}},
       {"n_indent", "lines may be indented as the model likes", {0}},
-      {"thinking_token_budget", "thoughts have no limit of their own", {-1}},
+      {"thinking_token_budget", "thoughts have no separate limit", {-1}},
       // These parameters change what happens to the prompt.
       {"echo", "the prompt is not repeated"},
-      {"suffix", "/v1/completions and /infill have it"},
+      {"suffix", "use /v1/completions or /infill"},
       {"prompt_logprobs", "give 'echo' with 'logprobs' to /v1/completions"},
       {"truncate_prompt_tokens", kPrompt, {-1}},
       {"chat_template", "the server decides on the template: start it with --chat-template FILE"},
@@ -122,7 +122,7 @@ void apply_parameter_rule(JsonFields& fields, ServerLog* log) {
   fields.leave_others();
   if (log == nullptr || fields.error()) return;
   for (const std::string& hint : fields.hints())
-    log->message_once(fmt::format("requests have '{}', which changes nothing here", hint));
+    log->message_once(fmt::format("requests have '{}', which has no effect here", hint));
 }
 
 }  // namespace kvant

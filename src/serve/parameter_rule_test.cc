@@ -76,8 +76,8 @@ TEST(ParameterRule, NamesAHintOnceInTheLog) {
   for (int i = 0; i < 3; ++i)
     EXPECT_FALSE(apply({{"model", "m"}, {"store", i}, {"nobody\nknows", 1}}, &file.log()));
   EXPECT_EQ(file.text(),
-            "kvant: requests have 'store', which changes nothing here\n"
-            "kvant: requests have 'nobody\\x0aknows', which changes nothing here\n");
+            "kvant: requests have 'store', which has no effect here\n"
+            "kvant: requests have 'nobody\\x0aknows', which has no effect here\n");
 }
 
 TEST(ParameterRule, ABoundedNumberOfHintsIsRemembered) {

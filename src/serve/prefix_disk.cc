@@ -141,8 +141,7 @@ void PrefixDisk::finish_read(const Status& read) {
     return;
   }
   ++status_.failures;
-  warn(fmt::format("the beginning of a prompt in '{}' is damaged, and read anew",
-                   folder_->file_of(ended.name)));
+  warn(fmt::format("the prefix in '{}' is damaged and is computed again", folder_->file_of(ended.name)));
   drop(ended.name);
 }
 
@@ -210,8 +209,7 @@ void PrefixDisk::finish_write(const Status& written, std::int64_t file_bytes) {
 
 void PrefixDisk::fail_write(const Error& why) {
   ++status_.failures;
-  if (!write_failure_)
-    warn(fmt::format("beginnings of prompts don't go to the disk for now: {}", why.message));
+  if (!write_failure_) warn(fmt::format("prefixes are not written to disk for now: {}", why.message));
   write_failure_ = Clock::now();
 }
 

@@ -32,8 +32,8 @@ ChatTools read_responses_tools(JsonFields& fields) {
     } else if (type.empty()) {
       tool.fail_missing("type", "function");
     } else {
-      tools.loosened.push_back(fmt::format(
-          "tools of the type '{}' are left out: only functions can be called", type.substr(0, kMaxTypeName)));
+      tools.loosened.push_back(fmt::format("tools of the type '{}' are ignored: only functions can be called",
+                                           type.substr(0, kMaxTypeName)));
     }
     fields.take(tool);
   }
@@ -62,9 +62,9 @@ void refuse_what_is_not_there(JsonFields& fields) {
   fields.accept_only("conversation", {}, kNothingStored);
   fields.accept_only("prompt", {}, "the server keeps no prompts, so send 'instructions' and 'input'");
   fields.accept_only("background", {false}, "the server keeps no responses, so ask for a 'stream'");
-  fields.accept_only("top_logprobs", {0}, "ask /v1/chat/completions for probabilities");
-  fields.accept_only("logprobs", {false}, "ask /v1/chat/completions for probabilities");
-  fields.accept_only("n", {1}, "there is one response to a request");
+  fields.accept_only("top_logprobs", {0}, "use /v1/chat/completions for probabilities");
+  fields.accept_only("logprobs", {false}, "use /v1/chat/completions for probabilities");
+  fields.accept_only("n", {1}, "a request has one response");
   fields.accept_only("messages", {}, "give 'input'");
   fields.accept_only("response_format", {}, "give 'text.format'");
   for (const char* name : {"max_tokens", "max_completion_tokens"})

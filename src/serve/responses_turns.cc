@@ -29,10 +29,9 @@ class Items {
     } else if (type == "function_call_output") {
       read_output(item, where);
     } else {
-      item.fail("type",
-                fmt::format("'{}' is of the type '{}', and only messages, function calls, their outputs and "
-                            "reasoning can be read: leave it out",
-                            where, type));
+      item.fail("type", fmt::format("'{}' has the type '{}', but only messages, function calls, their "
+                                    "outputs and reasoning are supported: leave it out",
+                                    where, type));
     }
     fields.fail(item.error());
   }
@@ -101,7 +100,7 @@ ChatHistory read_input(JsonFields& fields) {
     for (std::size_t i = 0; i < input->size() && !fields.error(); ++i)
       items.read((*input)[i], fmt::format("input[{}]", i), fields);
   } else {
-    fields.fail("input", "'input' must be a text or a list of items, one at least",
+    fields.fail("input", "'input' must be a text or a list of at least one item",
                 input == nullptr    ? kMissingParameter
                 : input->is_array() ? kInvalidValue
                                     : kInvalidType);

@@ -96,7 +96,7 @@ std::vector<TokenBias> read_biases(JsonFields& fields, const Tokenizer& tokenize
       add_bias(pair[0], pair[1], tokenizer, n_vocab, fields, biases);
     } else {
       fields.fail("logit_bias",
-                  fmt::format("'logit_bias' has {}, which is no pair of a token and a number",
+                  fmt::format("'logit_bias' has {}, which is not a pair of a token and a number",
                               pair.dump(-1, ' ', false, Json::error_handler_t::replace)),
                   kInvalidType);
     }
@@ -120,7 +120,8 @@ PenaltyOptions read_penalties(JsonFields& fields) {
       fields.number("repetition_penalty", 0, kMaxPenalty);  // vLLM's name, which counts the whole text
   const auto last_n = fields.integer("repeat_last_n", -1, INT32_MAX);
   if (repeat && repetition && *repeat != *repetition)
-    fields.fail("repetition_penalty", "'repetition_penalty' differs from 'repeat_penalty': give one of them");
+    fields.fail("repetition_penalty",
+                "'repetition_penalty' differs from 'repeat_penalty': give only one of them");
   penalties.repeat = static_cast<float>(repeat ? *repeat : repetition.value_or(1));
   if (repetition && !repeat) penalties.repeat_last_n = -1;
   if (last_n) penalties.repeat_last_n = static_cast<int>(*last_n);

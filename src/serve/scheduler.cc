@@ -48,9 +48,8 @@ Result<std::unique_ptr<Scheduler>> Scheduler::make(Engine& engine, AttentionBack
               "a scheduler that can't run anything");
   if (sequences_that_fit(options) == 0) {
     return error(
-        "a cache of {:.0f} MiB doesn't hold one sequence of {} tokens, which takes {:.0f} MiB: give more "
-        "memory, "
-        "a smaller context or a recipe of fewer bits",
+        "a cache of {:.0f} MiB is too small for one sequence of {} tokens, which needs {:.0f} MiB: give more "
+        "memory, a smaller context or a recipe with fewer bits",
         mebibytes(options.memory), options.context,
         mebibytes(memory_for(options, 1, options.sequence_bytes(options.context))));
   }
@@ -86,8 +85,8 @@ std::unique_ptr<PrefixDisk> Scheduler::prefix_disk() {
 }
 
 Scheduler::~Scheduler() {
-  for (Job& job : jobs_) job.stream->fail(error("the server ends"));
-  queue_.for_each([](const Job& job) { job.stream->fail(error("the server ends")); });
+  for (Job& job : jobs_) job.stream->fail(error("the server is shutting down"));
+  queue_.for_each([](const Job& job) { job.stream->fail(error("the server is shutting down")); });
   if (sessions_ != nullptr) sessions_->finish();
 }
 

@@ -255,19 +255,17 @@ void Scheduler::take_token(const Row& row, std::span<const float> logits) {
   const double taken = processor_seconds() - start;
   if (job.request.grammar != nullptr && taken > options_.grammar_seconds) {
     return answer_failure(job,
-                          error("the answer's grammar can be read in so many ways that a token took "
-                                "{:.1f} s, for which all others waited: ask with a simpler one",
+                          error("the grammar is too ambiguous: a token took {:.1f} s, and all other requests "
+                                "waited; use a simpler grammar",
                                 taken),
                           /*is_of_request=*/true);
   }
   if (answer.generation->end() == GenerationEnd::lost)
     return answer_failure(
-        job,
-        error("the answer's grammar can be read in so many ways that they are not followed: "
-              "ask with a simpler one"),
+        job, error("the grammar is too ambiguous to follow all its readings: use a simpler grammar"),
         /*is_of_request=*/true);
   if (answer.generation->end() == GenerationEnd::stuck)
-    return answer_failure(job, error("the model has nothing to say that the answer's grammar allows"),
+    return answer_failure(job, error("the model has no token that the grammar allows next"),
                           /*is_of_request=*/true);
   if (shadow) {
     answer.guard->count(answer.generation->token(), *shadow);

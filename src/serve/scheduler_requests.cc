@@ -27,7 +27,8 @@ std::optional<Refusal> Scheduler::match_session(GenerationRequest& request) {
   if (sessions_ == nullptr)
     return wrong(error("this server keeps no sessions: start it with --sessions DIR"));
   if (request.n_answers > 1)
-    return wrong(error("a session goes on with one answer, and {} are wanted", request.n_answers));
+    return wrong(
+        error("a session continues with one completion, but the request asks for {}", request.n_answers));
   return sessions_->match(request);
 }
 
@@ -41,47 +42,49 @@ std::optional<Refusal> Scheduler::submit(GenerationRequest request, std::shared_
   if (auto refusal = match_session(request)) return refuse(std::move(*refusal));
   const int n_prompt = static_cast<int>(request.prompt.size());
   if (n_prompt >= options_.context) {
-    Refusal too_long = wrong(
-        error("the prompt has {} tokens, which leaves no room for an answer in a context of {}: shorten it, "
-              "or start the server with a larger -c",
-              n_prompt, options_.context));
+    Refusal too_long =
+        wrong(error("the prompt has {} tokens, which leaves no room for a completion in a context of {}: "
+                    "shorten it, or start the server with a larger -c",
+                    n_prompt, options_.context));
     too_long.reason = Refusal::Reason::too_long;
     too_long.prompt_tokens = n_prompt;
     too_long.context = options_.context;
     return refuse(std::move(too_long));
   }
   if (request.n_answers > options_.parallel) {
-    return refuse(wrong(error("{} answers are wanted of a server that makes {} at a time", request.n_answers,
-                              options_.parallel)));
+    return refuse(
+        wrong(error("the request asks for {} completions, but the server generates at most {} at a time",
+                    request.n_answers, options_.parallel)));
   }
   if (const auto sampler = Sampler::make(request.sampling); !sampler.ok())
     return refuse(wrong(sampler.error()));
   if (request.embeds && engine_.n_embd() == 0)
-    return refuse(wrong(error("embeddings are made on the CPU only: start the server without --device")));
+    return refuse(wrong(error("embeddings are computed on the CPU only: start the server without --device")));
   if (request.guard && shadows_ == nullptr)
-    return refuse(wrong(error("this server compares with no unquantized cache: start it with --guard")));
+    return refuse(wrong(error("this server has no guard: start it with --guard")));
   if (request.guard && request.n_answers > 1)
-    return refuse(wrong(error("a guard is for one answer, and {} are wanted", request.n_answers)));
+    return refuse(
+        wrong(error("a guard supports one completion, but the request asks for {}", request.n_answers)));
   if (request.guard && request.grammar != nullptr)
     return refuse(
-        wrong(error("a guard compares free answers, and this one is held to a format or to tools: ask "
-                    "without the one or the other")));
+        wrong(error("a guard does not support grammars, formats and tools: leave out the guard, or the "
+                    "format and tools")));
   int& max_tokens = request.generation.max_tokens;
   const int room = options_.context - n_prompt;
   max_tokens = max_tokens < 0 ? room : std::min(max_tokens, room);
   const std::int64_t bytes = most_bytes(request);
   if (const std::int64_t needed = memory_for(options_, request.n_answers, bytes); needed > options_.memory) {
     return refuse(
-        wrong(error("{} answers of up to {} tokens take up to {:.0f} MiB of a cache of {:.0f} MiB: ask "
-                    "for fewer, or give max_tokens",
+        wrong(error("{} completions of up to {} tokens need up to {:.0f} MiB, but the cache has {:.0f} MiB: "
+                    "ask for fewer, or give max_tokens",
                     request.n_answers, max_tokens, mebibytes(needed), mebibytes(options_.memory))));
   }
   Job job;
   if (request.guard) job.shadow_bytes = options_.shadow_bytes(n_prompt + max_tokens);
   if (memory_for(job.shadow_bytes) > options_.shadow_memory && request.guard) {
     return refuse(
-        wrong(error("the guard of an answer of up to {} tokens takes up to {:.0f} MiB of {:.0f} MiB: "
-                    "give max_tokens, or ask without it",
+        wrong(error("the guard of a completion of up to {} tokens needs up to {:.0f} MiB, but has {:.0f} "
+                    "MiB: give max_tokens, or leave out the guard",
                     max_tokens, mebibytes(job.shadow_bytes), mebibytes(options_.shadow_memory))));
   }
   job.id = next_id_++;
@@ -95,7 +98,7 @@ std::optional<Refusal> Scheduler::submit(GenerationRequest request, std::shared_
   if (const int waiting = queue_.clients_requests();
       must_wait && !job.request.follows && waiting >= options_.queue) {
     const int patience = static_cast<int>(counters_.request.mean() * waiting / options_.parallel);
-    return refuse({Refusal::Reason::busy, fmt::format("{} requests wait already: try again later", waiting),
+    return refuse({Refusal::Reason::busy, fmt::format("{} requests already wait: try again later", waiting),
                    std::clamp(patience, 1, kLongestRetry)});
   }
   if (!job.request.session.empty()) sessions_->begin(job.request.session);

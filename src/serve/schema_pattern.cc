@@ -225,9 +225,9 @@ class PatternReader {
       while (at_ < source_.size() && !is_at('>')) ++at_;  // skips the group's name
       ++at_;
     } else if (source_[at_ - 1] == '<') {
-      fail("looks behind, which a grammar can't");
+      fail("looks behind, which a grammar does not support");
     } else if (is_at('?') && !skip(U"?:")) {
-      fail("looks ahead or sets flags, which a grammar can't");
+      fail("looks ahead or sets flags, which a grammar does not support");
     }
     Node group = read_choice(depth + 1);
     if (!is_at(')')) fail("has a '(' without a ')'");
@@ -316,7 +316,7 @@ class PatternReader {
         break;
     }
     const bool is_letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '1' && c <= '9');
-    if (is_letter) fail(fmt::format("has '\\{}', which a grammar can't hold", static_cast<char>(c)));
+    if (is_letter) fail(fmt::format("has '\\{}', which a grammar does not support", static_cast<char>(c)));
     return one(c);
   }
 
@@ -342,7 +342,7 @@ class PatternReader {
       std::uint32_t value = 0;
       for (++at_; at_ < source_.size() && !is_at('}') && value <= kLastCharacter;)
         value = (16 * value) + read_hex(1);
-      if (value > kLastCharacter) fail("has a character that is none");
+      if (value > kLastCharacter) fail("has an invalid character");
       ++at_;
       return value;
     }
@@ -423,7 +423,7 @@ Result<SchemaPattern> SchemaPattern::parse(const std::string& source) {
     if (ends) choice.parts.pop_back();
     if (!begins) choice.parts.insert(choice.parts.begin(), padding);
     if (!ends) choice.parts.push_back(padding);
-    if (size(choice) < 0) return error("has an anchor inside, which a grammar can't hold");
+    if (size(choice) < 0) return error("has an anchor inside, which a grammar does not support");
     for (Node& alternative : alternatives(unwrap(std::move(choice)))) {
       Node flat;
       flatten(std::move(alternative), flat.parts);
@@ -522,12 +522,13 @@ Status SchemaPattern::bound_length(std::int64_t least, std::int64_t most) {
       } else if (variable == nullptr) {
         variable = &part;
       } else {
-        return error("has a length beside a 'pattern' of several parts that vary in length");
+        return error("has a length together with a 'pattern' of several parts that vary in length");
       }
     }
     const Lengths unit =
         variable->kind == Node::Kind::repetition ? lengths(variable->parts.front()) : Lengths{0, -1};
-    if (unit.least != unit.most) return error("has a length beside a 'pattern' whose parts vary in length");
+    if (unit.least != unit.most)
+      return error("has a length together with a 'pattern' whose parts vary in length");
     const auto rounded_up = [&](std::int64_t n) {
       return (std::max<std::int64_t>(n, 0) + unit.least - 1) / unit.least;
     };

@@ -105,7 +105,7 @@ std::optional<Refusal> ServeLoop::submit(GenerationRequest request, std::shared_
 
 std::optional<Refusal> ServeLoop::submit(std::vector<GenerationRequest> prompts,
                                          const std::vector<std::shared_ptr<AnswerStream>>& streams) {
-  const Refusal ending{Refusal::Reason::busy, "the server is ending", 1};
+  const Refusal ending{Refusal::Reason::busy, "the server is shutting down", 1};
   if (refuses_) return ending;
   for (GenerationRequest& prompt : prompts) {
     prompt.follows = &prompt != prompts.data();

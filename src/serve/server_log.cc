@@ -115,8 +115,8 @@ void ServerLog::request(const RequestRecord& record) {
   const std::lock_guard lock(mutex_);
   if (lost_ > 0) {
     const std::int64_t before = lost_;
-    write(
-        log_line(format_, utc_now(), fmt::format("{} lines of the log were lost: nobody read them", lost_)));
+    write(log_line(format_, utc_now(),
+                   fmt::format("{} lines of the log were lost, because nothing read them", lost_)));
     if (lost_ == before) lost_ = 0;
   }
   write(line);

@@ -58,7 +58,7 @@ std::optional<SessionError> SessionStore::fork(const std::string& name, const st
   if (from == nullptr || !from->sequence) return unknown_session(name);
   if (find(to) != nullptr) {
     return SessionError{
-        Kind::exists, fmt::format("there is a session '{}' already: delete it, or choose another name", to)};
+        Kind::exists, fmt::format("the session '{}' already exists: delete it, or choose another name", to)};
   }
   const auto sequence = cache_.fork(*from->sequence);
   if (!sequence.ok()) return unusable_session(sequence.error());

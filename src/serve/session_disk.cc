@@ -69,7 +69,7 @@ DiskResult SessionDisk::perform(const Task& task) const try {
 } catch (const std::bad_alloc&) {
   return {.name = task.name,
           .was_read = task.kind == Task::Kind::read,
-          .done = shortage("out of memory at the file of the session '{}'", task.name),
+          .done = shortage("out of memory while using the file of the session '{}'", task.name),
           .contents = {}};
 }
 

@@ -7,8 +7,7 @@ SessionError unknown_session(const std::string& name) {
 }
 
 SessionError session_in_use(const std::string& name, const char* how) {
-  return {SessionError::Kind::in_use,
-          fmt::format("the session '{}' is {}: try again when that has ended", name, how)};
+  return {SessionError::Kind::in_use, fmt::format("the session '{}' is {}: try again later", name, how)};
 }
 
 SessionError unusable_session(const Error& why) {

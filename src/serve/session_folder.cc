@@ -43,7 +43,7 @@ Result<std::unique_ptr<SessionFolder>> SessionFolder::open(const std::string& pa
                                                            FileCoding coding) {
   std::error_code failure;
   fs::create_directories(path, failure);
-  if (failure) return error("cannot make the folder '{}' for sessions: {}", path, failure.message());
+  if (failure) return error("cannot create the folder '{}' for sessions: {}", path, failure.message());
   (void)sync_folder_of(fs::absolute(path).lexically_normal().string());
   const std::string lock_path = (fs::path(path) / ".lock").string();
   const int lock = ::open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);

@@ -117,7 +117,7 @@ class SessionRoutes {
   // Calls `action` between two steps of the scheduler. If that is impossible, sends an error and returns
   // false.
   bool reach(Response& response, const std::function<void(Scheduler&)>& action) const {
-    ApiError failure{.status = 503, .message = "the server is ending", .retry_seconds = 1};
+    ApiError failure{.status = 503, .message = "the server is shutting down", .retry_seconds = 1};
     bool reached = false;
     loop_.ask([&](Scheduler& scheduler) {
       reached = scheduler.sessions() != nullptr;

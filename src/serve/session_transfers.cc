@@ -109,8 +109,9 @@ Status SessionStore::take_imported(Session& session) {
     return why;
   };
   if (cache_.length(sequence) != std::ssize(contents.tokens)) {
-    return refuse(error("the session '{}' of {} tokens has rows of {}: delete it and start a new one",
-                        reading_.current_name(), contents.tokens.size(), cache_.length(sequence)));
+    return refuse(
+        error("the session '{}' of {} tokens has K and V of {} tokens: delete it and start a new one",
+              reading_.current_name(), contents.tokens.size(), cache_.length(sequence)));
   }
   if (session.sequence && !session.is_restoring)
     return (cache_.free(sequence), Status());  // the session has started anew in the meantime

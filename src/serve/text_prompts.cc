@@ -77,10 +77,10 @@ std::vector<TextPrompt> read_prompts(JsonFields& fields, const char* key, const 
   } else if (!json->is_array() || json->empty() || is_tokens(*json)) {
     prompts.push_back(read_prompt(*json, key, key, reading, tokenizer, limits, fields));
   } else if (json->size() > limits.max_prompts) {
-    fields.fail(key,
-                fmt::format("'{}' lists {} texts, and a request has at most {}: send the others in requests "
-                            "of their own",
-                            key, json->size(), limits.max_prompts));
+    fields.fail(
+        key,
+        fmt::format("'{}' lists {} texts, and a request has at most {}: send the others in separate requests",
+                    key, json->size(), limits.max_prompts));
   } else {
     for (std::size_t i = 0; i < json->size() && !fields.error(); ++i)
       prompts.push_back(

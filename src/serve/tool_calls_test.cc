@@ -341,7 +341,8 @@ TEST_F(ToolCalls, MayBeManyWithDefinitionsOfTheSameName) {
   }
   // The schemas cost too much, so both functions accept any arguments.
   EXPECT_EQ(status({tool("f", large), tool("g", large)}), "");
-  EXPECT_NE(status({strict(tool("f", large)), strict(tool("g", large))}).find("too much"), std::string::npos);
+  EXPECT_NE(status({strict(tool("f", large)), strict(tool("g", large))}).find("too large"),
+            std::string::npos);
   for (int i = 150; i < 4000; ++i) many.push_back(tool("tool_" + std::to_string(i), Json::object()));
   EXPECT_NE(status(many).find("one tool too many"), std::string::npos);
 }

@@ -24,7 +24,7 @@ TEST(UnsoundModel, FailsRequestsByASentence) {
   request.generation = {.max_tokens = 5};
   const auto replies = testing::ask(*scheduler, {request, request});
   for (const testing::ReadReply& reply : replies) {
-    EXPECT_NE(reply.failure.find("no numbers"), std::string::npos) << reply.failure;
+    EXPECT_NE(reply.failure.find("not numbers"), std::string::npos) << reply.failure;
     EXPECT_EQ(reply.text, "");
   }
 }

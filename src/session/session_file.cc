@@ -73,7 +73,7 @@ SessionFile::~SessionFile() {
 
 Error SessionFile::damaged(const std::string& how) const {
   return error(
-      "the session '{}' is damaged or no session: {}; give another file, or delete this one if it was a "
+      "the session '{}' is damaged or not a session: {}; give another file, or delete this one if it was a "
       "session",
       path_, how);
 }
@@ -223,7 +223,8 @@ Result<SequenceId> import_session(Cache& cache, const SessionFile& file) {
   if (!sequence.ok() || cache.length(*sequence) == file.n_tokens()) return sequence;
   const int held = cache.length(*sequence);
   cache.free(*sequence);
-  return error("a session of {} tokens has rows of {}: delete it and start a new one", file.n_tokens(), held);
+  return error("a session of {} tokens has K and V of {} tokens: delete it and start a new one",
+               file.n_tokens(), held);
 }
 
 }  // namespace kvant

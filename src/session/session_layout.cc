@@ -126,9 +126,8 @@ Status check_identity(const SessionIdentity& found, const SessionIdentity& wante
   }
   if (found.constants != wanted.constants) {
     return error(
-        "the session {} was made with other constants ({}, not {}): the model has been calibrated anew "
-        "since, or "
-        "--calibration differs; start a new one",
+        "the session {} was made with other constants ({}, not {}): the model has been recalibrated since, "
+        "or --calibration differs; start a new one",
         where, on_one_line(found.constants), wanted.constants);
   }
   return {};
@@ -200,7 +199,7 @@ Result<SessionHeader> parse_session_header(std::string_view json, std::uint64_t 
   const std::uint64_t n_tokens = found.tokens.bytes / sizeof(std::int32_t);
   const SessionLayout expected = session_layout(n_tokens, found.sequence.bytes, found.text.bytes);
   if (n_tokens > kMaxTokens || found.checksums.bytes != expected.checksums.bytes)
-    return error("its sizes can't be");
+    return error("its sizes are impossible");
   if (end != data_bytes) return error("it has {} bytes of data instead of {}", data_bytes, end);
   return header;
 }

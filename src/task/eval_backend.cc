@@ -20,7 +20,8 @@ struct ComparedRow {
 // Runs and compares the row of one recipe.
 Result<ComparedRow> compare(const Session& session, AttentionBackend& backend, const EvalRow& row,
                             const EvalText& text, const QualityOptions& quality, Progress& progress) {
-  if (names_llama(row.name)) return error("'{}' has no attention backend of kvant's to compare", row.name);
+  if (names_llama(row.name))
+    return error("--compare-backend supports kvant's recipes only: leave '{}' out of --kv", row.name);
   const auto own = session.plan(row.recipe, row.calibration_text);
   if (!own.ok()) return own.error();
   const auto other = session.plan(row.recipe, row.calibration_text, &backend);
@@ -61,9 +62,9 @@ Result<nlohmann::ordered_json> evaluate_backend(const Session& session, const st
       output_errors.push_back(compared->outputs.relative());
     }
   }
-  show(fmt::format("each recipe on {}, token by token, against itself on --backend\n{}", name,
+  show(fmt::format("each recipe on {}, token by token, compared with the same recipe on --backend\n{}", name,
                    eval_table(all)));
-  show("relative RMS error of attention outputs, on the same Q, K and V\n");
+  show("relative RMS error of attention outputs, given the same Q, K and V\n");
   nlohmann::ordered_json document = eval_to_json(all, model);
   for (std::size_t i = 0; i < output_errors.size(); ++i) {
     show(fmt::format("  {:<24} {:7.4f} %\n", all.rows[i].name, 100 * output_errors[i]));

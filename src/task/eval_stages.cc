@@ -17,7 +17,7 @@ namespace {
 std::int64_t tokens_of(const EvalText& text, const QualityOptions& options) {
   const int n_chunks = chunks_available(text, options);
   if (n_chunks < options.chunks && n_chunks > 0) {
-    warn(fmt::format("the text has {} chunks of {} tokens, not {}", n_chunks, options.context,
+    warn(fmt::format("the text has only {} chunks of {} tokens, not {}", n_chunks, options.context,
                      options.chunks));
   }
   return std::int64_t{n_chunks} * options.context;
@@ -56,7 +56,7 @@ Result<LayerResult> run_layers(const EvalStage& stage, const EvalText& text, con
   std::int64_t bytes = 0;
   for (const EvalRow& row : stage.rows) {
     if (names_llama(row.name))
-      return error("'{}' has no layers to look into: --layers is for kvant's caches", row.name);
+      return error("--layers supports kvant's recipes only: leave '{}' out of --kv", row.name);
     const auto plan = stage.session.plan(row.recipe, row.calibration_text);
     if (!plan.ok()) return plan.error();
     bytes += largest_cache_bytes(*plan, options.context);
@@ -95,7 +95,7 @@ Result<LimitResult> run_limits(const EvalStage& stage, const std::string& text, 
   EvalSources sources = sources_of(stage, options.contexts.back());
   const auto made = sources.make(stage.rows, logit_bytes(stage, /*n_rows=*/32));
   if (!made.ok()) return made.error();
-  Progress progress("looking for limits", std::ssize(*documents) * std::ssize(*made), "documents");
+  Progress progress("measuring limits", std::ssize(*documents) * std::ssize(*made), "documents");
   return evaluate_limits(*documents, engine.tokenizer(), engine.n_vocab(), *made, options,
                          [&] { progress.advance(1); });
 }

@@ -84,7 +84,7 @@ Result<std::vector<nlohmann::ordered_json>> Evaluation::run(
   auto rows = calibrated_on(rows_, options_.calibrate_on, geometry);
   const bool learns = std::ranges::any_of(rows, [](const EvalRow& r) { return !r.calibration_text.empty(); });
   if (!options_.calibrate_on.empty() && !learns)
-    warn("none of these recipes needs calibration: --calibrate-on changes nothing");
+    warn("none of these recipes needs calibration: --calibrate-on has no effect");
   Running running{{*session, options_.session.model, std::move(rows), options_.session.n_threads}, show};
   if (!suite_.title.empty()) show(suite_.title + "\n");
   auto documents = options_.greedy    ? greedy(running, text)

@@ -38,11 +38,10 @@ void announce_uncalibrated(const Plan& plan, const std::string& model) {
   const std::string asked = label(plan.asked);
   const std::lock_guard lock(mutex);
   if (plan.calibration != CalibrationState::missing || !announced.insert(asked).second) return;
-  fmt::print(
-      stderr,
-      "kvant: {} serves in the place of {}, which is not calibrated for this model: `kvant calibrate -m "
-      "'{}' --kv {}` calibrates it\n",
-      plan.name, asked, model, asked);
+  fmt::print(stderr,
+             "kvant: {} is used in place of {}, which is not calibrated for this model: `kvant calibrate -m "
+             "'{}' --kv {}` calibrates it\n",
+             plan.name, asked, model, asked);
 }
 
 // Prints what kvant does not check about a calibration that was made from a checkpoint. The message appears
@@ -51,8 +50,8 @@ void announce_checkpoint(const Calibration& calibration, const std::string& path
   static std::once_flag said;
   std::call_once(said, [&] {
     warn(
-        fmt::format("the calibration '{}' was made from a checkpoint ({}); that its weights are this model's "
-                    "is not checked",
+        fmt::format("the calibration '{}' was made from a checkpoint ({}); kvant does not check that this "
+                    "model has the same weights",
                     path, calibration.model));
   });
 }
@@ -73,12 +72,10 @@ Result<Session> Session::open(const SessionOptions& options, WeightMode weights,
   std::shared_ptr<ComputeDevice> device;
   if (options.device == "cpu" && options.device_layers != EngineOptions{}.device_layers)
     return error(
-        "--gpu-layers says what lies in a GPU's memory, and the model runs on the CPU: leave it out, or "
-        "use --device cuda");
+        "--gpu-layers needs a GPU, but the model runs on the CPU: leave it out, or use --device cuda");
   if (options.device == "cpu" && !options.kv_offload)
     return error(
-        "--no-kv-offload keeps caches out of a GPU's memory, and the model runs on the CPU: leave it out, or "
-        "use --device cuda");
+        "--no-kv-offload needs a GPU, but the model runs on the CPU: leave it out, or use --device cuda");
   if (options.device != "cpu") {
     auto opened = open_device(options.device);
     if (!opened.ok()) return opened.error();
@@ -93,8 +90,8 @@ Result<Session> Session::open(const SessionOptions& options, WeightMode weights,
   const Geometry& geometry = (*engine)->geometry();
   if (!options.kv_offload && geometry.is_recurrent()) {
     return error(
-        "'{}' has recurrent states, which its cache keeps and --device {} needs in its memory: leave out "
-        "--no-kv-offload, or use --device cpu",
+        "'{}' has recurrent states, which --device {} needs in its own memory: leave out --no-kv-offload, or "
+        "use --device cpu",
         geometry.model, options.device);
   }
   return Session(options, weights, context, std::move(engine).value(), std::move(backend).value(),
@@ -202,21 +199,21 @@ PlanReport Session::report(const PreviewPlan& preview) const {
   PlanReport report = report_plan(*preview.plan, *backend_);
   if (!preview.stands_in) return report;
   report.calibration = CalibrationState::missing;
-  report.calibration_note = "its constants are made on first use, or by kvant calibrate";
+  report.calibration_note = "calibrated on first use, or with kvant calibrate";
   return report;
 }
 
 Status check_fallbacks(const PlanReport& report) {
   if (report.fallbacks.empty()) return {};
   const Fallback& first = report.fallbacks.front();
-  return error("recipe '{}' falls back: {} ({}); run without --strict to accept it", report.summary,
+  return error("recipe '{}' falls back: {} ({}); leave out --strict to accept this", report.summary,
                first.what, first.reason);
 }
 
 Status Session::check_cache_memory(const std::string& what, std::int64_t bytes,
                                    std::int64_t host_bytes) const {
   if (!caches_on_device()) return check_memory(what, bytes + host_bytes);
-  if (host_bytes > 0) KVANT_RETURN_IF_ERROR(check_memory("what goes with " + what, host_bytes));
+  if (host_bytes > 0) KVANT_RETURN_IF_ERROR(check_memory("the host's part of " + what, host_bytes));
   return check_device_memory(*device_->pages(), what, bytes);
 }
 
@@ -229,23 +226,23 @@ Status check_device_memory(const PageDevice& device, const std::string& what, st
   const std::int64_t available = device.free_bytes();
   if (bytes <= available - kDeviceReserve) return {};
   return error(
-      "{} takes {}, and {} has {}, of which a model's steps need {}: use a smaller context or a recipe of "
-      "fewer bits",
+      "{} needs {}, but {} has {} free, of which {} are reserved for the model's steps: use a smaller "
+      "context or a recipe with fewer bits",
       what, readable_bytes(static_cast<double>(bytes)), device.name(),
       readable_bytes(static_cast<double>(available)), readable_bytes(static_cast<double>(kDeviceReserve)));
 }
 
 Status check_on_cpu(const SessionOptions& options, const std::string& what) {
   if (options.device == "cpu") return {};
-  return error("{} runs on the CPU only, not with --device {}: leave one of them out", what, options.device);
+  return error("{} runs on the CPU only, not with --device {}: leave out one of them", what, options.device);
 }
 
 Status check_memory(const std::string& what, std::int64_t bytes) {
   const std::int64_t available = available_memory_bytes();
   if (available == 0 || bytes <= available) return {};
   return error(
-      "{} takes {}, and this machine has {} to give: use a smaller context or a recipe of fewer bits", what,
-      readable_bytes(static_cast<double>(bytes)), readable_bytes(static_cast<double>(available)));
+      "{} needs {}, but this machine has {} available: use a smaller context or a recipe with fewer bits",
+      what, readable_bytes(static_cast<double>(bytes)), readable_bytes(static_cast<double>(available)));
 }
 
 void warn_beyond_training(const Geometry& geometry, int context) {

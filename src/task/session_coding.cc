@@ -97,7 +97,7 @@ Result<std::shared_ptr<const SequenceCoder>> learned_sequence_coder(const Sessio
                                                                     const PlacedPlan& plan,
                                                                     const SessionIdentity& identity) {
   if (!is_predicted_anywhere(*plan)) {
-    fmt::print(stderr, "kvant: {} has no pages that can be coded compactly: sessions are kept as they are\n",
+    fmt::print(stderr, "kvant: {} has no pages that can be coded compactly: sessions are stored plain\n",
                label(plan->recipe));
     return std::shared_ptr<const SequenceCoder>();
   }
@@ -107,12 +107,11 @@ Result<std::shared_ptr<const SequenceCoder>> learned_sequence_coder(const Sessio
   if (!path.empty()) std::filesystem::create_directories(calibration_folder(), failure);
   const bool is_kept = !path.empty() && check_writable(path).ok();
   if (is_kept) {
-    fmt::print(stderr, "kvant: learning once what {} says of itself, to code sessions compactly, into '{}'\n",
+    fmt::print(stderr, "kvant: compact sessions of {} need a predictor: learning it once into '{}'\n",
                label(plan->recipe), path);
   } else {
     warn(fmt::format(
-        "what {} says of itself, to code sessions compactly, can't be kept in '{}': this run learns "
-        "it, and so will the next one",
+        "the predictor for compact sessions of {} can't be stored in '{}': every run has to learn it",
         label(plan->recipe), path));
   }
   std::optional<Interruption> interruption;

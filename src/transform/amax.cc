@@ -52,7 +52,7 @@ Result<std::unique_ptr<TransformStep>> make(int head_dim, const HeadConstants& c
 }  // namespace
 
 const TransformKind amax_transform = {
-    "amax", "a layer's K or V divided by its largest value / 448: the scale of serving engines' FP8", true,
+    "amax", "K or V of a layer divided by its largest value / 448, the scale of serving engines' FP8", true,
     false, make};
 
 }  // namespace kvant

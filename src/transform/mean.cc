@@ -45,6 +45,6 @@ Result<std::unique_ptr<TransformStep>> make(int head_dim, const HeadConstants& c
 
 }  // namespace
 
-const TransformKind mean_transform = {"mean", "channels less their mean", true, true, make};
+const TransformKind mean_transform = {"mean", "channels minus their mean", true, true, make};
 
 }  // namespace kvant

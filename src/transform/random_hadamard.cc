@@ -54,7 +54,7 @@ Result<std::unique_ptr<TransformStep>> make(int head_dim, const HeadConstants&, 
 
 }  // namespace
 
-const TransformKind rhadamard_transform = {"rhadamard", "Hadamard rotation after fixed random signs", false,
-                                           false, make};
+const TransformKind rhadamard_transform = {"rhadamard", "Hadamard rotation after fixed random sign flips",
+                                           false, false, make};
 
 }  // namespace kvant

@@ -5,7 +5,8 @@
 
 namespace kvant {
 
-const TransformKind scale_transform = {"scale", "channels divided by a factor from their standard deviation",
+const TransformKind scale_transform = {"scale",
+                                       "channels divided by a factor derived from their standard deviation",
                                        true, false, make_channel_scaling};
 
 }  // namespace kvant

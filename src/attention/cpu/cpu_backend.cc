@@ -54,8 +54,9 @@ class CpuAttention final : public PageAttention {
       return {fmt::format("cpu/{}/rows", kernels_.name), ""};
     if (!cpu::multiplies_codes(format, d)) {
       return {fmt::format("cpu/{}/decoded", kernels_.name),
-              fmt::format("no kernel multiplies codes of {} with heads of {} channels: pages are decoded",
-                          format.name(), d)};
+              fmt::format(
+                  "no kernel multiplies codes of {} with heads of {} channels: pages are dequantized first",
+                  format.name(), d)};
     }
     static constexpr const char* kMeanings[] = {"numbers", "levels", "states", "vectors", "vectors"};
     const auto scheme = format.code_scheme(d);

@@ -24,7 +24,7 @@ Result<std::string> prompt_of(const std::string& line, int number) {
   for (const char* key : {"prompt", "question"}) {
     if (auto prompt = text_member(*object, key)) return *prompt;
   }
-  return error("line {} of the prompts is no JSON object with a \"prompt\" or a \"question\"", number);
+  return error("line {} of the prompts is not a JSON object with a \"prompt\" or a \"question\"", number);
 }
 
 Result<std::vector<std::int32_t>> encode_message(const ChatTemplate& chat_template,

@@ -133,17 +133,15 @@ TEST_F(LimitEval, SaysWhereCachesBreak) {
   const LimitRow &lossy = result.rows[1], &broken = result.rows[2];
   EXPECT_EQ(limit_sentence(result, lossy, LimitKind::needles),
             // The reference's own answer is wrong at 200 tokens, so only 100 tokens count.
-            "holds up to 100 tokens, the most tried: 1 of whole's 1");
+            "holds up to 100 tokens, the longest tested: 1 of 1 kept");
   EXPECT_EQ(limit_sentence(result, lossy, LimitKind::json),
-            "holds up to 200 tokens, the most tried: 1 of whole's 1");
-  EXPECT_EQ(limit_sentence(result, lossy, LimitKind::records),
-            "holds up to 100 tokens; at 200, 0 of whole's 1 are left");
+            "holds up to 200 tokens, the longest tested: 1 of 1 kept");
+  EXPECT_EQ(limit_sentence(result, lossy, LimitKind::records), "holds up to 100 tokens; at 200: 0 of 1 kept");
   EXPECT_EQ(limit_sentence(result, lossy, LimitKind::answer),
-            "the first 9 of whole's 10 at 100 tokens, 3 of whole's 10 at 200 tokens");
+            "agrees with whole for 9 of 10 tokens at context 100, 3 of 10 tokens at context 200");
   // One lost token of ten is allowed.
   EXPECT_EQ(find_limit(lossy, LimitKind::answer).held, 100);
-  EXPECT_EQ(limit_sentence(result, broken, LimitKind::needles),
-            "breaks at 100 tokens already: 0 of whole's 1 left");
+  EXPECT_EQ(limit_sentence(result, broken, LimitKind::needles), "breaks at 100 tokens: 0 of 1 kept");
   const auto json = limits_to_json(result, "model.gguf");
   EXPECT_EQ(json["schema"], "kvant.limits/1");
   EXPECT_EQ(json["contexts"], nlohmann::json({100, 200}));
@@ -157,8 +155,7 @@ TEST_F(LimitEval, JudgesNothingWhereTheReferenceHasNothingRight) {
   std::vector<std::unique_ptr<LogitSource>> sources;
   sources.push_back(source("whole", lines("100", "999", "no", "a"), lines("200", "999", "no", "a")));
   const LimitResult result = evaluate(sources);
-  EXPECT_EQ(limit_sentence(result, result.rows[0], LimitKind::records),
-            "not judged: whole itself has none right");
+  EXPECT_EQ(limit_sentence(result, result.rows[0], LimitKind::records), "not judged: whole gets none right");
 }
 
 TEST_F(LimitEval, DocumentsFillTheirContextAndHoldWhatIsAsked) {

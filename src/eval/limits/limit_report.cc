@@ -21,8 +21,8 @@ std::string answer_sentence(const LimitRow& row, const std::string& reference) {
   std::string text;
   for (const LimitCell& cell : row.cells) {
     const LimitCount& count = cell.count(LimitKind::answer);
-    text += fmt::format("{}{} of {}'s {} at {} tokens", text.empty() ? "the first " : ", ", count.kept,
-                        reference, count.reference, cell.context);
+    const std::string lead = text.empty() ? fmt::format("agrees with {} for ", reference) : ", ";
+    text += fmt::format("{}{} of {} tokens at context {}", lead, count.kept, count.reference, cell.context);
   }
   return text;
 }
@@ -66,17 +66,15 @@ std::string limit_sentence(const LimitResult& result, const LimitRow& row, Limit
   const std::string& reference = result.rows.front().name;
   if (kind == LimitKind::answer) return answer_sentence(row, reference);
   const Limit limit = find_limit(row, kind);
-  if (!limit.judged) return fmt::format("not judged: {} itself has none right", reference);
+  if (!limit.judged) return fmt::format("not judged: {} gets none right", reference);
   const auto left = [&](int context) {
     const LimitCount& count = count_at(row, context, kind);
-    return fmt::format("{} of {}'s {}", count.kept, reference, count.reference);
+    return fmt::format("{} of {} kept", count.kept, count.reference);
   };
   if (limit.broken == 0)
-    return fmt::format("holds up to {} tokens, the most tried: {}", limit.held, left(limit.held));
-  if (limit.held == 0)
-    return fmt::format("breaks at {} tokens already: {} left", limit.broken, left(limit.broken));
-  return fmt::format("holds up to {} tokens; at {}, {} are left", limit.held, limit.broken,
-                     left(limit.broken));
+    return fmt::format("holds up to {} tokens, the longest tested: {}", limit.held, left(limit.held));
+  if (limit.held == 0) return fmt::format("breaks at {} tokens: {}", limit.broken, left(limit.broken));
+  return fmt::format("holds up to {} tokens; at {}: {}", limit.held, limit.broken, left(limit.broken));
 }
 
 }  // namespace kvant

@@ -117,9 +117,8 @@ nlohmann::ordered_json retrieval_to_json(const RetrievalResult& result, const st
 
 std::string retrieval_table(const RetrievalResult& result) {
   std::string text =
-      "right answers, and how the log-probability of the right answer differs from the reference's (nats, "
-      "mean "
-      "over questions)\n\n";
+      "correct answers, and the difference of their log-probability from the reference's (nats, mean over "
+      "questions)\n\n";
   for (const int context : result.options.contexts)
     text += table(result, fmt::format("{} tokens", context), task_columns(context));
   if (result.options.contexts.size() > 1) text += table(result, "all contexts", task_columns(0));

@@ -56,7 +56,7 @@ std::vector<Suite> kvlinc_suites() {
        .title = "KVLinC, Figure 3: quantization axis and rotation of K and V at 2 bits",
        .rows = axes_and_rotations()},
       {.name = "kvlinc-parts",
-       .title = "KVLinC, Tables 3 and 5: rotation of V and correction, alone and together",
+       .title = "KVLinC, Tables 3 and 5: rotation of V and correction, separately and combined",
        .rows = {{"KIVI", "kivi-2bit"},
                 {"KIVI + correction, relative", "kivi-2bit,correction=relative"},
                 {"KIVI + correction, absolute", "kivi-2bit,correction=absolute"},
@@ -67,10 +67,10 @@ std::vector<Suite> kvlinc_suites() {
                 {"1 bit: quantization only", "kvlinc-1bit,correction=none"},
                 {"1 bit: KVLinC", "kvlinc-1bit"}}},
       {.name = "kvlinc-layers",
-       .title = "KVLinC, Table 6: in which layers it helps (of 30)",
+       .title = "KVLinC, Table 6: ranges of layers that use it, for models with 30 layers",
        .rows = layer_ranges()},
       {.name = "kvlinc-eviction",
-       .title = "KVLinC, Table 4: the least attended tokens dropped from 2-bit caches",
+       .title = "KVLinC, Table 4: eviction of the least attended tokens from 2-bit caches",
        .rows = evictions()},
   };
 }

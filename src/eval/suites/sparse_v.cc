@@ -19,11 +19,11 @@ std::vector<SuiteRow> thresholds(const std::string& recipe) {
 std::vector<Suite> sparse_v_suites() {
   return {
       {.name = "sparse-v-tau",
-       .title = "Sparse V: thresholds on turbo3, against turbo3 without skipping",
+       .title = "Sparse V: thresholds on turbo3, compared with turbo3 without skipping",
        .rows = thresholds("turbo3"),
        .reference = "turbo3"},
       {.name = "sparse-v-tau-q8",
-       .title = "Sparse V: thresholds on q8-turbo3, against the same without skipping",
+       .title = "Sparse V: thresholds on q8-turbo3, compared with q8-turbo3 without skipping",
        .rows = thresholds("q8-turbo3"),
        .reference = "q8-turbo3,skip=0"},
       // The paper counts weights of unquantized attention, and each of its heads skips separately. In kvant

@@ -33,7 +33,7 @@ std::vector<Suite> vecinfer_suites() {
        .rows = {shapes("2 bits d4b8", "d4b8", "d4b8"), shapes("2 bits d2b4", "d2b4", "d2b4"),
                 shapes("1.5 bits d8b12", "d8b12", "d8b12"), shapes("1.5 bits d4b6", "d4b6", "d4b6")}},
       {.name = "vecinfer-bits",
-       .title = "VecInfer, Table 6: bits of K and V apart",
+       .title = "VecInfer, Table 6: different bits for K and V",
        .rows = {shapes("1.5: K 1.5, V 1.5", "d8b12", "d8b12"), shapes("1.5: K 1, V 2", "d8b8", "d4b8"),
                 shapes("1.5: K 2, V 1", "d4b8", "d8b8"), shapes("1.25: K 1.25, V 1.25", "d8b10", "d8b10"),
                 shapes("1.25: K 1, V 1.5", "d8b8", "d8b12"), shapes("1.25: K 1.5, V 1", "d8b12", "d8b8")}},

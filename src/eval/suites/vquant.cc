@@ -44,7 +44,7 @@ std::vector<Suite> vquant_suites() {
        .contexts = {2048, 4096, 8192},
        .layers = true},
       {.name = "vquant-prefill",
-       .title = "VQuant, Figure 5: low-bit attention within prompts, against SageAttention",
+       .title = "VQuant, Figure 5: low-bit attention within prompts, compared with SageAttention",
        .rows = prompts(),
        .layers = true,
        .all_prompt = true},

@@ -13,9 +13,9 @@ namespace kvant {
 std::span<const BuiltinRecipe> block_gtq_recipes() {
   static constexpr BuiltinRecipe kRecipes[] = {
       {"block-gtq-2bit", Tier::comparison, "k=gtq2w5,v=rhadamard:lm2",
-       "Block-GTQ: bits of K by pair of channels, 2 bits"},
+       "Block-GTQ: bits of K allocated by pair of channels, 2 bits"},
       {"block-gtq-3bit", Tier::comparison, "k=gtq3w6,v=rhadamard:lm3",
-       "Block-GTQ: bits of K by pair of channels, 3 bits"},
+       "Block-GTQ: bits of K allocated by pair of channels, 3 bits"},
   };
   return kRecipes;
 }

@@ -8,7 +8,7 @@ namespace kvant {
 std::span<const BuiltinRecipe> gear_recipes() {
   static constexpr BuiltinRecipe kRecipes[] = {
       {"gear-l-4bit", Tier::comparison, "k=gear4-ch4g128,v=gear4-tok4g128,window=128",
-       "GEAR-L: KIVI and a low-rank residual, 4 bits, rank 4"},
+       "GEAR-L: KIVI with a low-rank approximation of the error, 4 bits, rank 4"},
       {"gear-l-2bit", Tier::comparison, "k=gear4-ch2g128,v=gear4-tok2g128,window=128",
        "GEAR-L, 2 bits, rank 4"},
       {"gear-l-2bit-r2", Tier::comparison, "k=gear2-ch2g128,v=gear2-tok2g128,window=128",

@@ -8,7 +8,7 @@ namespace kvant {
 std::span<const BuiltinRecipe> h2o_recipes() {
   static constexpr BuiltinRecipe kRecipes[] = {
       {"h2o-50", Tier::comparison, "k=bf16,v=bf16,window=128,evict=0.5",
-       "H2O: the less attended half of the tokens beyond the window dropped"},
+       "H2O: evicts the less attended half of the tokens outside the window"},
   };
   return kRecipes;
 }

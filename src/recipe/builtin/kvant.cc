@@ -15,13 +15,13 @@ namespace kvant {
 std::span<const BuiltinRecipe> kvant_recipes() {
   static constexpr BuiltinRecipe kRecipes[] = {
       {"kvant-4bit", Tier::product, "k=hadamard:tcq4,v=hadamard:tcq4,budget=4.49," KVANT_REST,
-       "kvant: bits by layer, head and side, 4.5 on average"},
+       "kvant: bits allocated by layer, head and side, 4.5 on average"},
       {"kvant-3bit", Tier::product, "k=hadamard:tcq3,v=hadamard:tcq3,budget=3.48," KVANT_REST,
-       "kvant: bits by layer, head and side, 3.5 on average"},
+       "kvant: bits allocated by layer, head and side, 3.5 on average"},
       {"kvant-2bit", Tier::product, "k=hadamard:tcq2,v=hadamard:tcq2,budget=2.48," KVANT_REST,
-       "kvant: bits by layer, head and side, 2.5 on average"},
+       "kvant: bits allocated by layer, head and side, 2.5 on average"},
       {"kvant-1.5bit", Tier::product, "k=hadamard:tcq1,v=hadamard:tcq1,budget=1.67," KVANT_REST,
-       "kvant: bits by layer, head and side, 1.7 on average, for calibrated models"},
+       "kvant: bits allocated by layer, head and side, 1.7 on average, for calibrated models"},
   };
   return kRecipes;
 }

@@ -14,7 +14,7 @@ std::span<const BuiltinRecipe> oscar_recipes() {
   static constexpr BuiltinRecipe kRecipes[] = {
       {"oscar-2bit", Tier::comparison,
        "k=oscar+hadamard:tok2g128c96,v=oscar+hadamard:tok2g128c92,sink=64,window=256",
-       "OSCAR: rotated to what attention reads, clipped, 2 bits"},
+       "OSCAR: rotation to the directions that attention reads most, clipping, 2 bits"},
   };
   return kRecipes;
 }

@@ -8,9 +8,9 @@ namespace kvant {
 std::span<const BuiltinRecipe> quarot_recipes() {
   static constexpr BuiltinRecipe kRecipes[] = {
       {"quarot-4bit", Tier::comparison, "k=hadamard:tok4g128,v=hadamard:tok4g128,window=128",
-       "QuaRot: rotated, token-wise, 4 bits"},
+       "QuaRot: rotation, scales per token, 4 bits"},
       {"quarot-2bit", Tier::comparison, "k=hadamard:tok2g128,v=hadamard:tok2g128,window=128",
-       "QuaRot: rotated, token-wise, 2 bits"},
+       "QuaRot: rotation, scales per token, 2 bits"},
   };
   return kRecipes;
 }

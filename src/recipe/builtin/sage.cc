@@ -7,7 +7,7 @@ namespace kvant {
 std::span<const BuiltinRecipe> sage_recipes() {
   static constexpr BuiltinRecipe kRecipes[] = {
       {"sage", Tier::comparison, "k=bf16,v=bf16,prefill=all,prompt=sage",
-       "SageAttention: prompts in INT8, cache unquantized"},
+       "SageAttention: INT8 attention within prompts, unquantized cache"},
   };
   return kRecipes;
 }

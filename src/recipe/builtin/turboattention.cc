@@ -21,10 +21,10 @@ std::span<const BuiltinRecipe> turboattention_recipes() {
        "TurboAttention: integer attention, 4 bits"},
       {"turboattention-mix", Tier::product,
        "k=prog4,v=prog4,sink=4,mix=0.5,mix_k=prog2,mix_v=prog2,softmax=sas,products=integer,tail=int8",
-       "TurboAttention, half of the heads in 2 bits"},
+       "TurboAttention with half of the heads in 2 bits"},
       {"turboattention-paper", Tier::comparison,
        "k=prog4-paper,v=prog4-paper,softmax=sas-paper,products=integer,tail=int8",
-       "TurboAttention as printed, 4 bits"},
+       "TurboAttention exactly as in the paper, 4 bits"},
   };
   return kRecipes;
 }

@@ -14,7 +14,7 @@ namespace kvant {
 std::span<const BuiltinRecipe> vecinfer_recipes() {
   static constexpr BuiltinRecipe kRecipes[] = {
       {"vecinfer-4bit", Tier::product, "k=smooth+hadamard:vq-d2b8,v=vq-d2b8,window=128,sink=4",
-       "VecInfer: smoothed, rotated K, codebooks, 4 bits"},
+       "VecInfer: smoothed and rotated K, codebooks, 4 bits"},
       {"vecinfer-3bit", Tier::product, "k=smooth+hadamard:vq-d4b12,v=vq-d4b12,window=128,sink=4",
        "VecInfer, 3 bits"},
       {"vecinfer-2bit", Tier::product, "k=smooth+hadamard:vq-d4b8,v=vq-d4b8,window=128,sink=4",

@@ -15,7 +15,7 @@ std::span<const BuiltinRecipe> vquant_recipes() {
       {"vquant-k4v2-10pct", Tier::product, "k=ch4g128,v=tok2g128,window=128,protect=0.1",
        "VQuant, 10 % of tokens protected"},
       {"vquant-prompt", Tier::comparison, "k=bf16,v=bf16,window=128,prefill=all,prompt=int8,protect=0.05",
-       "VQuant's prompt kernel in INT8, cache unquantized"},
+       "VQuant's INT8 attention within prompts, unquantized cache"},
   };
   return kRecipes;
 }

@@ -79,12 +79,12 @@ const COLUMNS = [
   ["perplexity", (r) => r.quality.ppl, (r) => r.quality.ppl.toFixed(3)],
   ["greedy tokens", (r) => r.greedy.agreed_mean, (r) => r.greedy.agreed_mean.toFixed(1)],
   ["decode tok/s", (r) => r.speed.decode_tps, (r) => readable(r.speed.decode_tps)],
-  ["prompt tok/s", (r) => r.speed.prompt_tps, (r) => readable(r.speed.prompt_tps)],
+  ["prefill tok/s", (r) => r.speed.prompt_tps, (r) => readable(r.speed.prompt_tps)],
 ];
 
 function summaryTable() {
   const host = section("summary", "All recipes",
-    `Divergence (KLD) of the next-token distribution from ${reference}'s, in nats; bits for each K and V element with everything counted. A heading sorts.`,
+    `KL divergence (KLD) of the next-token distribution from ${reference}'s, in nats. Bits are per value of K and V, all parameters included. Click a heading to sort.`,
     figures.commands.report, true);
   let sorted = 0, rising = false;
   chart(host, () => {
@@ -118,7 +118,7 @@ function paretoFront(points) {
 
 function tradeOff() {
   const host = section("tradeoff", "Size, quality and speed",
-    `Down and to the left is better; a larger mark decodes faster. Dashed: recipes that none beats in both size and quality. Bars: 95 % intervals. ${reference} itself has no divergence.`,
+    `Lower left is better; larger marks decode faster. Dashed line: recipes that no other beats in both size and quality. Bars: 95 % intervals. ${reference} is the reference and is not shown.`,
     figures.commands.quality, true);
   chart(host, () => {
     const fastest = Math.max(...rows.map((row) => row.speed.decode_tps));
@@ -137,7 +137,7 @@ function tradeOff() {
 
 function tail() {
   const host = section("tail", "Rare, large errors",
-    "The share of positions (across) whose divergence is at least that much (up). A recipe with a good mean can be far off once in a thousand tokens.",
+    "Share of positions (horizontal axis) with at least this divergence (vertical axis). A recipe with a good mean can have a large error once in a thousand tokens.",
     figures.commands.quality);
   chart(host, () => lineChart(host, measured().map((row) => ({
     row: row.name, name: row.name, style: row.style,
@@ -162,13 +162,13 @@ function drift(id, title, hint, value, axis, tip) {
 
 // Each entry becomes one sentence about each cache: what the cache loses of the reference's right answers as
 // the context grows.
-const LIMITS = [["needles", "hidden facts"], ["json", "valid JSON"], ["records", `the same JSON as ${reference}'s`], ["answer", "a long answer's tokens"]];
+const LIMITS = [["needles", "hidden facts"], ["json", "valid JSON"], ["records", `same JSON as ${reference}`], ["answer", "long completion"]];
 
 function limits() {
   const { contexts, results } = figures.limits;
   if (contexts.length === 0) return;
-  const host = section("limits", "Where it breaks",
-    `Documents of ${contexts.join(", ")} tokens with hidden numbers, an order and a tool call in JSON: what each cache still finds, repeats and says of what ${reference} does. It breaks where more than a tenth is lost; long answers part sooner, where two tokens are nearly as likely.`,
+  const host = section("limits", "Limits by context",
+    `Documents of ${contexts.join(", ")} tokens contain hidden numbers, and an order and a tool call in JSON. The table shows how much of ${reference}'s correct results each cache keeps. A cache breaks where it loses more than a tenth. Long completions diverge sooner, where two tokens have nearly the same probability.`,
     figures.commands.limits, true);
   chart(host, () => {
     const body = results.filter((r) => r.recipe !== reference && !hidden.has(r.recipe)).map((result) =>
@@ -192,25 +192,25 @@ function generations() {
     row: row.name, style: row.style, name: row.name, value: row.greedy.agreed_mean, lo: row.greedy.agreed_lo,
     hi: row.greedy.agreed_hi, dots: row.greedy.agreed, text: percent(row.greedy.identical, 0),
     tip: `${row.name}\n${row.greedy.agreed_mean.toFixed(1)} tokens on average, median ${row.greedy.agreed_median}\n${percent(row.greedy.identical, 0)} of the generations are the same`,
-  })), { title: "Greedy agreement", x: { name: "tokens in common; right: whole generations in common" } }));
+  })), { title: "Greedy agreement", x: { name: "tokens in common; right: share of identical generations" } }));
 }
 
 function speeds() {
   const setting = figures.speed;
   const host = section("speed", "Speed",
-    `Decoded tokens a second at ${figures.quality.context} tokens, ${setting.threads} threads, medians of ${setting.repeats} runs in turns. Right: against ${reference}.`,
+    `Decode speed at ${figures.quality.context} tokens, ${setting.threads} threads, medians of ${setting.repeats} interleaved runs. Right: relative to ${reference}.`,
     figures.commands.speed);
   const base = speed.get(reference).decode_tps;
   chart(host, () => barChart(host, shown().filter((row) => row.speed.decode_tps).map((row) => ({
     row: row.name, style: row.style, name: row.name, value: row.speed.decode_tps,
     text: `${(row.speed.decode_tps / base).toFixed(2)}x`,
-    tip: `${row.name}\ndecode ${readable(row.speed.decode_tps)} tokens/s\nprompt ${readable(row.speed.prompt_tps)} tokens/s`,
+    tip: `${row.name}\ndecode ${readable(row.speed.decode_tps)} tokens/s\nprefill ${readable(row.speed.prompt_tps)} tokens/s`,
   })), { title: "Speed", x: { name: "tokens/s" } }));
 }
 
 function memoryByContext() {
   const host = section("memory", "Memory by context",
-    "Bytes of one sequence's cache, with the tokens that wait for a full page, the window and the sink.",
+    "Size of one sequence's cache, including the unsealed tokens, the window and the sink.",
     figures.commands.report);
   chart(host, () => lineChart(host, shown().filter((row) => row.memory).map((row) => ({
     row: row.name, name: row.name, style: row.style,
@@ -225,8 +225,8 @@ function memoryByContext() {
 
 function heatMaps() {
   if (!longest) return;
-  const host = section("heat", "Where attention is distorted",
-    `Mean squared error of each query head's attention output (across: heads, down: layers) when every cache gets ${longest.reference}'s own Q, K and V; one logarithmic scale for all.`,
+  const host = section("heat", "Error of attention by layer and head",
+    `Mean squared error of each query head's attention output (columns: heads, rows: layers), with ${longest.reference}'s Q, K and V for every cache. All maps share one logarithmic scale.`,
     figures.commands.layers, true);
   const errors = longest.results.flatMap((r) => r.layers.flatMap((l) => l.heads.map((h) => h.mse))).filter((v) => v > 0);
   if (errors.length === 0) return;
@@ -249,7 +249,7 @@ function skipRates() {
   const skipping = figures.layers.flatMap((document) => document.results
     .filter((result) => "skip_rate" in result.layers[0]).map((result) => ({ result, context: document.context })));
   if (skipping.length === 0) return;
-  const host = section("skip", "V that is not read",
+  const host = section("skip", "Skipped V",
     "Share of (query, token) pairs whose V is skipped because its softmax weight is too small, by layer and context.",
     figures.commands.layers);
   const contexts = [...new Set(skipping.map((s) => s.context))];
@@ -264,16 +264,16 @@ function skipRates() {
 }
 
 function plans() {
-  const host = section("plans", "Plans", "What each recipe became for this model: formats, kernels and fall-backs.", figures.commands.report, true);
+  const host = section("plans", "Plans", "How each recipe is applied to this model: formats, kernels and fallbacks.", figures.commands.report, true);
   for (const row of rows) {
     const plan = row.quality.plan;
     const table = element("table", { class: "plan" },
       element("thead", {}, element("tr", {}, ...["side", "layers", "KV heads", "transforms", "format", "kernel", "page bytes"].map((h) => element("th", {}, h)))),
       element("tbody", {}, ...plan.rows.map((r) => element("tr", {}, ...[r.side, r.layers, r.kv_heads, r.transforms || "-", r.format, r.kernel, r.page_bytes]
         .map((cell, i) => element("td", { class: i === 1 || i === 3 ? "wrap" : "" }, String(cell)))))));
-    const fallbacks = plan.fallbacks.map((f) => element("p", { class: "hint" }, `Fall-back: ${f.what} (${f.reason})`));
+    const fallbacks = plan.fallbacks.map((f) => element("p", { class: "hint" }, `Fallback: ${f.what} (${f.reason})`));
     const about = element("p", { class: "hint" }, `${plan.recipe}; tail ${plan.tail || "-"}, sink ${plan.sink}, window ${plan.window}`);
-    host.append(element("details", { "data-row": row.name }, element("summary", {}, swatch(row), " ", row.name, fallbacks.length ? ` (${fallbacks.length} fall-backs)` : ""),
+    host.append(element("details", { "data-row": row.name }, element("summary", {}, swatch(row), " ", row.name, fallbacks.length ? ` (${fallbacks.length} fallbacks)` : ""),
       about, element("div", { class: "scroll" }, table), ...fallbacks));
   }
 }
@@ -325,10 +325,10 @@ function subject() {
   document.title = `kvant report: ${figures.description}`;
   document.getElementById("subject").textContent =
     `${figures.description} (${figures.model}) on ${figures.text}: ${q.chunks} ${q.chunks === 1 ? "chunk" : "chunks"} of ${q.context} tokens, ` +
-    `${q.results[0].positions} scored positions, against ${reference}. ${figures.date}, ${figures.threads} threads.`;
+    `${q.results[0].positions} scored positions, compared with ${reference}. ${figures.date}, ${figures.threads} threads.`;
   document.getElementById("footer").textContent =
-    "Weights are dequantized to F32 for quality, so that nothing but the cache is quantized, and used as stored for speed. " +
-    "One model and one text rank recipes for that model and text. Everything is inside this file, with its figures as JSON.";
+    "Quality is measured with weights dequantized to F32, so only the cache is quantized; speed is measured with the weights as stored. " +
+    "The order of the recipes holds for this model and this text. This file contains everything, including its figures as JSON.";
 }
 
 subject();
@@ -336,7 +336,7 @@ picker();
 summaryTable();
 tradeOff();
 tail();
-drift("drift", "Drift along the context", "Mean divergence by position: errors that add up with the length of the context would rise.",
+drift("drift", "Drift along the context", "Mean divergence by position. If errors accumulated along the context, the curve would rise.",
   (bin) => bin.kld, { name: "mean KLD (nats)", log: true }, (bin) => `KLD ${readable(bin.kld)}`);
 drift("agreement", "Agreement along the context", `Share of positions whose most likely token is ${reference}'s, by position.`,
   (bin) => 100 * bin.top1, { name: "top-1 agreement %" }, (bin) => `top-1 ${percent(bin.top1)}`);

@@ -16,7 +16,7 @@ export class ApiError extends Error {
 }
 
 async function failure(response) {
-  let message = `the server answers with status ${response.status}`;
+  let message = `the server returned status ${response.status}`;
   try {
     message = (await response.json()).error.message;
   } catch { /* not the server's own words */ }
@@ -31,7 +31,7 @@ async function request(path, options = {}) {
     response = await fetch(path, { ...options, headers, cache: "no-store" });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new ApiError(0, "the server does not answer");
+    throw new ApiError(0, "the server does not respond");
   }
   if (!response.ok) throw await failure(response);
   return response;
@@ -69,5 +69,5 @@ export async function* streamChat(body, signal) {
     if (chunk.error) throw new ApiError(chunk.error.code, chunk.error.message);
     yield chunk;
   }
-  throw new ApiError(0, "the connection was lost before the answer ended");
+  throw new ApiError(0, "the connection was lost before the completion ended");
 }

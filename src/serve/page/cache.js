@@ -72,7 +72,7 @@ export class CachePane {
           if (model === this.model) this.#update(cache);
           if (cache.sequences.some((s) => s.request)) pause = BUSY_MS;
         } catch (error) {
-          this.headline.textContent = `Not to be seen: ${error.message}.`;
+          this.headline.textContent = `The cache cannot be shown: ${error.message}.`;
         }
       }
       await new Promise((resolve) => { this.wake = resolve; setTimeout(resolve, pause); });
@@ -107,7 +107,7 @@ export class CachePane {
     this.headline.replaceChildren();
     if (bytes === 0) {
       make("strong", this.headline, "", `${plan.bits.toFixed(2)} bits`);
-      this.headline.append(` per value at the full context, by ${name}. Nothing is cached now.`);
+      this.headline.append(` per value at the full context, with ${name}. Nothing is cached now.`);
       return;
     }
     make("strong", this.headline, "", `${(bf16 / bytes).toFixed(2)}×`);
@@ -141,14 +141,14 @@ export class CachePane {
     const { memory, tokens } = this.cache;
     const prompts = tokens.read + tokens.cached;
     const rows = [
-      ["Answers", `${this.rates.generated.toFixed(1)} tokens/s`],
-      ["Prompts", `${this.rates.read.toFixed(0)} tokens/s`],
+      ["Decode", `${this.rates.generated.toFixed(1)} tokens/s`],
+      ["Prefill", `${this.rates.read.toFixed(0)} tokens/s`],
       ["Reused", prompts === 0 ? "–" : `${((100 * tokens.cached) / prompts).toFixed(0)} % of ${count(prompts, "prompt token")}`],
       ["Memory", `${bytesText(memory.pages)} of ${bytesText(memory.limit)}`],
       ["Saved by sharing", bytesText(memory.saved_by_sharing)],
     ];
     const { prefix_disk: disk } = this.cache;
-    if (disk) rows.push(["On disk", `${bytesText(disk.bytes)} of ${bytesText(disk.limit)}, ${count(disk.files, "beginning")}`]);
+    if (disk) rows.push(["On disk", `${bytesText(disk.bytes)} of ${bytesText(disk.limit)}, ${count(disk.files, "file")}`]);
     this.facts.replaceChildren();
     for (const [name, value] of rows) {
       make("dt", this.facts, "", name);
@@ -161,7 +161,7 @@ export class CachePane {
     if (sequences.length === 0) {
       this.map.replaceChildren();
       this.drawn.clear();
-      make("li", this.map, "hint", "No sequence is held now.");
+      make("li", this.map, "hint", "The cache holds no sequence now.");
       return;
     }
     const rows = [...sequences].sort((a, b) => Boolean(b.request) - Boolean(a.request) || b.id - a.id);
@@ -197,10 +197,10 @@ export class CachePane {
   }
 
   #stateOf(s) {
-    if (s.state === "kept") return "Kept for prompts that begin alike";
+    if (s.state === "kept") return "In the prefix cache";
     if (s.state === "session") return `Session ${s.session}`;
-    if (s.state === "reading") return `Reading a prompt of ${count(s.prompt_tokens, "token")}`;
-    return `Answering, ${count(s.generated_tokens, "token")}; ${s.cached_tokens} of ${s.prompt_tokens} reused`;
+    if (s.state === "reading") return `Processing a prompt of ${count(s.prompt_tokens, "token")}`;
+    return `Generating, ${count(s.generated_tokens, "token")}; ${s.cached_tokens} of ${s.prompt_tokens} reused`;
   }
 
   #cells(host, runs) {
@@ -208,6 +208,6 @@ export class CachePane {
     const each = Math.ceil(pages.length / MOST_CELLS);
     host.replaceChildren();
     for (let i = 0; i < pages.length; i += each) make("i", host, `page ${pages[i]}`);
-    if (each > 1) make("span", host, "hint", `${each} pages a cell`);
+    if (each > 1) make("span", host, "hint", `${each} pages per cell`);
   }
 }

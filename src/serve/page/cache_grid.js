@@ -23,7 +23,7 @@ function heat(share) {
 }
 const colorOfBits = (bits) => heat((Math.log2(bits) - 1) / 2);
 
-const HINT = "Point to a cell, or go there with the arrow keys, for its format.";
+const HINT = "Point to a cell, or select it with the arrow keys, to see its format.";
 
 export class CacheGrid {
   constructor(host) {
@@ -151,6 +151,6 @@ export class CacheGrid {
     const name = format.transforms ? `${format.transforms}:${format.format}` : format.format;
     const layer = this.firstCells.findLastIndex((first) => first <= cell);
     this.tip.textContent = `Layer ${layer}, KV head ${cell - this.firstCells[layer]}, ${side.toUpperCase()}: ${name}, ${format.bits.toFixed(2)} bits, ` +
-      `${format.page_bytes} bytes a page; holds ${bytesText(this.bytes[side][cell])} now.`;
+      `${format.page_bytes} bytes per page; holds ${bytesText(this.bytes[side][cell])} now.`;
   }
 }

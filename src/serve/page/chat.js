@@ -84,10 +84,10 @@ export class Chat {
       await this.#stream(turn, messages);
     } catch (error) {
       if (error.name === "AbortError") turn.end = "stopped";
-      else turn.error = error instanceof ApiError ? `No answer: ${error.message}.` : `The page failed: ${error.message}`;
+      else turn.error = error instanceof ApiError ? `The request failed: ${error.message}.` : `The page failed: ${error.message}`;
     }
     this.answer = null;
-    if (!saveConversation(conversation)) turn.error = "The browser has no room to keep this conversation: delete others.";
+    if (!saveConversation(conversation)) turn.error = "The browser has no space left for this conversation: delete others.";
     this.#follow(() => this.views.find((view) => view.turn === turn)?.update(false));
     this.hooks.running(false);
   }
@@ -121,7 +121,7 @@ export class Chat {
     const ends = await Promise.allSettled(wanted.map(([answer, asked], i) => this.#streamInto(answer, asked, redraw, sides[i])));
     parting.finish();
     if (ends.every((end) => end.status === "fulfilled")) turn.alike = parting.text;
-    if (ends[1].status === "rejected" && ends[1].reason.name !== "AbortError") turn.other.error = `No answer: ${ends[1].reason.message}.`;
+    if (ends[1].status === "rejected" && ends[1].reason.name !== "AbortError") turn.other.error = `The request failed: ${ends[1].reason.message}.`;
     if (ends[1].status === "rejected" && ends[1].reason.name === "AbortError") turn.other.end = "stopped";
     if (ends[0].status === "rejected") throw ends[0].reason;
   }

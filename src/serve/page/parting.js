@@ -42,6 +42,6 @@ export class Parting {
 
   get text() {
     const n = `${this.at.toLocaleString("en")} token${this.at === 1 ? "" : "s"}`;
-    return this.found ? `Alike for ${n}, then each its own.` : `Alike in all ${n}.`;
+    return this.found ? `The same for ${n}, then different.` : `The same for all ${n}.`;
   }
 }

@@ -30,7 +30,7 @@ export function openSettings(dialog, wantsKey = false) {
   maxTokens.value = settings.maxTokens;
   key.value = apiKey();
   key.classList.toggle("wanted", wantsKey);
-  dialog.querySelector("h2").textContent = wantsKey ? "This server asks for an API key" : "Settings";
+  dialog.querySelector("h2").textContent = wantsKey ? "This server requires an API key" : "Settings";
   dialog.showModal();
   if (wantsKey) key.focus();
   return new Promise((resolve) => {

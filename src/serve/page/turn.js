@@ -16,9 +16,9 @@ function figures(answer) {
     if (answer.answering > 0 && made > 1) parts.push(`${((made - 1) / answer.answering).toFixed(1)} tokens/s`);
     parts.push(`${details.cached_tokens} of ${prompt} prompt tokens reused`);
     const { guard } = answer.usage;
-    if (guard) parts.push(`${guard.differing} of ${guard.tokens} tokens other than without quantization, mean KL divergence ${guard.mean_kld.toPrecision(2)}`);
+    if (guard) parts.push(`${guard.differing} of ${guard.tokens} tokens differ from an unquantized cache, mean KL divergence ${guard.mean_kld.toPrecision(2)}`);
   }
-  if (answer.end === "length") parts.push("ended by its token limit");
+  if (answer.end === "length") parts.push("stopped at the token limit");
   if (answer.end === "stopped") parts.push("stopped");
   return parts.join(" · ");
 }
@@ -125,7 +125,7 @@ export class TurnView {
 
   #buttons() {
     const buttons = [copyButton(() => this.turn.text), this.#button("Edit", () => this.edit())];
-    if (this.turn.role === "assistant") buttons.push(this.#button("Again", () => this.actions.again(this.turn), "Answer again"));
+    if (this.turn.role === "assistant") buttons.push(this.#button("Again", () => this.actions.again(this.turn), "Generate again"));
     return buttons;
   }
 
