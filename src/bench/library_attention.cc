@@ -25,6 +25,21 @@ bool is_sealed(const Plan& plan) {
   return !plan.heads[0].k.sealed->plain() || !plan.heads[0].v.sealed->plain();
 }
 
+// Returns the shape of one sequence, in which all heads have the formats of the first one.
+kvant_decode_shape shape_of(const Plan& plan) {
+  const Geometry& g = plan.geometry;
+  kvant_decode_shape shape{};
+  shape.struct_size = sizeof shape;
+  shape.n_seqs = 1;
+  shape.n_kv_heads = g.n_kv_heads;
+  shape.group = g.group(0);
+  shape.head_dim = g.head_dim;
+  shape.softmax_scale = g.softmax_scale;
+  shape.key_format = plan.heads[0].k.sealed->name().c_str();
+  shape.value_format = plan.heads[0].v.sealed->name().c_str();
+  return shape;
+}
+
 // LayerPages has the pages of one kind of a layer, and their table, [KV head][side][page].
 struct LayerPages {
   HugeBuffer memory;
@@ -64,14 +79,7 @@ class CallsOfLibrary final : public LibraryAttention {
     const Geometry& g = plan_->geometry;
     values_ = random_attention_values({g.n_heads, g.n_kv_heads, g.head_dim}, kLibrarySeed);
     output_.resize(values_.q.size());
-    shape_.struct_size = sizeof shape_;
-    shape_.n_seqs = 1;
-    shape_.n_kv_heads = g.n_kv_heads;
-    shape_.group = g.group(0);
-    shape_.head_dim = g.head_dim;
-    shape_.softmax_scale = g.softmax_scale;
-    shape_.key_format = plan_->head(0, 0).k.sealed->name().c_str();
-    shape_.value_format = plan_->head(0, 0).v.sealed->name().c_str();
+    shape_ = shape_of(*plan_);
     sink_ = counts_.sealed > 0 ? plan_->layers[0].sink : 0;
     tail_tokens_ = counts_.tail_tokens + 1;
     lengths_.struct_size = sizeof lengths_;
@@ -201,22 +209,13 @@ class CallsOfLibrary final : public LibraryAttention {
 
 // Returns an error that says what the contender or the library cannot do.
 Status check_library_plan(const Plan& plan) {
-  const Geometry& g = plan.geometry;
   for (const HeadPlan& head : plan.heads) {
     if (head.k.sealed->name() != plan.heads[0].k.sealed->name() ||
         head.v.sealed->name() != plan.heads[0].v.sealed->name() ||
         !head.k.sealed->needed_constants().empty() || !head.v.sealed->needed_constants().empty())
       return error("libkvant_cpu: the benchmark takes recipes of one format a side, without codebooks");
   }
-  kvant_decode_shape shape{};
-  shape.struct_size = sizeof shape;
-  shape.n_seqs = 1;
-  shape.n_kv_heads = g.n_kv_heads;
-  shape.group = g.group(0);
-  shape.head_dim = g.head_dim;
-  shape.softmax_scale = g.softmax_scale;
-  shape.key_format = plan.heads[0].k.sealed->name().c_str();
-  shape.value_format = plan.heads[0].v.sealed->name().c_str();
+  const kvant_decode_shape shape = shape_of(plan);
   const kvant_plan asked{sizeof asked, &shape, plan.tail->name().c_str(),
                          is_sealed(plan) ? std::uint32_t{KVANT_SEALING | KVANT_SEALED_ROWS} : 0, 0};
   if (kvant_supports(&asked, nullptr) == KVANT_OK) return {};

@@ -58,7 +58,7 @@ struct Run {
   int number;
 };
 
-// A thread keeps these buffers from call to call, because new memory costs as much time as a short sequence.
+// A thread keeps these buffers from call to call, as it keeps those of buffers_of_thread().
 struct CallBuffers {
   std::vector<std::unique_ptr<HeadWork>> heads;
   std::vector<Run> runs;
@@ -66,15 +66,6 @@ struct CallBuffers {
 CallBuffers& buffers_of_call() {
   thread_local CallBuffers buffers;
   return buffers;
-}
-RunAttention& buffers_of_thread(const ByteKernels& kernels) {
-  thread_local const ByteKernels* made_for = nullptr;
-  thread_local std::optional<RunAttention> buffers;
-  if (made_for != &kernels) {
-    buffers.emplace(kernels);
-    made_for = &kernels;
-  }
-  return *buffers;
 }
 
 int count_of(const std::int32_t* counts, int seq) {
@@ -113,16 +104,9 @@ class Decode {
 };
 
 void Decode::list_sealed(const HeadWork& head, int n_sealed, QueryWork& work) const {
-  for (int page = 0; page < n_sealed; ++page) {
-    PageView view{.first_token = page * kPageTokens, .n_tokens = kPageTokens};
-    view.masked = masked_tokens(layer_, head.seq, head.head, page);
-    for (int side = 0; side < 2; ++side) {
-      const SideContext& context = *head.sealed[side];
-      (side == KVANT_KEY ? view.k : view.v) = {
-          &context.format(), sealed_address(layer_, head.seq, head.head, side, page), &context.context()};
-    }
-    work.pages.push_back(view);
-  }
+  for (int page = 0; page < n_sealed; ++page)
+    work.pages.push_back(
+        sealed_page(layer_, head.seq, head.head, page, *head.sealed[KVANT_KEY], *head.sealed[KVANT_VALUE]));
 }
 
 // `page` holds the first token and all that the pages have in common.
@@ -192,7 +176,7 @@ void Decode::attend(const ByteKernels& kernels, const Run& run) const {
   const auto pages = std::span(work.pages)
                          .subspan(first)
                          .first(std::min<std::size_t>(work.pages_per_run, work.pages.size() - first));
-  RunAttention& buffers = buffers_of_thread(kernels);
+  RunAttention& buffers = buffers_of_thread<RunAttention>(kernels);
   PartialAttention& partial = work.runs[run.number];
   if (shape_.skip_threshold <= 0) {
     buffers.attend(work.tile, pages, work.rules, nullptr, partial);
@@ -214,7 +198,7 @@ void Decode::finish_query(const HeadWork& head, QueryWork& work) const {
   PartialAttention& total = work.runs.front();
   if (work.pages.empty()) total.reset(work.tile.rows(), d);
   for (std::size_t run = 1; run < work.runs.size(); ++run) total.merge(work.runs[run], d);
-  std::vector<float> q(d);
+  std::vector<float> q(layer_.correction != nullptr ? d : 0);
   for (int r = 0; r < work.tile.rows(); ++r) {
     const int query_head = head.head * work.tile.group + r;
     if (layer_.correction != nullptr) {

@@ -2,7 +2,6 @@
 // see an equal number of sealed pages. Each task reads the pages and rows once.
 #include <algorithm>
 #include <cstring>
-#include <optional>
 #include <vector>
 
 #include "base/softmax.h"
@@ -27,7 +26,6 @@ struct PromptTask {
   int n_seen;           // The sealed pages that the queries see.
 };
 
-// A thread keeps these buffers from task to task.
 struct PromptBuffers {
   explicit PromptBuffers(const ByteKernels& kernels) : products(kernels) {}
   TileProducts products;
@@ -37,15 +35,6 @@ struct PromptBuffers {
   std::vector<float> q;
   std::vector<std::byte> rows[2];  // a page of each side
 };
-PromptBuffers& prompt_buffers_of_thread(const ByteKernels& kernels) {
-  thread_local const ByteKernels* made_for = nullptr;
-  thread_local std::optional<PromptBuffers> buffers;
-  if (made_for != &kernels) {
-    buffers.emplace(kernels);
-    made_for = &kernels;
-  }
-  return *buffers;
-}
 
 // Describes a sequence of a prompt.
 struct PromptSequence {
@@ -171,15 +160,8 @@ void Prompt::add_sealed(Work& work) const {
   const SideContext sides[2] = {{*pages.shape, *pages.layer, work.head, KVANT_KEY},
                                 {*pages.shape, *pages.layer, work.head, KVANT_VALUE}};
   for (int p = 0; p < work.task.n_seen; ++p) {
-    PageView page{.first_token = p * kPageTokens, .n_tokens = kPageTokens};
-    if (!reaches(work, page)) continue;
-    page.masked = masked_tokens(*pages.layer, work.task.seq, work.head, p);
-    for (int side = 0; side < 2; ++side) {
-      (side == KVANT_KEY ? page.k : page.v) = {
-          &sides[side].format(), sealed_address(*pages.layer, work.task.seq, work.head, side, p),
-          &sides[side].context()};
-    }
-    add(work, page);
+    if (!reaches(work, {.first_token = p * kPageTokens, .n_tokens = kPageTokens})) continue;
+    add(work, sealed_page(*pages.layer, work.task.seq, work.head, p, sides[KVANT_KEY], sides[KVANT_VALUE]));
   }
 }
 
@@ -280,7 +262,7 @@ void Prompt::attend(const PromptTask& task, int head) const {
              .sliding_window = shape_.window,
              .softcap = shape_.score_softcap,
              .softmax = shape_.sas != 0 ? Softmax::sas : Softmax::exact},
-            prompt_buffers_of_thread(kernels_)};
+            buffers_of_thread<PromptBuffers>(kernels_)};
   load_queries(work);
   work.buffers.products.begin(work.buffers.tile, work.rules);
   if (task.n_seen > 0) {

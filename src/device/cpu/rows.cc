@@ -80,6 +80,18 @@ TokenMask masked_tokens(const kvant_decode_layer& layer, std::int64_t seq, int h
   return mask;
 }
 
+PageView sealed_page(const kvant_decode_layer& layer, std::int64_t seq, int head, int page,
+                     const SideContext& key, const SideContext& value) {
+  const auto side_of = [&](const SideContext& context, int side) {
+    return PageSide{&context.format(), sealed_address(layer, seq, head, side, page), &context.context()};
+  };
+  return {.first_token = page * kPageTokens,
+          .n_tokens = kPageTokens,
+          .masked = masked_tokens(layer, seq, head, page),
+          .k = side_of(key, KVANT_KEY),
+          .v = side_of(value, KVANT_VALUE)};
+}
+
 std::pair<int, int> query_rows(const kvant_decode_shape& shape, const kvant_decode_lengths& lengths,
                                int seq) {
   if (lengths.query_begins != nullptr) return {lengths.query_begins[seq], lengths.query_begins[seq + 1]};

@@ -8,6 +8,7 @@
 
 #include "base/token_mask.h"
 #include "format/format.h"
+#include "format/page_view.h"
 #include "kvant/kvant.h"
 
 namespace kvant::device::cpu {
@@ -50,6 +51,10 @@ class SideContext {
 
 // Returns the tokens of a sealed page that lie in protected pages.
 TokenMask masked_tokens(const kvant_decode_layer& layer, std::int64_t seq, int head, int page);
+
+// Returns a head's sealed page as attention reads it. `key` and `value` outlive the view.
+PageView sealed_page(const kvant_decode_layer& layer, std::int64_t seq, int head, int page,
+                     const SideContext& key, const SideContext& value);
 
 // Returns the first row of a sequence's queries, and the row after the last one.
 std::pair<int, int> query_rows(const kvant_decode_shape& shape, const kvant_decode_lengths& lengths, int seq);

@@ -3,8 +3,10 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 
 #include "base/team.h"
+#include "device/cpu/kernels/byte_kernels.h"
 
 namespace kvant::device::cpu {
 
@@ -13,6 +15,19 @@ namespace kvant::device::cpu {
 // The caller works alone if the call is small, or while the threads work for another call. A body throws
 // nothing. The threads sleep between calls. A forked process gets threads of its own.
 void run_on_workers(std::int64_t work, const std::function<void(Team&)>& body);
+
+// Returns the calling thread's Buffers, which are made for these kernels. A thread keeps its buffers from
+// call to call, because new memory costs as much time as a short sequence.
+template <class Buffers>
+Buffers& buffers_of_thread(const kvant::cpu::ByteKernels& kernels) {
+  thread_local const kvant::cpu::ByteKernels* made_for = nullptr;
+  thread_local std::optional<Buffers> buffers;
+  if (made_for != &kernels) {
+    buffers.emplace(kernels);
+    made_for = &kernels;
+  }
+  return *buffers;
+}
 
 // TeamWork runs the parts of a call on a team, and remembers whether memory was short in one of them.
 class TeamWork {
