@@ -26,8 +26,8 @@ inline void value_or_raise(const Status& status) {
   if (!status.ok()) throw PythonError{status.error().message};
 }
 
-// Runs `work` on another thread and returns its result. Python's signal handlers run in the meantime. If a
-// handler raises an exception, as for Ctrl-C, the function sets `stop` and rethrows the exception after the
+// Runs `work` on another thread and returns its result. Python's signal handlers run while the work runs. If
+// a handler raises an exception, as for Ctrl-C, the function sets `stop` and rethrows the exception after the
 // work has ended.
 template <class Work>
 auto interruptible(std::atomic<bool>& stop, Work work) {

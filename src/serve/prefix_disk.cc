@@ -124,7 +124,7 @@ void PrefixDisk::finish_read(const Status& read) {
   const SequenceReading::File ended = std::move(reading_.current());
   reading_.drop();
   File* found = file(ended.name);
-  if (found == nullptr) {  // the file was dropped in the meantime to make room
+  if (found == nullptr) {  // The cache dropped the file during the read, to make room.
     if (read.ok()) cache_.free(ended.import->take());
     return;
   }

@@ -114,7 +114,7 @@ Status SessionStore::take_imported(Session& session) {
               reading_.current_name(), contents.tokens.size(), cache_.length(sequence)));
   }
   if (session.sequence && !session.is_restoring)
-    return (cache_.free(sequence), Status());  // the session has started anew in the meantime
+    return (cache_.free(sequence), Status());  // The session began anew during the read.
   // Other programs should not write into the folder, but users can.
   if (session.is_known && !session.is_restoring && contents.tokens != session.tokens)
     return refuse(error("the file of the session '{}' was replaced while it was in use: restore it",

@@ -1,5 +1,5 @@
-// Shows explanations without a mouse. The text of an element's `title` appears in a box next to the element
-// when a user taps it or reaches it by keyboard. The marks of a completion are one Tab stop; the arrow keys
+// Shows an element's `title` to users without a mouse. The text appears in a box next to the element when a user
+// taps the element or reaches the element by keyboard. The marks of a completion are one Tab stop; the arrow keys
 // move between the marks.
 
 const MARKS = ".body [title]";

@@ -236,7 +236,7 @@ class PageCopier {
   long long key_id_, value_id_;
   int stage_ = 0;
   std::uint32_t parity_ = 0;
-  // Of the ring's first `stages` copies, begun_ have begun and ended_ have ended.
+  // Counts the copies that have begun and ended, among the ring's first `stages` copies.
   int begun_ = 0, ended_ = 0;
   bool live_;
 };

@@ -151,7 +151,7 @@ __device__ void dequantize_sealed(const DequantizeArgs& args, const DequantizedP
     }
   });
   if (!shared.has_protected_tokens) return;
-  // The same thread has just written the decoded values of these tokens, so no barrier is needed.
+  // No barrier is needed: the loop above wrote the decoded values of these tokens in the same thread.
   for (int token = writer.first_token; token < at.end_token; token += RowWriter<D>::kTogether) {
     const int protected_row = protected_token(args, shared, at.page, token);
     if (protected_row < 0) continue;
