@@ -18,20 +18,10 @@ void expect_like_reference(TestLayer& layer, const char* kernels, double most) {
   const std::string name = fmt::format("{}+{}, d = {}, G = {}, {} sealed, {} in the tail, {} queries",
                                        layer.key_format, layer.value_format, layer.sizes.d, layer.sizes.group,
                                        layer.sizes.n_sealed, layer.sizes.n_tail, layer.sizes.n_queries);
-  EXPECT_LT(relative_error(found.out, expected.out), most) << name;
-  for (std::size_t i = 0; i < found.lse.size(); ++i) {
-    if (found.lse[i] == expected.lse[i]) continue;  // Two infinities have no difference.
-    ASSERT_NEAR(found.lse[i], expected.lse[i], most) << name;
-  }
+  expect_close(found, expected, most, name);
 }
 
-class CpuKernels : public ::testing::TestWithParam<const char*> {
- protected:
-  void SetUp() override {
-    if (kvant::cpu::find_kernels(GetParam()) == nullptr)
-      GTEST_SKIP() << "this processor (or this build) has no " << GetParam();
-  }
-};
+class CpuKernels : public WithKernels {};
 INSTANTIATE_TEST_SUITE_P(Avx512, CpuKernels, ::testing::Values("avx512"));
 INSTANTIATE_TEST_SUITE_P(AvxVnni, CpuKernels, ::testing::Values("avxvnni"));
 INSTANTIATE_TEST_SUITE_P(Avx2, CpuKernels, ::testing::Values("avx2"));

@@ -81,20 +81,10 @@ struct TestPrompt {
 void expect_prompt_like_reference(TestPrompt& test, const char* kernels, double most,
                                   const std::string& name = "") {
   const TestLayer::Result expected = test.attend("reference"), found = test.attend(kernels);
-  EXPECT_LT(relative_error(found.out, expected.out), most) << name;
-  for (std::size_t i = 0; i < found.lse.size(); ++i) {
-    if (found.lse[i] == expected.lse[i]) continue;  // Two infinities have no difference.
-    ASSERT_NEAR(found.lse[i], expected.lse[i], most) << name << ", " << i;
-  }
+  expect_close(found, expected, most, name);
 }
 
-class CpuPrompts : public ::testing::TestWithParam<const char*> {
- protected:
-  void SetUp() override {
-    if (kvant::cpu::find_kernels(GetParam()) == nullptr)
-      GTEST_SKIP() << "this processor (or this build) has no " << GetParam();
-  }
-};
+class CpuPrompts : public WithKernels {};
 INSTANTIATE_TEST_SUITE_P(Avx512, CpuPrompts, ::testing::Values("avx512"));
 INSTANTIATE_TEST_SUITE_P(AvxVnni, CpuPrompts, ::testing::Values("avxvnni"));
 INSTANTIATE_TEST_SUITE_P(Avx2, CpuPrompts, ::testing::Values("avx2"));

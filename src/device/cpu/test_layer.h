@@ -197,6 +197,26 @@ inline double relative_error(const std::vector<float>& found, const std::vector<
   return std::sqrt(error / size);
 }
 
+// Expects outputs and LSEs of kernels to differ from the expected ones by at most `most`.
+inline void expect_close(const TestLayer::Result& found, const TestLayer::Result& expected, double most,
+                         const std::string& name) {
+  EXPECT_LT(relative_error(found.out, expected.out), most) << name;
+  for (std::size_t i = 0; i < found.lse.size(); ++i) {
+    if (found.lse[i] == expected.lse[i]) continue;  // Two infinities have no difference.
+    ASSERT_NEAR(found.lse[i], expected.lse[i], most) << name << ", " << i;
+  }
+}
+
+// WithKernels runs a test with the kernels of one instruction set, and skips the test if this machine lacks
+// the instruction set.
+class WithKernels : public ::testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    if (kvant::cpu::find_kernels(GetParam()) == nullptr)
+      GTEST_SKIP() << "this processor (or this build) has no " << GetParam();
+  }
+};
+
 // Kernels round levels and centroids to bytes, which costs accuracy (cpu_backend_test.cc). With other formats
 // they round only q and P, to 16 bits.
 inline double tolerance(const std::string& format) {

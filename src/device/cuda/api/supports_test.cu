@@ -5,26 +5,15 @@
 #include <string>
 
 #include "device/support.h"
+#include "device/testing/plans.h"
 #include "format/format.h"
 #include "kvant/kvant.h"
 
 namespace kvant::cuda {
 namespace {
 
-kvant_decode_shape shape_of(const char* key, const char* value, int d) {
-  kvant_decode_shape shape{};
-  shape.struct_size = sizeof shape;
-  shape.n_seqs = shape.n_kv_heads = shape.group = 1;
-  shape.head_dim = d;
-  shape.softmax_scale = 1;
-  shape.key_format = key;
-  shape.value_format = value;
-  return shape;
-}
-
-kvant_plan plan_of(const kvant_decode_shape& shape, std::uint32_t features) {
-  return {sizeof(kvant_plan), &shape, nullptr, features, 0};
-}
+using device::testing::plan_of;
+using device::testing::shape_of;
 
 TEST(CudaSupports, EveryFormatThatHasAKernelAndIsSealed) {
   int n_sealed = 0;
