@@ -1,6 +1,7 @@
 """Turns a C header into a Markdown page: each comment becomes text, and each declaration becomes code under its name.
 """
 import re
+import textwrap
 
 NAME = re.compile(r"^#define (\w+)|^typedef enum (\w+)|^typedef struct (\w+)|KVANT_API[^;(]*?\b(\w+)\(|^typedef [^;]*?\b(\w+);", re.MULTILINE)
 
@@ -15,10 +16,15 @@ def page(header):
 
 
 def prose(comment):
-    """Returns a comment's text without stars, and without line breaks inside paragraphs."""
-    lines = [re.sub(r"^\s*\* ?", "", line).strip() for line in comment.strip("\n").split("\n")]
+    """Returns a comment's text without stars, and without line breaks inside paragraphs. Indented lines become code."""
+    lines = [re.sub(r"^\s*\* ?", "", line).rstrip() for line in comment.strip("\n").split("\n")]
     paragraphs = "\n".join(lines).strip().split("\n\n")
-    return "\n\n".join(" ".join(paragraph.split("\n")) for paragraph in paragraphs)
+    return "\n\n".join(code(paragraph) if paragraph.startswith("  ") else " ".join(paragraph.split())
+                       for paragraph in paragraphs)
+
+
+def code(paragraph):
+    return "```\n" + textwrap.dedent(paragraph) + "\n```"
 
 
 def parts(body):

@@ -331,10 +331,11 @@ class ReferencePages(unittest.TestCase):
                                    ("-m,--model", "model", "", True)])
 
     def test_a_header_becomes_sections_with_their_comments(self):
-        header = ("/* A library. */\n#define KVANT_API\n#endif\n\n/* Adds\n * one. */\nKVANT_API int kvant_one(int x);\n\n"
+        header = ("/* A library. */\n#define KVANT_API\n#endif\n\n/* Adds\n * one:\n *\n *   y = x\n *     + 1\n *\n * Always. */\n"
+                  "KVANT_API int kvant_one(int x);\n\n"
                   "typedef struct kvant_two {\n  int a; /* first */\n\n  int b;\n} kvant_two;\n\n#ifdef __cplusplus\n}\n#endif\n")
         page = c_header.page(header)
-        self.assertIn("## kvant_one\n\nAdds one.\n\n```c\nKVANT_API int kvant_one(int x);\n```", page)
+        self.assertIn("## kvant_one\n\nAdds one:\n\n```\ny = x\n  + 1\n```\n\nAlways.\n\n```c\nKVANT_API int kvant_one(int x);\n```", page)
         self.assertIn("## kvant_two\n\n```c\ntypedef struct kvant_two {\n  int a; /* first */\n\n  int b;\n} kvant_two;\n```", page)
 
 
