@@ -67,10 +67,10 @@ class Front:
         fewer = sorted({recipe for model in models for recipe, row in self.quality.rows(model, context=CONTEXT).items()
                         if recipe in README and row["n"] < counts[-1]})
         place = self.quality.of(models[0], context=CONTEXT)[0]["measured_on"].rpartition(",")[0]
-        names = ", ".join(f"`{recipe}`" for recipe in fewer)
-        exception = f" ({names}: the first {counts[0]}, and the CPU attends; all others: the GPU)" if fewer else ""
-        return (f"WikiText-2 at context {CONTEXT:,}, {counts[-1]} contexts{exception}. {place}, " +
-                (days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}") + ".\n")
+        names = " and ".join(f"`{recipe}`" for recipe in fewer)
+        exception = f" The rows {names} have the first {counts[0]} contexts, and the CPU attends." if fewer else ""
+        return (f"The text is WikiText-2, in {counts[-1]} contexts of {CONTEXT:,} tokens, and the GPU attends.{exception} "
+                f"Machine: {place}, " + (days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}") + ".\n")
 
     def decode(self):
         """Returns the document of decode attention on a GPU with heads of 128, and the index of the shape that is
