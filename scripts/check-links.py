@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
-"""Checks pages: files and headings to which Markdown links, files of docs/ that sources name, messages that the
-troubleshooting pages quote, and the number of words. A quoted message has … in place of its variable parts."""
+"""Checks pages: files and headings to which Markdown links, files of docs/ that sources name, scripts that printed
+commands run, messages that the troubleshooting pages quote, and the number of words. A quoted message has … in place of
+its variable parts."""
+import os
 import pathlib
 import re
 import sys
@@ -13,6 +15,7 @@ MOST_WORDS = (("docs/guide/*.md", 1500), ("docs/lab/*.md", 2500), ("docs/results
 # SPLIT_TEXT matches the gap between two literals of one text on several lines.
 SPLIT_TEXT = re.compile(r"([\"'])\s*\\?\n\s*f?\1")
 FENCE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
+COMMAND = re.compile(r"^(?:scripts|python|lab)/[\w./-]+", re.MULTILINE)
 
 
 def anchors(path):
@@ -44,6 +47,13 @@ def dangling_mentions(path):
             yield f"{path.relative_to(ROOT)}: {name} does not exist"
 
 
+def broken_commands(page):
+    for block in FENCE.findall(page.read_text(encoding="utf-8")):
+        for name in COMMAND.findall(block):
+            if not os.access(ROOT / name, os.X_OK):
+                yield f"{page.relative_to(ROOT)}: {name} is not a program"
+
+
 def sources():
     folders = ("src", "include", "scripts", "python", "cmake", "fuzz")
     files = [path for folder in folders for path in (ROOT / folder).rglob("*") if path.is_file()]
@@ -69,7 +79,7 @@ def long_pages():
 
 def main():
     pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "data").rglob("*.md")]
-    wrong = [line for page in pages for line in dangling_links(page)]
+    wrong = [line for page in pages for check in (dangling_links, broken_commands) for line in check(page)]
     wrong += [line for path in sources() for line in dangling_mentions(path)]
     wrong += stale_messages((ROOT / "docs/guide").glob("troubleshooting*.md"), sources())
     wrong += long_pages()
