@@ -39,8 +39,8 @@ def command_section(program, level, *words):
 
 def commands_page(program, registry):
     text = "# Commands\n\n" + NOTICE
-    text += ("What `kvant COMMAND --help` prints. `--kv` takes [recipes](recipes.md) made of [formats](formats.md); "
-             "`--json FILE` writes [JSON](json.md).\n")
+    text += ("This page has the output of `kvant COMMAND --help`. `--kv` takes [recipes](recipes.md), which are made of "
+             "[formats](formats.md). `--json FILE` writes [JSON](json.md).\n")
     for name in commands(program):
         text += command_section(program, "##", name)
         if name == "bench":
@@ -54,11 +54,12 @@ def commands_page(program, registry):
 
 def recipes_page(registry):
     text = "# Recipes\n\n" + NOTICE
-    text += ("All built-in recipes, keys and transforms. How recipes are written: [guide](../guide/recipes.md); which one to "
-             "take: [choosing](../guide/choosing.md); what the methods do: [methods](methods.md).\n\n## Built-in recipes\n\n"
-             "*Product* recipes are fast on every backend. *Comparison* recipes exist for measurements, and may run on the "
-             "reference kernels.\n\n")
-    text += markdown.table(("name", "tier", "recipe", ""), ((f"`{r['name']}`", r["tier"], f"`{r['recipe']}`", r["summary"])
+    text += ("This page has all built-in recipes, keys and transforms. The [guide](../guide/recipes.md) explains how recipes are "
+             "written, [choosing](../guide/choosing.md) says which recipe to take, and [methods](methods.md) explain what the "
+             "methods do.\n\n## Built-in recipes\n\n"
+             "*Product* recipes have fast kernels on a CPU, and all except `f16` also on a GPU. *Comparison* recipes exist for "
+             "measurements, and may run on the reference kernels.\n\n")
+    text += markdown.table(("name", "tier", "recipe", "content"), ((f"`{r['name']}`", r["tier"], f"`{r['recipe']}`", r["summary"])
                                                             for r in registry["recipes"]))
     text += "\nIf a model is not calibrated, kvant uses another recipe and reports its name:\n\n"
     text += markdown.table(("recipe", "without calibration"), ((f"`{r['name']}`", f"`{r['uncalibrated']}`") for r in registry["recipes"]
@@ -71,7 +72,7 @@ def recipes_page(registry):
     text += markdown.table(("transform", "what it does", "calibrated"),
                            ((f"`{t['name']}`", t["summary"], "yes" if t["calibrated"] else "no")
                             for t in registry["transforms"]))
-    text += "\n## llama.cpp's names\n\nIn `-ctk`, `-ctv` and in a recipe's name these stand for formats.\n\n"
+    text += "\n## llama.cpp's names\n\nIn `-ctk`, `-ctv` and in a recipe's name, these names stand for formats.\n\n"
     text += markdown.table(("name", "format"), ((f"`{a['name']}`", f"`{a['format']}`") for a in registry["aliases"]))
     return text
 
@@ -79,9 +80,10 @@ def recipes_page(registry):
 def formats_page(registry):
     text = "# Formats\n\n" + NOTICE
     text += ("A format is the byte layout of a page: 128 tokens of one KV head, K or V. The columns of bits have the bits per value "
-             "with all of a page's parameters. Constants of the model, such as codebooks, come on top. *direct*: the CPU "
-             "backend multiplies the stored codes; otherwise it dequantizes the page first. *token by token*: a single token can "
-             "be written, as in a tail. The comment at the top of a family's file in `src/format` is its specification. "
+             "with all of a page's parameters. Constants of the model, such as codebooks, come on top. *direct* says "
+             "whether the CPU backend multiplies the stored codes. Otherwise the backend dequantizes the page first. *token by "
+             "token* says whether a single token can be written, as in a tail. The comment at the top of a family's file in "
+             "`src/format` is its specification. "
              "[The C library](../guide/c-library-formats.md) lists the formats on a GPU.\n")
     for family in registry["formats"]:
         text += f"\n## `{family['pattern']}`\n\n{family['summary']}\n\n"

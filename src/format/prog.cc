@@ -298,7 +298,7 @@ std::unique_ptr<Format> parse_prog(const std::string& name) {
 const FormatFamily& prog_family() {
   static const FormatFamily family{"prog<B>[-paper]",
                                    "TurboAttention: INT8 in blocks of 64 tokens, then B bits (2 to 5) per "
-                                   "channel; -paper: rounds exactly as in the paper",
+                                   "channel; -paper: rounds as the paper prints",
                                    {"prog2", "prog3", "prog4", "prog5", "prog2-paper", "prog4-paper"},
                                    parse_prog};
   return family;

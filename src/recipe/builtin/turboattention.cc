@@ -24,7 +24,7 @@ std::span<const BuiltinRecipe> turboattention_recipes() {
        "TurboAttention with half of the heads in 2 bits"},
       {"turboattention-paper", Tier::comparison,
        "k=prog4-paper,v=prog4-paper,softmax=sas-paper,products=integer,tail=int8",
-       "TurboAttention exactly as in the paper, 4 bits"},
+       "TurboAttention with the paper's rounding and SAS, 4 bits"},
   };
   return kRecipes;
 }
