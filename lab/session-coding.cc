@@ -1,6 +1,6 @@
 // Measures compact coding of session files. The results are the bytes, and the speed in MB of the decoded
-// sequence per second. There are three speeds, which are those of one thread, of one thread relative to its
-// processor time (which excludes other work), and of two threads. The program prints the best of 2 runs.
+// sequence per second. There are three speeds: with one thread, with one thread relative to its processor
+// time, and with two threads. The processor time excludes other work. The program prints the best of 2 runs.
 //
 //   cmake --preset default -DKVANT_LAB=ON && cmake --build --preset default --target session_coding
 //   build/default/session_coding MODEL RECIPE FILE...       (FILE from kvant run --session FILE)

@@ -105,7 +105,8 @@ class Integers:
 
 
 def merge(kvant, into, other):
-    """Merges the output [1][heads][tokens][d] and LSE [1][heads][tokens] of other tokens into those of `into`."""
+    """Merges the output [1][heads][tokens][d] and LSE [1][heads][tokens] of other tokens into the output and LSE of
+    `into`."""
     kvant.merge(*(x[0].transpose(0, 1) for x in (*into, *other)))
 
 

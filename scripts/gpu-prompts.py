@@ -8,9 +8,8 @@ integers, as its prompt kernel does, and in half precision; the time excludes se
 
 kvant's time includes its first pass, while FlashAttention's FP8 time begins with FP8 numbers. The times are medians of
 replays of a CUDA graph, in rounds that take turns. kvant with the exact exponential has two turns, after cuDNN and
-after SAS, because the power that the previous engine drew matters. Errors are those of sampled rows against double
-precision on the original values.
-"""
+after SAS, because the power that the previous engine drew matters. Errors compare sampled rows with double precision on
+the original values."""
 
 import argparse
 import ctypes

@@ -6,9 +6,8 @@
 
 Each client continues one session and saves it after every turn, as fast as it can. After each kill the server is
 started again on the same folder. Every session that was reported as saved must then exist and must be restorable. The
-state of the session must be the reported one, or the state of a later save that had begun. No file may be damaged, and
-no incomplete file may be left.
-"""
+session must have the reported state, or the state of a later save that had begun. No file may be damaged, and no
+incomplete file may be left."""
 import argparse
 import http.client
 import json

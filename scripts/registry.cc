@@ -60,7 +60,7 @@ Geometry usual_geometry() {
   return geometry;
 }
 
-// Returns the values that differ from those of an empty recipe.
+// Returns the values that differ from the values of an empty recipe.
 Json values_of(const Recipe& recipe) {
   const Recipe none;
   Json values = Json::object();

@@ -13,10 +13,10 @@ Then the clients repeat these requests in random order against a server whose me
 clients leave while they wait, while their prompt is read, or in the middle of a response. Some send malformed requests.
 Sessions are saved, restored, forked and deleted between turns.
 
-Every complete response must equal the expected one: the text, and the probabilities to the last bit. A session must
-have as many tokens as after its newest turn. When all clients have ended, the server may not run any request or reserve
-any memory. Then the server gets SIGTERM and must end by itself. A new server on the same folder must continue every
-session. The script prints what was asked, and the server's memory over time.
+Every complete response must equal the expected response: the text, and the probabilities to the last bit. A session
+must have as many tokens as after its newest turn. When all clients have ended, the server may not run any request or
+reserve any memory. Then the server gets SIGTERM and must end by itself. A new server on the same folder must continue
+every session. The script prints what was asked, and the server's memory over time.
 
 The verdict on memory compares equal states of the server. After all clients have left, one client sends {ROUNDS} equal
 rounds: the learned requests with little text, whole, as streams and left early, malformed requests, and the life of a
@@ -483,8 +483,8 @@ class Client(threading.Thread):
             self.saved_turn = self.turn
             self.counts["saves"] += 1
         elif kind < 0.65 and self.saved_turn:
-            # The file holds the saved state, or a later one if the server needed the memory and wrote the session to
-            # the file.
+            # The file holds the saved state. If the server needed the memory and wrote the session to the file, the
+            # file holds a later state.
             status, restored = self.server.json("POST", path + "/restore")
             states = [tokens for _, tokens in self.conversation.states]
             self.expect(status == 200 and restored["tokens"] in states[self.saved_turn:self.turn + 1], f"restore: {status} {restored}")

@@ -33,8 +33,8 @@ class TransformCoder {
   int width() const { return static_cast<int>(learned_.mean.size()); }
   ComponentCoder& components() { return components_; }
   const ComponentCoder& components() const { return components_; }
-  // Returns how many constants decoding needs besides symbols. These are the mean, and the directions of
-  // coded components.
+  // Returns how many constants decoding needs besides symbols. The constants are the mean, and the directions
+  // of coded components.
   std::size_t n_constants() const { return learned_.mean.size() * (1 + components_.n_components()); }
 
   // Replaces rows [n, width] by the result of coding and decoding. The threads share the products.

@@ -64,7 +64,7 @@ def constants_of(rng):
 
 def best_bits(weights):
     """Returns the choice of whole bits with the smallest error within the budget, by trying all choices. Each format
-    takes 1 bit more than the previous one."""
+    takes 1 bit more than the previous format."""
     # A page has less than 1 bit per value in addition to its codes.
     overhead = BUDGET - np.floor(BUDGET)
     most = int(np.floor((BUDGET - overhead) * len(weights) + 1e-9))

@@ -1,5 +1,5 @@
-"""Tests every pattern of accepted and rejected drafts. Outputs must equal those of decoding the tokens one by one, and
-those of the visibility rule."""
+"""Tests every pattern of accepted and rejected drafts. Outputs must equal the outputs of decoding the tokens one by
+one, and the outputs of the visibility rule."""
 
 import itertools
 import unittest

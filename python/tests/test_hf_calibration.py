@@ -183,8 +183,8 @@ class Files(unittest.TestCase):
         return constants.read_constants(self.path, parse_recipe(recipe), self.shape)
 
     def test_hold_the_directions_of_queries_before_rope(self):
-        """The largest direction of a head's metric must be that of the moments of its queries. Only autograd adds the
-        moments up in this test."""
+        """The largest direction of a head's metric must be the largest direction of the moments of its queries. Only
+        autograd adds the moments up in this test."""
         rng, sums = torch.Generator().manual_seed(0), torch.zeros(N_LAYERS, N_KV_HEADS, D, D, dtype=torch.float64)
         from kvant import _engine
 

@@ -46,7 +46,7 @@ class Scheduler:
         return (request.document, page) if (page + 1) * PAGE <= SHARED else (request.number, page, "own")
 
     def take(self, n):
-        """Takes n free blocks, those that were freed first. Whatever was published in them is lost."""
+        """Takes the n free blocks that were freed first. Whatever was published in them is lost."""
         blocks = [self.server.free.pop(0) for _ in range(n)]
         for block in blocks:
             self.published.pop(self.name_of.pop(block, None), None)

@@ -103,7 +103,7 @@ class Plans(unittest.TestCase):
                     seq = int(plan.row_seq[row])
                     self.assertEqual(seq // plan.n_parts, request)
                     self.assertTrue(part_begins[seq] <= row < part_begins[seq + 1])
-                    # Each query sees one token less than the next one.
+                    # Each query sees one token less than the next query.
                     self.assertEqual(int(plan.sealed_pages[seq]), page)
                     self.assertEqual(int(plan.tail_tokens[seq]) - (part_begins[seq + 1] - 1 - row), place + 1)
                     self.assertEqual(int(plan.row_tail_token[row]), place)

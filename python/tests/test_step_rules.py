@@ -61,8 +61,8 @@ class Prefilling(unittest.TestCase):
                 self.assertEqual((plan.request[piece], plan.page[piece]), (i, position // PAGE))
                 self.assertEqual(plan.row_token[row], position % PAGE)
                 pages = plan.visible[piece][:-(-plan.n_visible_tokens[piece] // PAGE)]
-                # The pages are in the request's order. Earlier pages come from those that the step sealed; the row's
-                # own page is last.
+                # The pages are in the request's order. Earlier pages come from the pages that the step sealed. The
+                # row's own page is last.
                 earlier = [plan.page[plan.seen[p]] for p in pages[:-1]]
                 n_before = prefix[0].n_pages if prefix else 0
                 self.assertEqual(list(range(n_before)) + earlier, [p[0] // PAGE for p in sealed])

@@ -1,6 +1,6 @@
 """Tests tensor parallelism, in which each GPU has some of the heads and a layout for them. A rank's attention must
-equal that of its heads on one GPU, bit for bit. GPUs differ only in the order of sums after attention, which vLLM
-computes."""
+equal the attention of its heads on one GPU, bit for bit. GPUs differ only in the order of sums after attention, which
+vLLM computes."""
 
 import itertools
 import unittest

@@ -78,8 +78,8 @@ def supported(**changed):
 
 
 def select_backend(vllm_config):
-    """Returns a selector like vLLM's: it takes the backend of the layer's kind, or else the requested one. The chosen
-    backend may give reasons against the layer."""
+    """Returns a selector like vLLM's: it takes the backend of the layer's kind, or else the requested backend. The
+    chosen backend may give reasons against the layer."""
 
     def select(head_size, dtype, kv_cache_dtype, use_mla=False, has_sink=False, use_mm_prefix=False,
                use_per_head_quant_scales=False, attn_type=None, has_sliding_window=False, num_heads=None):

@@ -12,7 +12,7 @@ leave new tokens unquantized until the next step, so comparisons use --steps 128
 
 RECIPE+constants uses what kvant.hf.calibrate learns about the model from the text that ships with kvant. RECIPE+FILE
 uses a file of constants. A text is cut into --contexts prompts of --length tokens from its beginning, as in kvant eval.
-The tokens of a text are those of --tokenizer, a GGUF file, or of the model's folder."""
+The tokenizer of a text comes from --tokenizer, a GGUF file, or from the model's folder."""
 
 import argparse
 import functools

@@ -6,7 +6,7 @@ The script runs one layer of Llama-3.1-8B's shape and a step of two prompts of 4
 steps. Attention runs in three ways: by the library on pages in half precision, in 8-bit integers (prompt=flashq), and
 by vLLM's FlashAttention 3 on dequantized rows. A line of JSON for each recipe has microseconds: of the layer's
 attention in each way (the median of several runs), of FlashAttention 3 on unquantized rows, and of each kernel. The
-line also says how much outputs in integers differ from those in half precision."""
+line also says how much outputs in integers differ from outputs in half precision."""
 
 import collections
 import dataclasses

@@ -6,14 +6,14 @@ library, in several ways:
 - in steps of 100 tokens, with two pages in each call;
 - token by token, with the decode kernel, which reads sinks from their blocks;
 - with drafts after each token, some of which are rejected. Drafts need tails of two pages and several queries per
-sequence. These steps run directly, and as CUDA graphs that are larger than the batch.
+  sequence. Steps with drafts run directly, and as CUDA graphs that are larger than the batch.
 
 The script also checks that a rank of tensor parallelism equals its heads on one GPU, in outputs and in the bytes of
 sealed pages. With prompt=flashq, prompts attend in 8-bit integers, whole and in parts.
 
 The script prints a line of JSON for each recipe that is named after the command, or for all recipes. The exit status is
 1 if outputs differ by more than BF16 explains, or in integers by more than 8 bits explain. Recipes with codebooks have
-random ones. The name `scores` selects soft caps and attention sinks."""
+random codebooks. The name `scores` selects soft caps and attention sinks."""
 
 import dataclasses
 import itertools
@@ -189,8 +189,8 @@ def of_rank(recipe, library, requests, rank, n_ranks):
 
 
 def ranks_differ_by(recipe, library, n_ranks=2):
-    """Returns how much outputs of ranks differ from those of one GPU, and how many bytes of their sealed pages differ.
-    """
+    """Returns how much outputs of ranks differ from outputs of one GPU, and how many bytes of their sealed pages
+    differ."""
     harness.N_HEADS, harness.N_KV_HEADS = RANK_HEADS, RANK_KV_HEADS
     rng = np.random.default_rng(1)
     requests = [harness.Request(n, rng) for n in N_TOKENS]

@@ -8,9 +8,9 @@
 
 Prompts are random, or --tokens FILE.npy, int [n, length]. The second half of each prompt is scored. A line of JSON has
 the mean KL divergence, its standard error over prompts, and the share of positions with an equal most likely token. The
-line also says how many greedy completions equal the other engine's, or equal those of a second run that finds prefixes
-in the cache. For the others it says where they first differ, and by how many nats the token that the other engine chose
-was less likely. A small number means that both tokens were nearly as good."""
+line also says how many greedy completions equal the other engine's completions, and how many equal a second run that
+finds prefixes in the cache. For different completions, the line says where they first differ, and by how many nats the
+token that the other engine chose was less likely. A small number means that both tokens were nearly as good."""
 
 import argparse
 import json

@@ -46,7 +46,7 @@ class Cpu:
 
     def model_table(self, document):
         """Returns a table with caches as rows and types of weights as columns. The last column compares a cache's best
-        speed over all types of weights with that of the best rival."""
+        speed over all types of weights with the best speed of a rival."""
         weights = [w for w in WEIGHTS if any(r["weights"] == w for r in document["results"])]
         names = list(dict.fromkeys(row["recipe"] for row in document["results"]))
         rows = []

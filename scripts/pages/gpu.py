@@ -1,10 +1,9 @@
 """Makes the tables of docs/gpu.md and docs/results/gpu-*.md, and CSV files of all rows.
 
-Tables of decode attention show microseconds per layer at each shape. They also show the speed-up over the fastest
+Tables of decode attention show microseconds per layer at each shape. The tables also show the speed-up over the fastest
 rivals in BF16 and FP8, and the share of the limit. The limit is the time of a kernel that only reads the same bytes.
 Tables of whole models show the tokens per second of `kvant bench --device cuda --json` by depth and cache, and their
-ratio to the baseline.
-"""
+ratio to the baseline."""
 from pages import markdown
 from pages.results import day_of, load
 from pages.rivals import is_rival

@@ -204,8 +204,8 @@ class Quality:
         return (f"{row['bits_all']:.2f}", divergence(row["kld_mean"]), interval(row))
 
     def recipes(self):
-        """Returns the table of all built-in recipes on the first model at two contexts, including those that main()
-        leaves out."""
+        """Returns the table of all built-in recipes on the first model at two contexts, including the recipes that
+        main() leaves out."""
         rows, longer = self.rows(), self.rows(context=8192)
         body = [(f"`{recipe}`", f"{row['bits_all']:.2f}", size(row), divergence(row["kld_mean"]), interval(row),
                  divergence(longer[recipe]["kld_mean"]) if recipe in longer else "-", self.run_of(row))

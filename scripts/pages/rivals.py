@@ -19,7 +19,7 @@ def bits_of(row):
 
 
 def fastest(rows, bits, speed):
-    """Returns the fastest rival among `rows` that stores at least `bits`, or None. The rule is that of
+    """Returns the fastest rival among `rows` that stores at least `bits`, or None. The rule is the rule of
     src/bench/contender.h: 1 % fewer bits count as enough, and a rival never needs more bits than an unquantized cache.
     """
     able = [row for row in rows if is_rival(row["recipe"]) and 1.01 * bits_of(row) >= min(bits, 16) and speed(row)]

@@ -1,5 +1,5 @@
-"""Defines hooks of MkDocs. They add the lab's pages, and pages and sources from outside docs/, to the site, and limit
-the words of a page."""
+"""Defines hooks of MkDocs. The hooks add the lab's pages, and pages and sources from outside docs/, to the site. They
+also limit the words of a page."""
 import logging
 import pathlib
 import posixpath

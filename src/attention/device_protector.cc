@@ -110,7 +110,7 @@ Status DeviceProtector::begin(const Step& step, std::vector<bool> in_blocks) {
   return send_tables(step);
 }
 
-// If nothing is sealed and the slices are those of the previous step, the previous tables stay.
+// If nothing is sealed and the slices equal the slices of the previous step, the previous tables stay.
 Status DeviceProtector::send_tables(const Step& step) {
   const Plan& plan = step.plan();
   const Geometry& g = plan.geometry;
@@ -290,7 +290,7 @@ bool DeviceProtector::weigh(Step& step, int layer, const SealPoint& point, const
 
   std::vector<float> sums(static_cast<std::size_t>(g.n_kv_heads) * point.page_end);
   device_->download(sums.data(), weights_.memory(), weight_bytes);
-  // Only a broken model gives such sums. Its logits are refused when the step ends.
+  // Only a broken model gives such sums. The logits of such a model are refused when the step ends.
   std::replace_if(
       sums.begin(), sums.end(), [](float x) { return !std::isfinite(x); }, 0.0F);
   ProtectedTokens& tokens = *device_sequence(step, point.slice).next_protection().tokens;

@@ -6,7 +6,7 @@
 
 namespace kvant {
 
-// Calls apply(transform, columns) for each head of rows [n, heads * head_dim]. `transform` is that of the
+// Calls apply(transform, columns) for each head of rows [n, heads * head_dim]. `transform` belongs to the
 // head's KV head, and `columns` are the head's columns [n, head_dim]. The heads are KV heads, or query heads
 // in groups by KV head. Identity transforms are skipped.
 template <class Apply>

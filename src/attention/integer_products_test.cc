@@ -172,7 +172,7 @@ TEST(SasAsPrinted, DropsEarlierMassOfAnyNumberOfPages) {
     const SequenceId s = cache.add();
     attend_tokens(cache, s, kTokens - 1, true, values);
     const float out = attend_tokens(cache, s, 1, false, values)[0][0];
-    // The earlier mass is that of five pages, 640 tokens. SAS(-7) = 0 drops the other 59 tokens, which share
+    // The earlier mass comes from five pages, 640 tokens. SAS(-7) = 0 drops the other 59 tokens, which share
     // the page of the maximum.
     const double earlier = paper ? 0 : 640 * std::exp(-7.0);
     EXPECT_NEAR(out, (2 + earlier) / (1 + earlier), 1e-3) << paper;

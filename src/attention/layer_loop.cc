@@ -153,7 +153,7 @@ void LayerLoop::start_round(std::size_t round) {
   for (HeadWork& work : std::span(heads_).first(n_heads_)) {
     if (round >= tiles_[work.slice].size()) continue;
     work.tile = tiles_[work.slice][round];
-    work.observers = {};  // They may belong to another layer or another cache.
+    work.observers = {};  // The last observers may belong to another layer or another cache.
     active_.push_back(&work);
   }
 }

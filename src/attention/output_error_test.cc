@@ -168,7 +168,7 @@ TEST(MassCoverage, IsTheShareOfTheWeightsOnUnquantizedTokens) {
   const MassCoverage coverage =
       measure_coverage(cache.plan(), 0, 1, {q.data(), 2, 4 * kSize}, (*step)->first_token(0), pages, tokens);
   EXPECT_EQ(coverage.rows, 2 * 2);
-  // Both queries attend to the even tokens of 0 .. 384. Of these 193 tokens, 65 are unsealed and 3 are
+  // Both queries attend to the even tokens of 0 .. 384. 65 of these 193 tokens are unsealed, and 3 are
   // protected.
   EXPECT_NEAR(coverage.unsealed / 4, 65.0 / 193, 1e-6);
   EXPECT_NEAR(coverage.protected_mass / 4, 3.0 / 193, 1e-6);

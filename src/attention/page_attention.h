@@ -35,7 +35,7 @@ class PageAttention {
   // query returns 1, so several tokens of a step give the outputs that they give one by one.
   virtual int decode_tile() const { return kPageTokens; }
 
-  // Both functions are those of AttentionBackend.
+  // Both functions implement AttentionBackend.
   virtual PageOrder page_order() const { return PageOrder::canonical; }
   virtual KernelChoice kernel(const Plan& plan, int layer, int kv_head, Side side) const = 0;
 };

@@ -110,7 +110,7 @@ std::byte* RoundedPages::new_bytes(std::size_t n) {
 }
 
 // Makes two views of one page: one with rounded tokens and one with unrounded tokens. Each view masks the
-// tokens of the other one.
+// tokens of the other view.
 void RoundedPages::round_low_bit(const PromptBlock& block, const PageView& page, float threshold,
                                  std::vector<PageView>& out) {
   const bool near = block.window > 0 && page.first_token + kPageTokens > block.query_page - block.window;
@@ -133,8 +133,8 @@ void RoundedPages::round_low_bit(const PromptBlock& block, const PageView& page,
   out.push_back(rounded);
 }
 
-// Rounds K less its mean to INT8 and puts the mean back. A query's scores then stay comparable with those of
-// pages outside the block. V stays as the page holds it.
+// Rounds K less its mean to INT8 and puts the mean back. A query's scores then stay comparable with its
+// scores in pages outside the block. V stays as the page holds it.
 void RoundedPages::round_sage(const PromptBlock& block, const PageView& page, const std::vector<double>& mean,
                               std::vector<PageView>& out) {
   const int d = block.head_dim;

@@ -121,8 +121,8 @@ struct Outputs {
   std::vector<double> kvant, expected, plain;  // rows of the probed queries
 };
 
-// Returns kvant's outputs of a prompt of n tokens that begins at `first`, with the definition's outputs and
-// those of plain attention. `define` gives the row of (query head, token).
+// Returns kvant's outputs of a prompt of n tokens that begins at `first`, with the outputs of the definition
+// and of plain attention. `define` gives the row of (query head, token).
 Outputs probe(Cache& cache, const testing::RowSource& source, int first, int n,
               const std::function<std::vector<double>(int, int)>& define) {
   const Geometry& g = cache.plan().geometry;

@@ -342,7 +342,7 @@ class Life {
     cache_.free(hit);
   }
 
-  // An imported sequence equals the exported one, and continues with equal bits.
+  // An imported sequence equals the exported sequence, and continues with equal bits.
   void export_and_import(SequenceId s) {
     const auto image = cache_.export_sequence(s);
     if (!image.ok()) return expect_no_image(image.error());

@@ -41,8 +41,8 @@ TEST(HeapBytes, AreThoseOfSmallBlocksAndOfLargeOnes) {
   EXPECT_NEAR(heap_bytes()->large_blocks - before.large_blocks, 0, 0.5e6);
 }
 
-// Many threads take large blocks and small ones, and the small blocks stay. Without bound_free_heap(), 134
-// MiB of the large blocks stayed, too.
+// Many threads take large and small blocks, and the small blocks stay. Without bound_free_heap(), 134 MiB of
+// the large blocks stayed, too.
 TEST(BoundFreeHeap, KeepsNoPagesOfLargeBlocksThatAreFreed) {
   if (!counts()) GTEST_SKIP() << "the C library does not count its heap";
   bound_free_heap();

@@ -145,7 +145,7 @@ TEST_F(MachineLimits, KnowWhatIsNoLimitInTheFirstVersion) {
   EXPECT_EQ(memory(), kMiB - 1);
 }
 
-// If both versions are mounted, v2 has no controllers or different ones.
+// If both versions are mounted, v2 has no controllers or other controllers.
 TEST_F(MachineLimits, OfBothVersionsBesideEachOther) {
   write("proc/self/cgroup", "5:cpu,cpuacct:/user.slice\n0::/user.slice/session.scope\n");
   write("proc/self/mountinfo",

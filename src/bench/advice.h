@@ -38,8 +38,9 @@ struct Advice {
 };
 
 // Chooses among good rows, which fit, were measured, and have a small divergence. A divergence is small if it
-// is at most 0.005 nats or at most twice the smallest divergence. Of the good rows with at least 0.9 times
-// the speed of the fastest good row, advise() recommends the row with the smallest divergence.
+// is at most 0.005 nats or at most twice the smallest divergence. A good row is fast if it has at least 0.9
+// times the speed of the fastest good row. Among the fast good rows, advise() recommends the row with the
+// smallest divergence.
 Advice advise(std::vector<AdviceRow> rows);
 
 }  // namespace kvant

@@ -1,5 +1,5 @@
 // Defines the rival in the attention benchmark: ggml with its own cache types, with and without flash
-// attention. The graphs equal those of llama.cpp, so the times hold for llama.cpp, too.
+// attention. The graphs equal llama.cpp's graphs, so the times hold for llama.cpp, too.
 #pragma once
 
 #include <memory>

@@ -13,7 +13,7 @@ namespace kvant {
 namespace {
 
 constexpr std::uint64_t kLibrarySeed = 1;
-constexpr std::size_t kEntryBytes = 16;  // Tables count memory in units of so many bytes.
+constexpr std::size_t kEntryBytes = 16;  // Tables count memory in units of this many bytes.
 
 Result<bool> is_rotated(const SidePlan& side) {
   if (side.transform_names.empty()) return false;
@@ -25,7 +25,7 @@ bool is_sealed(const Plan& plan) {
   return !plan.heads[0].k.sealed->plain() || !plan.heads[0].v.sealed->plain();
 }
 
-// Returns the shape of one sequence, in which all heads have the formats of the first one.
+// Returns the shape of one sequence, in which all heads have the formats of the first head.
 kvant_decode_shape shape_of(const Plan& plan) {
   const Geometry& g = plan.geometry;
   kvant_decode_shape shape{};

@@ -137,7 +137,7 @@ class Cache {
   int length(SequenceId sequence) const;  // committed tokens; 0 for an unknown sequence
 
   // Returns everything that a sequence holds, as bytes for import_sequence(). The bytes do not depend on the
-  // plan's page order. They do not name model, recipe and constants, so the caller must check these.
+  // plan's page order. The bytes do not name model, recipe and constants, so the caller must check all three.
   Result<std::vector<std::byte>> export_sequence(SequenceId sequence) const;
   // Returns a sequence that continues exactly as the exported one would. An error says that no cache of this
   // plan has exported the bytes, that a step is open, or that memory is exhausted. cache/sequence_image.h
@@ -153,8 +153,8 @@ class Cache {
   CacheBytes bytes(SequenceId sequence) const;
   CacheBytes bytes() const;
   std::int64_t bytes_reserved() const { return store_->budget().taken(); }  // bytes from the operating system
-  // Returns the bytes of all pages and recurrent states, where shared ones count once. Unlike bytes(), the
-  // result lacks lists, scores and corrections, and takes no time to count.
+  // Returns the bytes of all pages and recurrent states. Shared pages and states count once. Unlike bytes(),
+  // the result lacks lists, scores and corrections, and takes no time to count.
   std::int64_t page_bytes_in_use() const {
     return store_->states().bytes_in_use() + store_->page_bytes_in_use();
   }

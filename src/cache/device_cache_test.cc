@@ -74,7 +74,7 @@ TEST(DeviceCache, ASinkOfAWholePageIsNoPageOfTheTail) {
 
 // Holds the metrics that the library was given to seal the last layer.
 struct GivenMetrics {
-  std::vector<float> directions, turns, basis;  // `basis` is that of the first head.
+  std::vector<float> directions, turns, basis;  // `basis` belongs to the first head.
 };
 GivenMetrics sealed_with;
 kvant_status note_metrics(const kvant_decode_shape* shape, const kvant_decode_layer*,
@@ -332,7 +332,7 @@ TEST(DeviceCache, RefusesImagesWhoseGroupsHaveUnlikePagesSealed) {
   EXPECT_EQ(cache.page_bytes_in_use(), 2 * before);
 }
 
-// Each group is the one without memory in turn.
+// Each group in turn is the group without memory.
 TEST(DeviceCache, AStepWithoutMemoryLeavesAllGroupsAsTheyWere) {
   const auto plan = plan_on(std::make_shared<HostPages>(), kSinkRecipe, sliding_geometry());
   const std::int64_t entry = plain_bytes(*plan);  // The bytes of an entry are equal for both groups.

@@ -413,7 +413,8 @@ std::int64_t bytes_beside_pages(const Plan& plan, int n_tokens) {
   // A sequence has the sums of a correction. A step that seals makes a second set of sums.
   const std::int64_t sums = is_corrected(plan) ? static_cast<std::int64_t>(correction_layout(plan).bytes) : 0;
   std::int64_t bytes = sums;
-  // A sequence has the observers of the open page. A step that ends a page also has those of the next page.
+  // A sequence has the observers of the open page. In a step that ends a page, a sequence also has the
+  // observers of the next page.
   if (protects_by_score(plan)) bytes += 2 * static_cast<std::int64_t>(observer_layout(plan).bytes);
   if (n_sealed == 0) return bytes;
   bytes += sums;
@@ -439,7 +440,7 @@ MostPages most_pages(const GroupRules& rules, int n_tokens, const Batch& batch) 
   const std::int64_t tail = window + kPageTokens + std::max(rules.prefill, 1) - 1;
   MostPages most{most_batch_pages(n_tokens, tail, batch),
                  std::int64_t{batch.n_seqs} * page_counts(n_tokens, rules.window).sealed};
-  // The sealed pages are those that the step's first token sees, and those that the step adds.
+  // The sealed pages are the pages that the step's first token sees, and the pages that the step adds.
   if (sliding > 0)
     most.sealed =
         std::min(most.sealed, most_batch_pages(n_tokens, std::max(sliding + kPageTokens, tail), batch));

@@ -60,8 +60,8 @@ struct DeviceProtection {
 // from `first` on, and the sequence had observers from first_observer on.
 int first_observer_of(int page_end, int first, int first_observer);
 
-// Returns how many observers the next step may find in a sequence of n_tokens. They are tokens of the second
-// half of the open page.
+// Returns how many observers the next step may find in a sequence of n_tokens. Observers are tokens of the
+// second half of the open page.
 inline int open_observers(int n_tokens) {
   const int n = n_tokens % kPageTokens - (kPageTokens - kObservers);
   return n > 0 ? n : 0;

@@ -109,7 +109,7 @@ class HeadState {
   bool copy_from(const HeadState& from);
 
   // Convert to and from the interchange form of everything besides the entries. take() turns this empty state
-  // into the imaged one. The ledger must already have its lengths. take() returns false or throws
+  // into the imaged state. The ledger must already have its lengths. take() returns false or throws
   // std::bad_alloc if memory is exhausted. The caller must then drop this state.
   HeadImage image() const;
   bool take(HeadImage image);

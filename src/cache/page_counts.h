@@ -55,7 +55,7 @@ struct PageCounts {
 };
 
 // Counts the pages of a sequence of n_tokens, as the next decoded token finds them. n_sealed pages are sealed
-// already. If a sequence has been cut back, they may be more than the windows demand.
+// already. A sequence that has been cut back may have more sealed pages than the windows demand.
 KVANT_PAGE_COUNTS PageCounts page_counts(int n_tokens, int window, int sliding_window = 0, int n_sealed = 0) {
   const int demanded = sealed_pages(n_tokens, window);
   PageCounts counts;

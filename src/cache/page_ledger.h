@@ -86,7 +86,7 @@ class PageLedger {
   // Takes the entries that n_tokens more tokens need. Returns false or throws std::bad_alloc if memory is
   // exhausted. The caller must then call abort().
   bool reserve(int n_tokens, bool is_prompt);
-  // Makes ahead() an entry that only this sequence holds. Errors are those of reserve().
+  // Makes ahead() an entry that only this sequence holds. Returns the errors of reserve().
   bool hold_ahead();
   int end() const { return end_; }                   // tokens at the step's end
   int end_sealed() const { return end_sealed_; }     // pages at the step's end

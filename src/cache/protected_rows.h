@@ -1,6 +1,6 @@
 // ProtectedRows holds the protected tokens of one (sequence, layer, KV head), unquantized in pages of their
-// own. The tokens are the sink and those that attention has chosen. A step adds rows when it seals pages, and
-// overwrites no committed row.
+// own. The tokens are the sink, and tokens that attention has chosen. A step adds rows when it seals pages,
+// and overwrites no committed row.
 #pragma once
 
 #include <array>
@@ -72,10 +72,10 @@ class ProtectedRows {
   // Keeps the tokens before `token`. Returns false or throws std::bad_alloc if memory is exhausted. The
   // caller must then drop this object.
   bool truncate(int token);
-  // Makes this empty object a copy of `from` that shares its full pages. Errors are those of truncate().
+  // Makes this empty object a copy of `from` that shares its full pages. Returns the errors of truncate().
   bool copy_from(const ProtectedRows& from);
-  // Convert rows to and from the form of HeadImage. take() turns this empty object into the imaged one.
-  // Errors of take() are those of truncate().
+  // Convert rows to and from the form of HeadImage. take() turns this empty object into the imaged object.
+  // take() returns the errors of truncate().
   std::vector<std::byte> image(Side side) const;
   bool take(std::vector<int> tokens, const std::array<std::vector<std::byte>, 2>& rows);
 

@@ -30,7 +30,7 @@ class RecurrentStates {
   // Throws std::bad_alloc.
   std::shared_ptr<float> take();
 
-  // Keeps the memory of at most n released states for new ones. A step of n sequences takes n states and
+  // Keeps the memory of at most n released states for new states. A step of n sequences takes n states and
   // gives n back.
   void keep_spares(std::size_t n);
 

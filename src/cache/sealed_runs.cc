@@ -12,7 +12,7 @@ namespace kvant {
 namespace {
 
 constexpr int kStartNumbers =
-    7;  // The image begins with this many numbers, before those of the groups (sequence_image.cc).
+    7;  // The image begins with this many numbers, before the numbers of the groups (sequence_image.cc).
 constexpr int kMaxImageTokens = 1 << 30;
 
 // Returns the bytes of the unsealed pages of a group's layers.

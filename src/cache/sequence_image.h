@@ -15,7 +15,7 @@ namespace kvant {
 // Writes the bytes of Cache::export_sequence(). The sequence must not change before the end.
 class SequenceExport {
  public:
-  // The cache outlives the export. Errors are those of Cache::export_sequence().
+  // The cache outlives the export. Returns the errors of Cache::export_sequence().
   static Result<SequenceExport> start(const Cache& cache, SequenceId sequence);
   // Writes about n_bytes more bytes and returns whether the export is complete. An error says that memory is
   // exhausted or that a step is open.
@@ -39,7 +39,7 @@ class SequenceImport {
  public:
   // Cache and bytes outlive the import.
   SequenceImport(Cache& cache, std::span<const std::byte> bytes);
-  // Reads about n_bytes more bytes and returns whether the import is complete. Errors are those of
+  // Reads about n_bytes more bytes and returns whether the import is complete. Returns the errors of
   // Cache::import_sequence(). After an error, the caller must begin again.
   Result<bool> advance(std::size_t n_bytes);
   // Returns the sequence, once, after the end. The caller must free the sequence.

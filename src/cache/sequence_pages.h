@@ -100,10 +100,10 @@ class SequencePages {
   virtual Result<ListedPages> list_pages(int layer, int kv_head, int first_visible) const = 0;
 
   // --- images (sequence_image.cc has the order of their parts) ---
-  // Returns how many pages of a group an image has sealed. The number is the ledger's, or that of a cache
+  // Returns how many pages of a group an image has sealed. The number comes from the ledger, or from a cache
   // that seals.
   virtual int image_sealed(int group) const { return ledger(group).n_sealed(); }
-  // Takes entries with undefined contents for all pages of an image. Errors are those of copy_from().
+  // Takes entries with undefined contents for all pages of an image. Returns the errors of copy_from().
   bool take_pages(int group, int length, int n_sealed, int first_page);
   void set_checkpoint_pages(int n) { checkpoint_pages_ = n; }
   // Calls `see` with what the sequence holds besides its entries, head by head in the order of
@@ -116,7 +116,7 @@ class SequencePages {
   using NextHead = std::function<HeadImage(int layer, int kv_head)>;
   virtual bool load_heads(ByteReader& from, int n_sealed, const NextHead& next) = 0;
   // Writes and reads a page of a group: its sealed entry in the canonical order, or its rows of the tail.
-  // Errors are those of save_heads() and load_heads().
+  // Returns the errors of save_heads() and load_heads().
   virtual Status save_page(ByteWriter& to, int group, int page) const = 0;
   virtual bool load_page(ByteReader& from, int group, int page) = 0;
 
@@ -127,8 +127,8 @@ class SequencePages {
   int rows_of(int group, int page) const;
 
  private:
-  // These functions move what a sequence holds besides its entries. They report short memory as the public
-  // functions do.
+  // These functions move what a sequence holds besides its entries. Like the public functions, they report
+  // short memory.
   virtual void begin_beside() {}
   virtual bool reserve_beside() = 0;  // The ledgers go first.
   virtual void commit_beside() = 0;   // The ledgers go first.

@@ -23,9 +23,9 @@ struct StepRules {
   int max_queries = 1;     // queries of a part
 };
 
-// Describes a sequence of n_tokens, the last n_new of which belong to the step. If n_tokens is smaller than
-// n_new, the first new tokens do not exist. n_sealed pages are sealed before the step. If the sequence has
-// been cut back, they may be more than the window demands.
+// Describes a sequence of n_tokens tokens. The last n_new tokens belong to the step. If n_tokens is smaller
+// than n_new, the first new tokens do not exist. n_sealed pages are sealed before the step. A sequence that
+// has been cut back may have more sealed pages than the window demands.
 struct StepTokens {
   int n_tokens = 0;
   int n_new = 0;
@@ -81,7 +81,7 @@ KVANT_STEP_PARTS StepPart step_part(const StepRules& rules, const StepTokens& to
   return part;
 }
 
-// Describes the pages that must be sealed before a token sees them sealed. The token is the next one after
+// Describes the pages that must be sealed before a token sees them sealed. The token is the next token after
 // the step, or a token of the step that lies after the page's end.
 struct DuePages {
   int first = 0, n = 0;

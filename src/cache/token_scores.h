@@ -57,8 +57,9 @@ class TokenScores {
   // Returns the (1 - rho) quantile of the scores of tokens [0, end); 0 < end <= size().
   float quantile(double rho, int end) const;
 
-  // Returns the tokens of page `page` to protect. These are at most `room` tokens, highest score first, above
-  // the (1 - rho) quantile of all scores up to the end of that page. Tokens before `sink` are never selected.
+  // Returns the tokens of page `page` to protect. The result has at most `room` tokens, the highest score
+  // first. Their scores are above the (1 - rho) quantile of all scores up to the end of that page. Tokens
+  // before `sink` are never selected.
   TokenMask select(int page, double rho, int room, int sink) const;
 
   // Keeps tokens [0, n_tokens). Scores keep what observers of ended pages gave them. If the cut is in an

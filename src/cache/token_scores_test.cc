@@ -80,7 +80,7 @@ TEST(TokenScores, AverageOverFewerObserversAfterATruncationIntoAPageThatHadEnded
   observe_from(scores, 128, 256);
   scores.end_page(256, std::vector<double>(256, 0.64));
   scores.truncate(246);
-  observe_from(scores, 246, 256);  // These are only 10 queries.
+  observe_from(scores, 246, 256);  // The step has only 10 queries.
   scores.end_page(256, std::vector<double>(256, 0.1));
   // In page 0, 64 observers gave token 0 a weight of 0.64 / 64 each. The 10 observers now give 0.1 / 10 each,
   // so the score is 0.01 throughout.

@@ -37,8 +37,8 @@ float dot(const float* a, const float* b, int d) {
   return sum;
 }
 
-// Scores holds the scores of one query with keys [0, token]. In `stored`, scores with sealed keys are those
-// of the encoded keys. In `exact`, all keys are unquantized.
+// Scores holds the scores of one query with keys [0, token]. In `stored`, scores of sealed tokens come from
+// the encoded keys. In `exact`, all keys are unquantized.
 struct Scores {
   std::vector<float> exact, stored;
 };

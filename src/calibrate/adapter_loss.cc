@@ -52,7 +52,8 @@ KVANT_SIMD_CLONES void through_softmax(const float* phi, int n, float* g) {
   for (int j = 0; j < n; ++j) g[j] = phi[j] * (g[j] - dot);
 }
 
-// Computes the derivatives of weights [2][d][D / 2] from those of the features, which are overwritten.
+// Computes the derivatives by the weights [2][d][D / 2] from the derivatives by the features, which are
+// overwritten.
 void map_rows_back(const float* x, int rows, int d, const float* features, int n_features,
                    float* feature_gradient, float* weight_gradient) {
   const int half = n_features / 2;

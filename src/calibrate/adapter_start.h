@@ -10,7 +10,7 @@
 namespace kvant {
 
 // Returns random weights that correct almost nothing. Plain random weights would give every sealed key a
-// weight of about 4 / D. A thousand keys would then outweigh the strongest one, and training learns only
+// weight of about 4 / D. A thousand keys would then outweigh the strongest key, and training learns only
 // slowly to reduce weights of softmaxes to nothing. In this start, phi_q concentrates on a quarter of the
 // features, chosen by the mean query, and phi_k avoids these features. The avoidance is so strong that, in
 // training context 0, the correction raises the loss by at most a fiftieth.

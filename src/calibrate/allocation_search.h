@@ -42,8 +42,8 @@ struct BendTrial {
 // n_trials times, first with all exponents 0. Returns all trials. An error of `measure` ends the search.
 Result<std::vector<BendTrial>> search_bends(
     int n_trials, const std::function<Result<double>(const SensitivityBend&)>& measure);
-// Returns the trial with the smallest divergence, the first one if several are equal. There must be at least
-// one trial.
+// Returns the trial with the smallest divergence, or the first of several equal trials. There must be at
+// least one trial.
 const BendTrial& best_trial(const std::vector<BendTrial>& trials);
 
 }  // namespace kvant

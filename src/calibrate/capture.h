@@ -1,9 +1,9 @@
 // Capture holds Q, K and V that a model computed from calibration text, in bounded memory.
 //
-// The capture draws tokens of the samples at random and keeps K and V of these tokens for every head. It
-// keeps further samples, called passages, whole and with their queries. The transform `oscar` learns from
-// passages, and results are evaluated on passages. Longer samples, called contexts, serve training on
-// attention itself. The capture keeps K of a context, and some of its queries.
+// The capture draws tokens of the samples at random and keeps K and V of these tokens for every head. Further
+// samples, called passages, are kept whole, with their queries. The transform `oscar` learns from passages,
+// and results are evaluated on passages. Longer samples, called contexts, serve training on attention itself.
+// The capture keeps K of a context, and some of its queries.
 #pragma once
 
 #include <cstdint>

@@ -12,9 +12,9 @@ namespace kvant {
 
 struct Codebook {
   std::vector<float> centroids;  // CodebookShape describes the layout
-  // These are mean squared errors relative to the mean square of the values, or of the unit values for
-  // formats with gains. The errors are those of k-means' initial centroids, of its final centroids, and of
-  // the final centroids in INT8.
+  // The three errors are mean squared errors, relative to the mean square of the values. Formats with gains
+  // take unit values instead. The errors belong to the initial centroids of k-means, to its final centroids,
+  // and to the final centroids in INT8.
   double error_before = 0;
   double error_after = 0;
   double error_int8 = 0;

@@ -1,5 +1,5 @@
-// ContextWeigher estimates the sensitivities of recipes that encode K in the queries' metric. It uses the
-// gradients from which the metric is also learned, so each context is read only once.
+// ContextWeigher estimates the sensitivities of recipes that encode K in the queries' metric. The class uses
+// the gradients from which the metric is also learned, so each context is read only once.
 #pragma once
 
 #include <functional>

@@ -25,7 +25,8 @@ double seconds_since(CostClock::time_point start) {
   return std::chrono::duration<double>(CostClock::now() - start).count();
 }
 
-// layer_weights() returns the number of weights of all layers, and output_weights() that of the output.
+// layer_weights() returns the number of weights of all layers. output_weights() returns the number of weights
+// of the output.
 double layer_weights(const Hparams& h) {
   double all = 0;
   for (int layer = 0; layer < h.n_layers; ++layer)

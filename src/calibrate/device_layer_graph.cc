@@ -223,7 +223,7 @@ class Builder final : LayerTensors {
     ggml_tensor* inside = ggml_mul(c_, x, ggml_scale_bias(c_, squared, kRoot2OverPi * kCubic, kRoot2OverPi));
     ggml_tensor* t = ggml_tanh(c_, inside);
     ggml_tensor* share = ggml_scale_bias(c_, t, 0.5F, 0.5F);
-    // This is the derivative of `share` by `inside`.
+    // `slope` begins as the derivative of `share` by `inside`.
     ggml_tensor* slope = ggml_scale_bias(c_, ggml_sqr(c_, t), -0.5F, 0.5F);
     slope = ggml_mul(c_, slope, ggml_scale_bias(c_, squared, 3 * kRoot2OverPi * kCubic, kRoot2OverPi));
     return {ggml_mul(c_, x, share), ggml_add(c_, share, ggml_mul(c_, x, slope))};

@@ -58,7 +58,7 @@ TEST(HeadAttention, WeighsQueriesByTheDerivativeByTheirSealedScores) {
   }
 }
 
-// Returns the output of query r, [kDim]. The rows of `sealed_k` and `sealed_v` replace those of the first
+// Returns the output of query r, [kDim]. The rows of `sealed_k` and `sealed_v` replace the rows of the first
 // page.
 std::vector<double> output(Matrix& q, Matrix& sealed_k, Matrix& k, Matrix& v, Matrix& sealed_v, int r,
                            const AttentionShape& shape) {

@@ -22,8 +22,8 @@ struct KMeans {
 
 // Clusters points [n, dim], contiguous, n > 0, with dim 2, 4 or 8. n_centroids is a multiple of 16 and at
 // most 65536. The initial centroids come from k-means++ (Arthur and Vassilvitskii 2007) on a part of the
-// points. An empty cluster is re-seeded with a point of the largest one. The iterations stop early when an
-// iteration gains almost nothing. The same arguments give the same centroids. The function runs on the
+// points. An empty cluster is re-seeded with a point of the largest cluster. The iterations stop early when
+// an iteration gains almost nothing. The same arguments give the same centroids. The function runs on the
 // calling thread.
 KMeans k_means(MatrixView<const float> points, int n_centroids, const KMeansOptions& options);
 

@@ -130,7 +130,7 @@ TEST(HeadPriority, MeasuresEveryMetricOfTheRecipes) {
 TEST(HeadPriority, MatchesComputationByHand) {
   const MatrixView<const float> values(kValues.data(), 3, 2);
   for (const PriorityMetric& metric : priority_metrics()) {
-    // The entropy is that of six bins with one value each.
+    // Six bins have one value each, so the entropy is log2(6).
     const std::map<std::string, double> by_hand{
         {"min-max", 8}, {"variation", 3}, {"gap-std", 24}, {"entropy", std::log2(6.0)}};
     ASSERT_TRUE(by_hand.contains(metric.name));

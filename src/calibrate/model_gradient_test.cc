@@ -17,9 +17,9 @@ namespace {
 constexpr int kTokens = 192;  // a sealed page, and queries that read it
 constexpr int kScored = kTokens - kPageTokens;
 
-// Erring lets the model run in two steps, of which the first covers the first page. The first step leaves K
-// and V with errors in the cache, but its own tokens attend without errors. A sealed page in the cache is
-// read in the same way.
+// Erring lets the model run in two steps. The first step covers the first page. The first step leaves K and V
+// with errors in the cache, but its own tokens attend without errors. A sealed page in the cache is read in
+// the same way.
 class Erring final : public BackendDecorator {
  public:
   Erring(AttentionBackend& inner, const Geometry& geometry, std::uint32_t seed)

@@ -40,7 +40,7 @@ bool same_values(const HeadNeeds& a, const HeadNeeds& b) {
   return a.side == b.side && a.without_sink == b.without_sink && a.transforms == b.transforms;
 }
 
-// Adds the needs of a head to its earlier ones. Needs that are learned from the same values are merged.
+// Adds needs to the earlier needs of a head. Needs that are learned from the same values are merged.
 void merge(std::vector<HeadNeeds>& of_head, HeadNeeds needs) {
   if (needs.constants.empty()) return;
   const auto same =

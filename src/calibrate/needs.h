@@ -23,8 +23,8 @@ namespace kvant {
 struct ScopedNeed {
   ConstantNeed need;
   std::string stored;  // the scoped name
-  // `corrected` and `correction` apply only to adapters. They are the format of K whose errors the adapters
-  // correct, and the kind of correction.
+  // `corrected` and `correction` apply only to adapters. `corrected` is the format of K whose errors the
+  // adapters correct, and `correction` is the kind of correction.
   const Format* corrected = nullptr;
   Correction correction = Correction::none;
 };

@@ -54,7 +54,7 @@ class OutsideCalibration {
 
   // Returns whether a recipe has a budget. The caller then passes each of query_contexts() in turn. The calls
   // are begin_context(), add_gradient() from the last layer to the first, end_context(), and add_moments().
-  // Returned errors are those of ContextWeigher.
+  // The calls return the errors of ContextWeigher.
   bool weighs() const;
   Status begin_context(int context, int n_threads);
   // Takes a layer's values of all tokens after RoPE. Queries and `gradient`, the derivatives of the scores by

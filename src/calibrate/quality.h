@@ -9,7 +9,7 @@
 namespace kvant {
 
 // Returns the errors on the capture's passages. All whole pages of the passages are sealed in the plan's
-// formats, except for the sink's tokens. Attention outputs are those of the last tokens of these pages. All
+// formats, except for the sink's tokens. Attention outputs belong to the last tokens of these pages. All
 // errors are 0 if passages have no whole page. The function runs on n_threads threads.
 RecipeQuality measure_quality(const Capture& capture, const Plan& plan, int n_threads);
 

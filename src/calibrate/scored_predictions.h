@@ -1,4 +1,4 @@
-// Selects the predictions of a context that count, and compares them with those of a changed model. A
+// Selects the predictions of a context that count, and compares them with predictions of a changed model. A
 // measured sensitivity is the difference between the two models' predictions. Only the last predictions
 // count, because early queries read no sealed page.
 #pragma once

@@ -43,8 +43,8 @@ class SensitivityProbe {
                                                         std::vector<std::int32_t> tokens, int n_threads,
                                                         const Recipe& base = {});
 
-  // Returns the mean KL divergence, in nats, of the predictions with the cache of `recipe` from those with
-  // the cache of `base`. `constants` must have everything that the recipe needs.
+  // Returns the mean KL divergence, in nats, of the predictions with the cache of `recipe` from the
+  // predictions with the cache of `base`. `constants` must have everything that the recipe needs.
   Result<double> divergence(const Recipe& recipe, std::shared_ptr<const Constants> constants);
 
  private:
@@ -61,9 +61,9 @@ class SensitivityProbe {
   std::vector<float> expected_, got_;  // logits [n_scored, n_vocab]
 };
 
-// Returns, for each format of the ladder, its squared error on the capture's passages relative to that of the
-// probe format. The divergence is proportional to the squared error while both are small. `constants` must
-// have everything that the recipe's transforms and formats need.
+// Returns the squared error of each format of the ladder on the capture's passages, relative to the squared
+// error of the probe format. The divergence is proportional to the squared error while both are small.
+// `constants` must have everything that the recipe's transforms and formats need.
 std::vector<double> error_ratios(const Capture& capture, const Recipe& recipe, const Constants& constants,
                                  int layer, int kv_head, Side side);
 

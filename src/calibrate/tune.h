@@ -47,8 +47,8 @@ struct TuneResult {
   double predicted = 0;           // nats; the sum of the sensitivities of the chosen formats
   std::vector<BendTrial> trials;  // the trials on the tuning contexts; the first is the plain allocation
   // The first row is the recipe. The second row is the plain allocation, if it differs from the recipe. The
-  // last row has the same format in all heads, the largest one that fits. Without such a format, the last row
-  // is missing.
+  // last row has the same format in all heads, which is the largest format that fits. Without such a format,
+  // the last row is missing.
   std::vector<TuneRow> held_out;
   int chunks = 0;                        // the held-out text has this many chunks
   double bits_all = 0, bits_sealed = 0;  // the result of mean_bits() at `context`
@@ -57,8 +57,8 @@ struct TuneResult {
 };
 
 // Runs the tuning. The result is deterministic, with or without interruptions. If the plain allocation does
-// better on the held-out text, the result is the plain allocation. Even on a device, sizes are those of the
-// CPU's pages and tails. Progress goes to stderr. Returns the errors of allocate_bytes() and of a step, and
+// better on the held-out text, the result is the plain allocation. Even on a device, sizes count the CPU's
+// pages and tails. Progress goes to stderr. Returns the errors of allocate_bytes() and of a step, and
 // "interrupted".
 Result<TuneResult> tune(Engine& engine, AttentionBackend& backend, const TuneRequest& request);
 

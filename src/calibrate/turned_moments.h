@@ -23,7 +23,7 @@ std::vector<double> reading_weights(int n_positions);
 // stay as they are.
 class MeanTurn {
  public:
-  // `weights` are those of the distances 0, 1, 2, ..., and must not all be 0. Each distance costs O(d^2)
+  // `weights` belong to the distances 0, 1, 2, ..., and must not all be 0. Each distance costs O(d^2)
   // operations.
   MeanTurn(std::span<const ChannelTurn> turns, int d, std::span<const double> weights);
 

@@ -19,9 +19,9 @@
 
 namespace kvant {
 
-// Sensitivities are estimated on the contexts for queries (query_metric.h), except on the first one. In most
-// places, two contexts give costs within a factor of two of each other, and the true costs of texts differ as
-// much.
+// Sensitivities are estimated on the contexts for queries (query_metric.h), except on the first context. In
+// most places, two contexts give costs within a factor of two of each other, and the true costs of texts
+// differ as much.
 inline constexpr int kContextsBeforeWeighed = 1;
 
 struct WeighingRequest {

@@ -14,8 +14,8 @@ struct CallGrammar {
 };
 
 // Returns a grammar for a completion that begins with a tool call, or with a thought before the call if the
-// template has thoughts. `required` are the library's parameters for a required call, and `optional` those
-// for an optional one. If splits_thoughts is false, thoughts are part of the completion's text.
+// template has thoughts. `required` are the library's parameters for a required call, and `optional` are its
+// parameters for an optional call. If splits_thoughts is false, thoughts are part of the completion's text.
 CallGrammar required_call_grammar(const common_chat_params& required, const common_chat_params& optional,
                                   bool splits_thoughts);
 

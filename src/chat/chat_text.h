@@ -21,8 +21,8 @@ struct ChatText {
   std::vector<std::size_t> quoted;
 };
 
-// Returns whether the model must continue the last message. This is the case for an assistant's message that
-// calls no tool.
+// Returns whether the model must continue the last message. The model must continue an assistant's message
+// that calls no tool.
 bool continues(const nlohmann::ordered_json& messages);
 
 // Renders a conversation through a template. `messages` and `tools` have the OpenAI API's format. `values` is

@@ -16,8 +16,8 @@ struct ChatTurn {
   std::vector<std::int32_t> tokens;
 };
 
-// Returns the template's text between a completion and the next one. The text ends the assistant's turn,
-// holds the user's turn with `message`, and starts the assistant's next turn. Returns an error if
+// Returns the template's text between a completion and the next completion. The text ends the assistant's
+// turn, holds the user's turn with `message`, and starts the assistant's next turn. Returns an error if
 // write_chat() does, or if the template changes earlier turns, because the text then cannot be appended.
 Result<ChatTurn> next_turn(const ChatTemplate& chat_template, const std::string& message);
 

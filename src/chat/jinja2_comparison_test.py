@@ -1,4 +1,4 @@
-"""Compares the prompts of kvant's chat templates with those of jinja2, which is set up as in transformers. Every
+"""Compares the prompts of kvant's chat templates with the prompts of jinja2, which is set up as in transformers. Every
 template in llama.cpp's archive gets several conversations.
 
 Usage: jinja2_comparison_test.py WRITE_PROMPTS FOLDER: the test program src/chat/testing/write_prompts.cc; the
@@ -62,7 +62,7 @@ END = "CONTINUE_FINAL_MESSAGE_TAG "
 
 def render(template, messages, tools, values, without_tools):
     """Returns the prompt of transformers' apply_chat_template(add_generation_prompt=True). If the last message is the
-    assistant's, the prompt is that of continue_final_message=True."""
+    assistant's, the prompt is made with continue_final_message=True."""
     messages = copy.deepcopy(messages)
     last = messages[-1]
     is_open = last["role"] == "assistant" and "tool_calls" not in last

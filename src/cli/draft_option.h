@@ -33,7 +33,8 @@ struct LoadedDraftModel {
 };
 
 // Loads the model of --draft-model, if the option is given. `context` is the number of tokens that a sequence
-// may reach. The draft model's cache has room for one sequence of this length, or for several shorter ones.
+// may reach. The draft model's cache has room for one sequence of this length, or for several shorter
+// sequences.
 Result<LoadedDraftModel> load_draft_model(const DraftOptions& options, const Session& target, int context);
 
 }  // namespace kvant

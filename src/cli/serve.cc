@@ -37,8 +37,8 @@
 namespace kvant {
 namespace {
 
-// The server accepts kSpareRequests requests beyond those that run or wait. These are requests for a status
-// and requests that are refused until the server has room again.
+// The server accepts kSpareRequests requests beyond the requests that run or wait. The spare requests ask for
+// a status, or are refused until the server has room again.
 constexpr int kSpareRequests = 64;
 // The server opens at most kMostConnections connections, and fewer if the system allows too few open files.
 // kOtherFiles of the allowed files are left for other uses.
@@ -176,7 +176,7 @@ ServerInfo info_of(const Session& session, const PlacedPlan& placed, const Serve
 }
 
 // Sets memory aside in which a request can compare its completion with an unquantized cache. The memory holds
-// one completion of the full context, or several shorter ones.
+// one completion of the full context, or several shorter completions.
 Status set_memory_aside_for_guard(const Session& session, SchedulerOptions& scheduling) {
   const auto plan = session.plan(parse_recipe("bf16").value());
   if (!plan.ok()) return plan.error();

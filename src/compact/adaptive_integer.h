@@ -1,7 +1,7 @@
 // Codes integers by binary decisions, each with a probability of its own that is updated after every symbol.
 //
 // One function both writes and reads. `stream` is a WriteStream, which encodes the given value, or a
-// ReadStream, which ignores the given value and returns the decoded one.
+// ReadStream, which ignores the given value and returns the decoded value.
 #pragma once
 
 #include <array>

@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::byte kStored{0}, kCoded{1};
 
-// The deviations of a page are 2^((scale - usual) / 4) of the usual ones.
+// The deviations of a page are 2^((scale - usual) / 4) times the usual deviations.
 constexpr int kScales = 16, kUsualScale = 8;
 constexpr int kScaleRows = 4;          // Only one row in this many is inspected to find the scale.
 constexpr double kMeanOfNormal = 0.8;  // the mean of |x|, in standard deviations

@@ -34,8 +34,8 @@ class PagePrediction {
   // as 0.
   void tell(int kv_head, Side side, std::int32_t* values);
 
-  // Transforms values without clamping the inputs, for learning. The model's space is the one without
-  // Hadamard rotation and RoPE.
+  // Transforms values without clamping the inputs, for learning. The model's space has neither Hadamard
+  // rotation nor RoPE.
   void to_model_space(int layer, int kv_head, Side side, std::int32_t* values);
   void from_model_space(int layer, int kv_head, Side side, std::int32_t* values);
 

@@ -53,7 +53,7 @@ GainUnits gain_units(int bits, std::uint32_t loudest, int exponent);
 std::int32_t units_of_mean(int steps, std::uint16_t step, int exponent);
 int mean_of_units(std::int32_t units, std::uint16_t step, int exponent);
 
-// Returns the 8 - B bits before a row's first symbol. The row is circular, so these bits are its last ones.
+// Returns the 8 - B bits before a row's first symbol. The row is circular, so these bits are its last bits.
 int bits_before(int bits, int d, const std::uint16_t* symbols);
 
 // Decodes the page to values [kPageTokens, d] in units. `means` is [d], in units.

@@ -1,5 +1,5 @@
-// Checks the arguments that callers of the libraries behind kvant/kvant.h pass. All of these libraries share
-// the code.
+// Checks the arguments that callers pass to the libraries that implement kvant/kvant.h. All of these
+// libraries share the code.
 #pragma once
 
 #include <cstddef>

@@ -48,9 +48,9 @@ struct AttentionSide {
   PlacedPlan plan;
 };
 
-// Compares the attention outputs of `other` with those of `own` on equal Q, K and V. The model continues with
-// the outputs of `own`. The queries are the tokens of the second half of each chunk, in single steps.
-// advance(n) is called after n more tokens of `own`.
+// Compares the attention outputs of `other` with the outputs of `own` on equal Q, K and V. The model
+// continues with the outputs of `own`. The queries are the tokens of the second half of each chunk, in single
+// steps. advance(n) is called after n more tokens of `own`.
 Result<OutputError> compare_outputs(const EvalText& text, Engine& engine, const AttentionSide& own,
                                     const AttentionSide& other, const QualityOptions& options,
                                     const std::function<void(std::int64_t)>& advance);

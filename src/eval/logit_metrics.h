@@ -33,9 +33,9 @@ struct MetricsSummary {
   // kld_mean is the mean divergence. kld_lo and kld_hi bound its 95 % interval by bootstrap.
   double kld_mean = 0, kld_lo = 0, kld_hi = 0;
   double kld_median = 0, kld_p99 = 0, kld_p999 = 0, kld_max = 0;
-  // This is the share of positions with same_top, 0 .. 1.
+  // top1 is the share of positions with same_top, 0 .. 1.
   double top1 = 0;
-  // This is the root mean square of delta_p, 0 .. 1.
+  // rms_dp is the root mean square of delta_p, 0 .. 1.
   double rms_dp = 0;
 };
 

@@ -20,8 +20,8 @@ struct QualityOptions {
   int context = 2048;  // tokens of a chunk, an even number of at least 2
   // At most this many chunks are scored. 0 means as many as the text has.
   int chunks = 16;
-  // This is the number of tokens of the scored half that run in a step. The number limits the memory for
-  // logits to two arrays of [step_tokens, n_vocab].
+  // A step runs this many tokens of the scored half. The number limits the memory for logits to two arrays of
+  // [step_tokens, n_vocab].
   int step_tokens = 512;
   int n_threads = 2;  // threads for the metrics
   // If true, the scored half runs in the recipe's prompt blocks instead of token by token. Blocks of the

@@ -19,8 +19,8 @@ constexpr int kSealedTokens = 2 * kPageTokens;
 // After kChecksOfAHead checks of a head, the guard watches the layer's next KV head.
 constexpr int kChecksOfAHead = 32;
 
-// Returns how many tokens RecentRows must hold. These are the newest tokens, which a layer may hold unsealed,
-// and kSealedTokens before them.
+// Returns how many tokens RecentRows must hold. RecentRows holds the newest tokens, which a layer may hold
+// unsealed, and kSealedTokens tokens before them.
 int capacity(const Plan& plan, int layer) {
   return plan.layers[layer].window + kPageTokens + kSealedTokens;
 }

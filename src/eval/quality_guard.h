@@ -7,9 +7,9 @@
 // the cache returns them. Only the newest tokens and the sink are visible to the query. docs/guide/tune.md
 // has the measurements that set the constants.
 //
-// On a device, rows stay in device memory. The tail holds the original K and V unquantized. These rows are
-// copied when a step seals their page and when a check needs them. Another thread examines the copies while
-// the device runs the next step.
+// On a device, rows stay in device memory. The tail holds the original K and V unquantized. The guard copies
+// rows of the tail when a step seals their page, and when a check needs the rows. Another thread examines the
+// copies while the device runs the next step.
 #pragma once
 
 #include <future>
@@ -51,9 +51,9 @@ struct GuardReport {
   std::int64_t steps = 0;   // decode steps
   std::int64_t checks = 0;  // checks of all layers together
   std::int64_t bytes = 0;   // bytes that the guard needs besides the cache
-  // This is the root mean square of the relative errors of all checked layers.
+  // `relative` is the root mean square of the relative errors of all checked layers.
   double relative = 0;
-  // This estimates the divergence in nats. The value is 0 before the first check.
+  // estimated_kld estimates the divergence in nats. The value is 0 before the first check.
   double estimated_kld = 0;
   std::vector<GuardedLayer> layers;
 };

@@ -10,7 +10,7 @@
 // numbers; V_i is the row of value i),
 //   e^T M e = sum of D_i (e_i + g_i.s(i))^2
 //   K_n = 1,  D_i = 1 + V_i^T K_(i+1) V_i,  g_i = K_(i+1) V_i / D_i,  K_i = K_(i+1) - D_i g_i g_i^T
-// This is the LDL^T decomposition of M (Gill, Golub, Murray, Saunders 1974 for rank one), computed by the
+// The sum is the LDL^T decomposition of M (Gill, Golub, Murray, Saunders 1974 for rank one), computed by the
 // recursion of recursive least squares. Rounding value by value to the target x_i + g_i.s(i) is LDLQ's
 // rounding with feedback (Chee et al. 2023, QuIP). Frantar et al. 2022 (GPTQ) do the same, and noise-shaping
 // converters did so earlier (Spang and Schultheiss 1962). Choosing a trellis path by this sum, where each

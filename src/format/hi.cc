@@ -13,7 +13,7 @@
 // Bits per value: (16 h + B m + 32 n) / d, and up to 7 / d for the spare bits.
 //
 // Coded channel i, counted from 0, is channel h + i and belongs to group i / N; value = offset + code *
-// scale, as in tok.cc. The errors are those of bf16 (relative 2^-8) and of tok. The format is row-wise
+// scale, as in tok.cc. The errors are the errors of bf16 (relative 2^-8) and of tok. The format is row-wise
 // (format.h), so left-out tokens are stored like all others.
 #include <fmt/format.h>
 

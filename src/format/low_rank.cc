@@ -106,7 +106,8 @@ void fit_low_rank(const float* rows, int d, int rank, LowRankFactors& factors) {
   for (int i = 0; i < kIterations; ++i) {
     project_tokens(rows, d, rank, factors);
     orthonormalize(factors.tokens, rank);
-    project_channels(rows, d, rank, factors);  // This is least squares, since the columns are orthonormal.
+    // Because the columns are orthonormal, the projection is the solution of least squares.
+    project_channels(rows, d, rank, factors);
   }
   balance(d, rank, factors);
 }

@@ -12,7 +12,8 @@ namespace {
 constexpr int kDim = 64;
 
 // Returns the pairs of channels that rotate together. The kinds are RoPE's layouts NEOX ("neox") and NORM,
-// and a head of which half rotates ("partial"). The slowest pairs take 10^4 to 10^6 tokens for a whole turn.
+// and a head with only half of its channels rotated ("partial"). The slowest pairs take 10^4 to 10^6 tokens
+// for a whole turn.
 std::vector<ChannelTurn> turns_of(const std::string& kind) {
   const int n = kind == "partial" ? kDim / 4 : kDim / 2;
   std::vector<ChannelTurn> turns;

@@ -16,8 +16,8 @@ struct PageSide {
 };
 
 // PageView is a page of both sides. The page holds the tokens [first_token, first_token + n_tokens) except
-// those in `masked`. Protected rows also have the form of pages, whose tokens are not consecutive. In such
-// pages, `is_protected` is set, and every token is visible to every query.
+// the tokens in `masked`. Protected rows also have the form of pages, whose tokens are not consecutive. In
+// such pages, `is_protected` is set, and every token is visible to every query.
 struct PageView {
   int first_token = 0;
   int n_tokens = 0;

@@ -1,6 +1,6 @@
 // prog<B> is progressive quantization (TurboAttention, section 3.1, Algorithm 1); B is 2, 3, 4 or 5. Blocks
-// of 64 tokens become INT8 with one scale a block. These integers then become B-bit codes channel by channel,
-// so attention can run on integers throughout.
+// of 64 tokens become INT8 with one scale per block. The INT8 numbers then become B-bit codes channel by
+// channel, so attention can run on integers throughout.
 //
 // Bytes of a page, d channels, 2 blocks:
 //   codes    [kPageTokens][d]  B bits each, a little-endian bit stream (bit_packing.h): d * B / 8 bytes

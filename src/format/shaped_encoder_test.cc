@@ -11,7 +11,7 @@
 namespace kvant {
 namespace {
 
-// Returns directions of which a few are strong, as for real queries.
+// Returns directions with a few strong ones, as real queries have.
 std::vector<float> directions(int d, std::uint32_t seed) {
   std::vector<float> v = normal_numbers(static_cast<std::size_t>(d) * kMetricRank, seed);
   for (std::size_t i = 0; i < v.size(); ++i) v[i] *= 1.5F * std::exp2(-static_cast<float>(i % kMetricRank));

@@ -12,8 +12,8 @@
 // A path must begin in the seam. As long as a node contains bits of the seam, the paths to nodes with other
 // bits are barred: their costs get the bit kBarred, which is larger than all costs.
 //
-// Files that are compiled for newer processors include this header. The header declares functions and defines
-// only constexpr ones, so no other file can end up with code for a newer processor.
+// Files that are compiled for newer processors include this header. The header declares functions, and
+// defines only constexpr functions. So no other file can end up with code for a newer processor.
 #pragma once
 
 #include <cstdint>

@@ -26,7 +26,7 @@ inline std::vector<std::string> members_of(const std::string& pattern) {
   return {};
 }
 
-// Returns Gaussian values [kPageTokens, d] with offsets and scales that differ by channel, like those of K.
+// Returns Gaussian values [kPageTokens, d] with offsets and scales that differ by channel, as in K.
 inline std::vector<float> key_like_values(int d, std::uint32_t seed) {
   std::mt19937 random(seed);
   std::normal_distribution<float> normal;

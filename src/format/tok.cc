@@ -14,8 +14,9 @@
 // Symmetric (s): value = (code - 2^(B-1)) * scale.
 //   B = 1: value = +-scale, with scale = f16(mean |x|); the code is 1 for x >= 0.
 //   B = 2 .. 6: scale = f16(-x* / 2^(B-1)), x* the value of largest magnitude. x* falls on the lowest code,
-//   so no code is wasted (as in llama.cpp's q4_0; the RMS error is 11 % below that of max / 7 for 4 bits and
-//   Gaussian values). Error <= |scale| / 2, but up to |scale| for values opposite in sign to x* and nearly as
+//   so no code is wasted (as in llama.cpp's q4_0; for 4 bits and Gaussian values, the RMS error is 11 %
+//   smaller than with max / 7). Error <= |scale| / 2, but up to |scale| for values opposite in sign to x* and
+//   nearly as
 //   large.
 //   B = 8: scale = f16(max |x| / 127), codes 1 .. 255: signed bytes that can be negated. Error <= scale / 2.
 // Clipped (c<P>, asymmetric; OSCAR, arXiv 2605.17757): the token's values are first clamped to +-t. t is

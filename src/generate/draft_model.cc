@@ -164,8 +164,8 @@ std::unique_ptr<DraftSource> DraftModel::source(std::shared_ptr<DraftModel> mode
   return std::make_unique<ModelDraft>(std::move(model));
 }
 
-// Returns the kept sequence that has most in common with `tokens`, or a new one. At least half of the kept
-// sequence must agree with `tokens`, as in successive turns of a chat.
+// Returns the kept sequence that has most in common with `tokens`, or a new sequence. At least half of the
+// kept sequence must agree with `tokens`, as in successive turns of a chat.
 DraftModel::Held DraftModel::take(std::span<const std::int32_t> tokens) {
   auto best = kept_.end();
   std::size_t most_common = 0;

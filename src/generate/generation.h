@@ -22,7 +22,7 @@ struct GenerationOptions {
   std::vector<std::string> stops;    // texts that end the completion
   bool wants_probabilities = false;  // the report has the probability of every token of the completion
   int alternatives = 0;              // the report also has this many of the likeliest tokens at each position
-  // Control tokens, except those in kept_tokens, are left out of the completion's text.
+  // Control tokens are left out of the completion's text, except the tokens in kept_tokens.
   bool hides_control_tokens = false;
   std::vector<std::int32_t> kept_tokens = {};
 };

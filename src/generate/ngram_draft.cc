@@ -6,7 +6,7 @@
 namespace kvant {
 namespace {
 
-// Record i covers matches of up to kLengths[i] tokens, and the last record covers longer ones.
+// Record i covers matches of up to kLengths[i] tokens, and the last record covers longer matches.
 constexpr int kLengths[] = {2, 3, 5, 8, 12};
 // Each record starts with an assumed chance that a prediction is right, which counts as much as
 // kFirstPredictions predictions.

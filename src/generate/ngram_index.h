@@ -23,9 +23,9 @@ class NgramIndex {
     int length = 0;  // this many tokens agree, at most kLongest
   };
   // Returns the longest match of the newest tokens. Only the newest kMostPlaces places that end with the same
-  // pair of tokens are visited. Of equally long matches, the first one at or after `expected` wins, because a
-  // copied text tends to continue where the last copy ended. If there is no such match, the newest match
-  // wins. Matches shorter than kShortest do not count.
+  // pair of tokens are visited. If several matches are equally long, the first match at or after `expected`
+  // wins. A copied text tends to continue where the last copy ended. If there is no such match, the newest
+  // match wins. Matches shorter than kShortest do not count.
   Match find(int expected) const;
 
   int size() const { return static_cast<int>(tokens_.size()); }

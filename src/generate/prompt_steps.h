@@ -7,7 +7,7 @@ namespace kvant {
 // Callers never request smaller steps of a prompt than this.
 inline constexpr int kMinPromptStep = 32;
 
-// Returns the number of tokens in the next step of a prompt that has n_prompt tokens, of which n_read have
+// Returns the number of tokens in the next step of a prompt of n_prompt tokens, after n_read of them have
 // been read. The number is about `wanted`, and at most kMinPromptStep - 1 larger. Requires n_read < n_prompt
 // and wanted >= kMinPromptStep.
 //

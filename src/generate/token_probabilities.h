@@ -1,5 +1,5 @@
-// Computes the probabilities that a model gives to tokens. The probabilities are those before temperature and
-// cuts, because APIs report probabilities of the unchanged model.
+// Computes the probabilities that a model gives to tokens. The probabilities precede temperature and cuts,
+// because APIs report probabilities of the unchanged model.
 #pragma once
 
 #include <cstdint>

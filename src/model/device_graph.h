@@ -128,8 +128,8 @@ class DeviceGraph {
   ggml_gallocr* allocator_ = nullptr;  // this allocates tensors that live only within a segment
   Tensors tensors_{};
   std::vector<ggml_cgraph*> segments_;
-  // These are the present contents of tensors_.logit_rows. Decode steps repeat the contents, which then need
-  // not be sent again.
+  // Holds the present contents of tensors_.logit_rows. Decode steps repeat the contents, which then need not
+  // be sent again.
   std::vector<std::int32_t> sent_logit_rows_;
 };
 

@@ -172,8 +172,8 @@ class HostAndDevice {
   }
 
   // Compares the logits of a prompt and of n_decoded tokens after it with the CPU's logits. The prompt is
-  // read in steps of each size in `chunks`, of which the first is the whole prompt. `close` bounds the
-  // difference from the CPU, and `same` the difference between the step sizes (Place).
+  // read in steps of each size in `chunks`. The first size is the whole prompt. `close` bounds the difference
+  // from the CPU, and `same` the difference between the step sizes (Place).
   void expect_logits_of_the_cpu(std::initializer_list<int> chunks, int n_decoded, double close, double same) {
     const int n_prompt = *chunks.begin();
     const auto tokens = some_tokens(n_prompt + n_decoded, 1);

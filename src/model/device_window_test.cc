@@ -1,6 +1,6 @@
 // Tests models on a device in which only some layers have a sliding window. Layers with a window free pages
-// beyond the window. The tests compare results with those of the CPU, and the number of pages with the number
-// that the window needs.
+// beyond the window. The tests compare results with the CPU's results, and the number of pages with the
+// number that the window needs.
 #include <gtest/gtest.h>
 
 #include <numeric>

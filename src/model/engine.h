@@ -61,8 +61,8 @@ class Tokenizer;
 class Engine {
  public:
   // Loads the model. Returns the errors of GgufFile, and an error if a tensor is missing or misshapen or
-  // memory is exhausted. The error for an unsupported architecture or kind of attention lists the supported
-  // ones.
+  // memory is exhausted. If an architecture or kind of attention is unsupported, the error lists what is
+  // supported.
   static Result<std::unique_ptr<Engine>> load(const std::string& path, const EngineOptions& options);
   virtual ~Engine() = default;
 

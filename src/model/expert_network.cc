@@ -97,7 +97,7 @@ class Operands {
   }
 
   // Returns these operands' rows in the form that weights of type `weights` need. If the form differs from
-  // the present one, the rows are converted into `memory`.
+  // the present form, the rows are converted into `memory`.
   Operands also_for(ggml_type weights, MatrixView<const float> rows,
                     std::vector<std::uint8_t>& memory) const {
     const ggml_type_traits_cpu* traits = ggml_get_type_traits_cpu(weights);

@@ -20,7 +20,7 @@ void softmax(std::span<float> x) {
   for (float& v : x) v /= sum;
 }
 
-// Finds the indices of the n largest values, the largest first. Of equal values, the first one wins.
+// Finds the indices of the n largest values, the largest first. The first of several equal values wins.
 void find_largest(std::span<const float> values, int n, std::int32_t* indices) {
   std::array<std::int32_t, kMaxExperts> order;
   const auto end = order.begin() + static_cast<std::ptrdiff_t>(values.size());

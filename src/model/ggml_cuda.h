@@ -24,7 +24,7 @@ Result<ggml_backend_reg_t> load_ggml_cuda(std::vector<std::string> places);
 
 // Returns the stream on which the backend runs graphs. Work that alternates with graphs should use this
 // stream, because streams that wait for each other cost some microseconds each time. Returns null if ggml's
-// structures are not the expected ones.
+// structures are not as expected.
 CudaDriver::Stream stream_of(ggml_backend_t backend);
 
 CudaDriver::Event event_of(ggml_backend_event_t event);

@@ -58,7 +58,7 @@ class GgufFile {
   std::size_t mapping_bytes() const;
 
   // Hashes (FNV-1a) all bytes before the tensor data, and a part of every tensor. The part is all bytes of a
-  // small tensor, and 16 evenly spread runs of 256 bytes of a larger one. Hashing any file therefore takes
+  // small tensor, or 16 evenly spread runs of 256 bytes of a larger tensor. Hashing any file therefore takes
   // only milliseconds. A fine-tune, which differs only in its weights, still gets another hash.
   std::uint64_t content_hash() const;
 

@@ -88,8 +88,8 @@ class GrammarBounds {
     return first;
   }
 
-  // Computes the costs of a rule after those of all rules with which it can begin. The stack is explicit,
-  // because recursion could be too deep.
+  // Computes the costs of a rule, after the costs of all rules with which it can begin. The stack is
+  // explicit, because recursion could be too deep.
   Status measure(int start) {
     struct Step {
       int rule;

@@ -293,7 +293,7 @@ void read_experts(Reader& in, Hparams& h) {
     in.fail("expert_count", "is there, but no tensor 'blk.*.ffn_up_exps.weight': convert the model again");
 }
 
-// Reads which layers have attention. The file gives a list, or a period of which the last layer has
+// Reads which layers have attention. The file gives a list, or a period. The last layer of each period has
 // attention.
 void read_layer_kinds(Reader& in, Hparams& h) {
   h.recurrent.assign(h.n_layers, false);

@@ -34,7 +34,7 @@ inline constexpr int kMaxExperts = 1024;
 inline constexpr int kDeltaColumns = 32;  // columns of a delta net's matrix that are computed at once
 
 // Experts describes the mixture of experts (Shazeer et al. 2017). Each row goes through `n_used` of `n`
-// feed-forward networks, those for which a router gives the largest logits. The outputs are summed with
+// feed-forward networks. A router gives these networks the largest logits. The outputs are summed with
 // weights.
 struct Experts {
   int n = 0;  // 0 if no layer has experts
@@ -45,7 +45,7 @@ struct Experts {
   bool normalizes = false;  // the weights of the chosen experts are divided by their sum
   float scale = 1;          // the weights are then multiplied by this
   // Consecutive experts form `n_groups` groups. Only experts of the best `n_groups_used` groups can be
-  // chosen. A group's score is that of its two best experts (DeepSeek-V3, section 2.1.2).
+  // chosen. A group's score is the sum of its two best experts' scores (DeepSeek-V3, section 2.1.2).
   int n_groups = 1;
   int n_groups_used = 1;
 };

@@ -221,7 +221,7 @@ void LayerTensors::run(const ScaleLayer&) {
 }
 
 // Returns scores [n, n_rows] of experts, with -infinity outside of each row's best groups. A group's score is
-// that of its two best experts.
+// the sum of its two best experts' scores.
 ggml_tensor* LayerTensors::of_best_groups(ggml_tensor* scores) {
   const Experts& rules = h_.experts;
   const std::int64_t size = rules.n / rules.n_groups, n_rows = scores->ne[1];

@@ -1,6 +1,6 @@
-// LayerTensors adds the steps of a layer (layer_program.h) to a ggml graph as operations, each of which makes
-// a new tensor. The graph of a device's forward pass and the graph of its gradients share this code. The two
-// graphs differ in their attention. The graph of gradients also notes the operations that it must
+// LayerTensors adds the steps of a layer (layer_program.h) to a ggml graph. Each step becomes operations that
+// make new tensors. The graph of a device's forward pass and the graph of its gradients share this code. The
+// two graphs differ in their attention. The graph of gradients also notes the operations that it must
 // differentiate later.
 #pragma once
 

@@ -7,8 +7,8 @@ struct ggml_tensor;
 
 namespace kvant {
 
-// Returns a buffer type whose layout this machine multiplies faster than the plain one, for the matrix
-// `weight` [n_in, n_out]. Returns null if ggml has none. A tensor in that buffer cannot be read back or used
+// Returns a buffer type for the matrix `weight` [n_in, n_out], whose layout this machine multiplies faster
+// than the plain layout. Returns null if ggml has none. A tensor in that buffer cannot be read back or used
 // in get_rows.
 ggml_backend_buffer_type* repacked_buffer_type(const ggml_tensor* weight);
 

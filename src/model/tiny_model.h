@@ -401,7 +401,7 @@ class TinyModelWriter {
         weights[i] = std::ldexp(weights[i], of_keys ? m_.key_octaves : -m_.key_octaves);
   }
 
-  // Adds frequency factors like those of proportional RoPE: most factors are so large that the angles are 0.
+  // Adds frequency factors as in proportional RoPE: most factors are so large that the angles are 0.
   void add_unturned_pairs() {
     const int n = n_rot() / 2;
     ggml_tensor* t = ggml_new_tensor_1d(context_.get(), GGML_TYPE_F32, n);

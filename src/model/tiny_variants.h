@@ -316,7 +316,7 @@ inline std::vector<Variant> expert_variants() {
 }
 
 // Returns models that combine gated delta nets and attention. Like real models, qwen35 has heads of 256
-// channels, of which RoPE rotates 64 in sections.
+// channels. RoPE rotates 64 of the channels, in sections.
 inline std::vector<Variant> hybrid_variants() {
   TinyModel qwen35 = tiny_hybrid(), every_second = tiny_hybrid();
   qwen35.n_layers = 5;

@@ -248,7 +248,7 @@ class Weights::Loader {
     vector("per_layer_proj_norm.weight", h_.n_layer_embd, Need::required, &weights_.layer_projection_norm_);
   }
 
-  // Returns whether the tensor belongs to a layer that kvant leaves out, after the last one that runs.
+  // Returns whether the tensor belongs to a layer that kvant leaves out, after the last layer that runs.
   bool of_left_out_layer(const std::string& name) const {
     int layer = 0;
     return std::sscanf(name.c_str(), "blk.%d.", &layer) == 1 && layer >= h_.n_layers &&

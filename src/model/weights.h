@@ -89,8 +89,8 @@ struct LayerWeights {
   ggml_tensor* device_expert_scales = nullptr;  // the experts' scales on a device, which uses only this
                                                 // tensor; null if all scales are 1
   ggml_tensor* ffn_post_norm = nullptr;         // [n_embd]
-  // embd_gate, embd_out and embd_post_norm process the layer's own embeddings. They are a gate, the
-  // projection back, and its norm. All three are null if the model has no embeddings of that kind.
+  // embd_gate, embd_out and embd_post_norm process the layer's own embeddings. The three tensors are a gate,
+  // the projection back, and its norm. All three are null if the model has no embeddings of that kind.
   ggml_tensor* embd_gate = nullptr;       // [n_embd, n_layer_embd]
   ggml_tensor* embd_out = nullptr;        // [n_layer_embd, n_embd]
   ggml_tensor* embd_post_norm = nullptr;  // [n_embd]
@@ -124,7 +124,7 @@ class Weights {
   ggml_tensor* output() const { return output_; }
   ggml_tensor* output_bias() const { return output_bias_; }
   // Returns the frequency factors of RoPE [n_rot / 2], or null. With is_short, returns LongRoPE's factors for
-  // short sequences, if the engine's context uses the long ones.
+  // short sequences, if the engine's context uses the long factors.
   ggml_tensor* rope_factors(bool is_short = false) const {
     return is_short ? short_rope_factors_ : rope_factors_;
   }

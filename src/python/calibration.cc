@@ -101,7 +101,7 @@ bool has_sensitivities(const Calibration& calibration, const Recipe& recipe, con
 }
 
 // Returns the formats of the recipe's plan. For each layer and KV head, the list holds the transforms and the
-// format of K, then those of V.
+// format of K, then the transforms and the format of V.
 nb::list planned_heads(const Calibration& calibration, const Recipe& recipe, const Geometry& geometry) {
   auto constants = value_or_raise(constants_for(recipe, geometry, calibration.constants));
   const auto plan =

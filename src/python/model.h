@@ -1,4 +1,4 @@
-// Holds the models and completions behind kvant.Model.
+// Holds the models and completions that kvant.Model wraps.
 #pragma once
 
 #include <atomic>

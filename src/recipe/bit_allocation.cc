@@ -31,7 +31,7 @@ struct Unit {
   // Holds one number for each format of Recipe::ladder.
   std::span<const float> sensitivity;
   std::size_t level = 0;  // index of the current format in the Ladder
-  // Holds the unit's number of values divided by that of a unit with the largest head_dim.
+  // Holds the unit's number of values, divided by the number of values of a unit with the largest head_dim.
   double weight = 1;
 };
 

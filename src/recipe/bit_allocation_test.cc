@@ -62,7 +62,8 @@ TEST(BitAllocation, GivesTheSensitiveSideTheBits) {
   EXPECT_EQ(side_of(*allocated, Side::key, 0, 0).transforms, std::vector<std::string>{"hadamard"});
 }
 
-// The test enumerates all allocations of a small model and compares the greedy result with the best one.
+// The test enumerates all allocations of a small model and compares the greedy result with the best
+// allocation.
 TEST(BitAllocation, ComesCloseToTheBestOfAllAllocations) {
   const Geometry g = geometry(2, 2);
   constexpr int kUnits = 8;

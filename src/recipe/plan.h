@@ -87,8 +87,8 @@ struct Plan {
   const HeadPlan& head(int layer, int kv_head) const { return heads[geometry.head_index(layer, kv_head)]; }
 };
 
-// Returns what the recipe gives one (layer, KV head, side). This is the last override that names the place,
-// or the side's default without such an override.
+// Returns what the recipe gives one (layer, KV head, side). The result is the last override that names the
+// place, or the side's default without such an override.
 const SideRecipe& side_of(const Recipe& recipe, Side side, int layer, int kv_head);
 
 // Returns an error if resolve() would refuse the recipe on the model with any constants that calibration can
@@ -99,8 +99,8 @@ Status check_recipe(const Recipe& recipe, const Geometry& geometry);
 // of the sealed pages if all of them have the same plain format, such as f16, and bf16 otherwise.
 const Format* usual_tail(const Plan& plan);
 
-// Resolves `recipe` for a model. If optional constants are missing, the plan is that of
-// uncalibrated_recipe(). Returns an error with a clear sentence if the model cannot have the recipe.
+// Resolves `recipe` for a model. If optional constants are missing, the plan follows uncalibrated_recipe().
+// Returns an error with a clear sentence if the model cannot have the recipe.
 Result<std::shared_ptr<const Plan>> resolve(const Recipe& recipe, const Geometry& geometry,
                                             std::shared_ptr<const Constants> constants,
                                             PageOrder order = PageOrder::canonical);

@@ -103,7 +103,7 @@ struct Recipe {
   double mix = 0;
   // Names the calibrated metric that gives heads their priority (TurboAttention).
   std::string mix_metric = "gap-std";
-  // mix_k and mix_v name the formats of the mixed heads. The transforms are those of `k` and `v`.
+  // mix_k and mix_v name the formats of the mixed heads. Mixed heads have the transforms of `k` and `v`.
   std::string mix_k, mix_v;
   Softmax softmax = Softmax::exact;
   // `integer` requires formats of integers, and rounds q and P to INT8.

@@ -1,4 +1,4 @@
-// Makes constants in place of calibrated ones for callers that need only shapes and sizes, such as
+// Makes constants in place of calibrated constants, for callers that need only shapes and sizes, such as
 // predictions of the bytes of a cache.
 #pragma once
 

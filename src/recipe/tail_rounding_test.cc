@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kHeadDim = 128;
 
-// Returns keys [kPageTokens, d] that resemble those of Qwen2's first layer. Every fifth channel has a
+// Returns keys [kPageTokens, d] that resemble the keys of Qwen2's first layer. Every fifth channel has a
 // constant of up to 300, and all channels have noise of 1.3.
 std::vector<float> biased_keys() {
   std::mt19937 random(1);

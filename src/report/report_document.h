@@ -35,7 +35,7 @@ struct ReportFigures {
   int n_threads = 1;
   ReportCommands commands;
   QualityResult quality;
-  // The last result is that of the longest context.
+  // The last result belongs to the longest context.
   std::vector<LayerResult> layers;
   LimitResult limits;
   GreedyResult greedy;

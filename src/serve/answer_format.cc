@@ -10,7 +10,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 std::string grammar_of(const Json& schema, const char* key, const std::string& where, JsonFields& fields) {
-  // Without a schema, or with an empty one, any object is valid.
+  // Without a schema, or with an empty schema, any object is valid.
   const bool is_empty = schema.is_null() || (schema.is_object() && schema.empty());
   auto grammar = schema_grammar(is_empty ? Json{{"type", "object"}} : schema, where);
   if (grammar.ok()) return std::move(grammar).value();

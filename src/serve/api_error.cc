@@ -14,7 +14,7 @@ struct Kind {
   const char* code;
 };
 
-// The types and codes are those that the OpenAI API uses.
+// The types and codes are the OpenAI API's.
 Kind kind_of(const ApiError& error) {
   constexpr const char* kInvalidRequest = "invalid_request_error";
   switch (error.status) {

@@ -88,8 +88,8 @@ std::optional<ApiError> set_chat_prompt(const ChatHistory& conversation, const C
   request.generation.kept_tokens = std::move(chat->kept_tokens);
   api_request.tool_format = chat->format;
   request.prompt = std::move(chat->tokens);
-  // Sessions make tokens from this text, and a quoted control token in the text would become a real one. The
-  // text is therefore kept only if it quotes no tokens.
+  // Sessions make tokens from this text, and a quoted control token in the text would become a real control
+  // token. The text is therefore kept only if it quotes no tokens.
   if (!chat->quotes_tokens) request.text = std::move(chat->prompt);
   request.text_has_special_tokens = true;
   return std::nullopt;

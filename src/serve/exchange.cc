@@ -8,7 +8,7 @@
 namespace kvant {
 namespace {
 
-// This is the pause between two checks for new parts of several prompts' completions.
+// kPause separates two checks for new parts of several prompts' completions.
 constexpr std::chrono::milliseconds kPause{5};
 
 ApiError api_error(const Refusal& refusal, const char* parameter) {

@@ -147,7 +147,7 @@ std::optional<Json> SchemaHolder::write_integer(long double low, long double hig
   const bool has_low = low >= -kLargestBound, has_high = high <= kLargestBound;
   std::int64_t least = has_low ? static_cast<std::int64_t>(low) : 0,
                most = has_high ? static_cast<std::int64_t>(high) : 0;
-  // This is the largest number for which the converter's digit counting is exact.
+  // The converter counts digits exactly up to this number.
   const std::int64_t many = 999'999'999'999'999;
   if (!has_low) least = has_high && most < -many / 10 ? -kLargestInteger : -many;
   if (!has_high) most = has_low && least > many / 10 ? kLargestInteger : many;

@@ -43,7 +43,7 @@ class HttpConnection final : public httplib::Stream {
   // completely.
   Arrived gather(std::size_t max_body);
   // Prepares for the next request after one was served. Bytes that arrived after the served request belong to
-  // the next one.
+  // the next request.
   void next_request();
   bool is_idle() const { return offset_ == buffer_.size() && !closing_; }
   // Returns the time at which the server stops waiting for the client. keep_alive applies to an idle

@@ -1,5 +1,5 @@
 // HttpServer serves the endpoints of `kvant serve` over HTTP/1.1. The server checks requests, routes them,
-// and logs them. Scheduling and the model are behind ServeLoop.
+// and logs them. ServeLoop has the scheduler and the model.
 #pragma once
 
 #include <cstddef>

@@ -57,7 +57,7 @@ struct Job {
   // Lists the lengths, in ascending order, at which the prefix cache keeps a copy of the sequence.
   std::vector<int> keep_at;
 
-  // These are the probabilities of the prompt tokens read so far, if the request wants them.
+  // Holds the probabilities of the prompt tokens read so far, if the request wants them.
   std::vector<ReportedToken> prompt_report = {};
 
   std::vector<double> state_sum = {};  // [n_embd]; the sum of the hidden states read so far, for an embedding

@@ -167,7 +167,8 @@ std::vector<std::string> JsonFields::texts(const char* key, std::size_t max_coun
 
 void JsonFields::means_default(const char* key, const std::vector<Json>& values) {
   const Json* json = value(key);
-  // nlohmann's comparison casts a large unsigned number to a negative one, which makes the comparison wrong.
+  // nlohmann's comparison casts a large unsigned number to a negative number, which makes the comparison
+  // wrong.
   const bool is_huge =
       json != nullptr && json->is_number_unsigned() && json->get<std::uint64_t>() > INT64_MAX;
   if (json != nullptr && !is_huge && std::ranges::find(values, *json) != values.end()) default_.insert(key);

@@ -61,7 +61,7 @@ HTML = (
 
 
 class Page(unittest.TestCase):
-    """The tests follow the order of a visit: each starts where the previous one ended."""
+    """The tests follow the order of a visit: each starts where the previous test ended."""
 
     def test_1_asks_for_the_key_and_shows_the_cache(self):
         with self.assertRaises(urllib.error.HTTPError):

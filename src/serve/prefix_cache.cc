@@ -133,7 +133,7 @@ Result<bool> PrefixCache::advance(bool is_short) {
   const auto done = disk_->advance();
   if (!done.ok()) return done.error();
   for (PrefixDisk::Loaded& loaded : disk_->take_loaded()) {
-    if (find_entry(loaded.tokens) != nullptr) {  // another request has read the same prefix in the meantime
+    if (find_entry(loaded.tokens) != nullptr) {  // another request has read the same prefix meanwhile
       cache_.free(loaded.sequence);
     } else {
       add(loaded.sequence, loaded.tokens, 0);

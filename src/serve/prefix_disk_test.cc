@@ -261,7 +261,7 @@ TEST_F(LittleMemoryWithDisk, GivesUpReadingWhatFindsNoRoom) {
   cache_.free(later.sequence);
 }
 
-// A longer prefix on disk replaces a shorter one if a sequence can be cut to the shorter one.
+// A longer prefix on disk replaces a shorter prefix if a sequence can be cut to the shorter prefix.
 TEST_F(PrefixesOnDisk, AreNotStoredTwice) {
   ASSERT_TRUE(cuts_exactly(*plan_));
   start();

@@ -1,5 +1,5 @@
-// Reads the options that all generating APIs share. They say how tokens are drawn and how completions are
-// sent. Each API then adds its own options.
+// Reads the options that all generating APIs share. The options say how tokens are drawn and how completions
+// are sent. Each API then adds its own options.
 #pragma once
 
 #include "serve/api_request.h"

@@ -125,7 +125,7 @@ class Scheduler {
   // Accepts a request, or returns why the scheduler refuses it. All later results and errors go to the
   // stream.
   std::optional<Refusal> submit(GenerationRequest request, std::shared_ptr<AnswerStream> stream);
-  // Runs one step: drops cancelled requests, admits waiting ones, decodes, and reads prompts. With
+  // Runs one step: drops cancelled requests, admits waiting requests, decodes, and reads prompts. With
   // beside_answers, completions of another scheduler wait for the step. Do not call step() when idle() is
   // true.
   void step(bool beside_answers = false);

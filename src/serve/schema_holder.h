@@ -117,8 +117,9 @@ class SchemaHolder {
   // Returns the schemas in `patterns` whose regular expression matches `name`.
   Parts matching_patterns(const Json& patterns, const std::string& name, const std::string& where);
   Parts property_parts(const Parts& flat, const std::string& name, const std::string& where);
-  // Returns whether an object may have generated properties beyond the named ones. The grammar distinguishes
-  // other names from the named ones character by character, which is not possible for some characters.
+  // Returns whether an object may have generated properties beyond the named properties. The grammar
+  // distinguishes other names from the given names character by character, which is not possible for some
+  // characters.
   bool may_be_open(const Parts& flat, const std::vector<std::string>& names, const std::string& where);
   // Enforces the required number of properties. Returns false if no object can have that number.
   bool hold_number_of_properties(const Parts& flat, bool is_open, const Json& properties,

@@ -35,7 +35,7 @@ class ServeLoop {
   std::optional<Refusal> submit(std::vector<GenerationRequest> prompts,
                                 const std::vector<std::shared_ptr<AnswerStream>>& streams);
   // status() and cache_view() describe a scheduler between two steps. `recipe` is 0 for the first recipe and
-  // 1 for the compared one.
+  // 1 for the compared recipe.
   SchedulerStatus status(int recipe = 0);
   CacheView cache_view(int recipe = 0);
   // Calls `question` with the first scheduler, on the loop's thread between two steps. Returns false if the

@@ -27,8 +27,8 @@ class ServerLog {
   void request(const RequestRecord& record);
   // Writes one sentence about the server.
   void message(std::string_view sentence);
-  // Writes a sentence only the first time. Clients can cause any number of different sentences, so new ones
-  // are dropped beyond a limit.
+  // Writes a sentence only the first time. Clients can cause any number of different sentences, so new
+  // sentences are dropped beyond a limit.
   void message_once(const std::string& sentence);
 
  private:

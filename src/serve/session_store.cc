@@ -94,7 +94,7 @@ std::optional<Refusal> SessionStore::match(GenerationRequest& request) {
 }
 
 void SessionStore::begin(const std::string& name) {
-  // This makes a new session, which clients see once its first completion has ended.
+  // The subscript may make a new session, which clients see once its first completion has ended.
   Session& session = sessions_[name];
   KVANT_CHECK(!session.is_running, "two requests go on with one session");
   session.is_running = true;

@@ -417,8 +417,8 @@ TEST_F(Sessions, TheLeastRecentlyUsedGoToTheDisk) {
   EXPECT_LE(scheduler_->status().cache_bytes, kMemory);
 }
 
-// The disk has a prefix of 1792 tokens, of which a prompt can use 256. The prefix must not displace sessions,
-// because prefill can restore the prefix.
+// The disk has a prefix of 1792 tokens, and a prompt can use 256 of them. The prefix must not displace
+// sessions, because prefill can restore the prefix.
 TEST_F(Sessions, DontMakeRoomForBeginningsOfPrompts) {
   // kMemory bytes hold the sessions, but the rest is too small for the prefix.
   constexpr int kMemory = (17 << 18) - (3 << 15), kDisk = 1 << 30;

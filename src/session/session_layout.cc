@@ -58,7 +58,7 @@ std::string constants_checksum(const Constants* constants) {
   return fmt::format("{:016x}", checksum(bytes));
 }
 
-// Returns whether a tensor has the expected type and begins where the previous one ends.
+// Returns whether a tensor has the expected type and begins where the previous tensor ends.
 bool read_tensor(const Json& header, const Tensor& tensor, std::uint64_t first, SessionLayout::Part& part) {
   const auto found = header.find(tensor.name);
   if (found == header.end() || !found->is_object() || text_member(*found, "dtype") != tensor.type)

@@ -22,8 +22,8 @@ struct ConversationFigures {
   int generated_tokens = 0;
   double prompt_seconds = 0;
   double decode_seconds = 0;
-  // drafted_tokens counts the drafted tokens that steps have verified. accepted_tokens counts those that were
-  // right.
+  // drafted_tokens counts the drafted tokens that steps have verified. accepted_tokens counts the drafted
+  // tokens that were right.
   int drafted_tokens = 0;
   int accepted_tokens = 0;
   double prompt_tps() const { return prompt_seconds > 0 ? prompt_tokens / prompt_seconds : 0; }
@@ -38,7 +38,7 @@ enum class AnswerEnd : std::uint8_t { finished, length, context_full, interrupte
 class Conversation {
  public:
   // `context` is the largest number of tokens in the sequence. `session` and `backend` must outlive the
-  // conversation. A step may verify up to most_drafted tokens in addition to the newest one; 0 disables
+  // conversation. A step may verify up to most_drafted tokens in addition to the newest token; 0 disables
   // drafts. On the CPU, drafts change no bit of a completion. Drafts come from draft_model, or are looked up
   // in the sequence if draft_model is null.
   Conversation(const Session& session, AttentionBackend& backend, PlacedPlan plan,
@@ -69,7 +69,7 @@ class Conversation {
                              const std::function<void(const std::string&)>& print);
   // Uses LongRoPE's factors for long sequences from the first token on. A sequence that is kept in a file or
   // watched by a guard must use the long factors, because the sequence cannot be read again. Other sequences
-  // begin with the factors for short ones, and are read again when they outgrow them.
+  // begin with the factors for short sequences. A sequence that outgrows these factors is read again.
   void use_long_rope() { short_rope_ = begins_short_ = false; }
   // Forgets the sequence but keeps the figures.
   void restart();
@@ -77,8 +77,8 @@ class Conversation {
   // Replaces the sequence by the content of a file. Returns an error if the file is unsuitable or memory is
   // too short. After an error the conversation is unchanged.
   Status restore(const SessionFile& file);
-  // Writes the sequence to a file. The last read() must not have been interrupted. `coder` and the errors are
-  // those of write_session().
+  // Writes the sequence to a file. The last read() must not have been interrupted. write_session() describes
+  // `coder` and the errors.
   Status save(const std::string& path, const SessionIdentity& identity,
               const SequenceCoder* coder = nullptr) const;
 

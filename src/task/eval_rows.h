@@ -1,5 +1,5 @@
-// Decides which caches are the rows of `kvant eval`. This happens before anything is loaded, so a wrong name
-// is reported at once.
+// Decides which caches are the rows of `kvant eval`. The decision precedes all loading, so a wrong name is
+// reported at once.
 #pragma once
 
 #include <string>

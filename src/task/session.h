@@ -118,8 +118,8 @@ Status check_device_memory(const PageDevice& device, const std::string& what, st
 void warn_beyond_training(const Geometry& geometry, int context);
 
 // Returns the number of tokens that a sequence may reach: `asked`, or for 0 the larger of the trained context
-// and `wanted`. Warns if the context is longer than the trained one. Returns an error if memory has no room
-// for the cache of `asked` tokens, or of `wanted` tokens if `asked` is 0.
+// and `wanted`. Warns if the context is longer than the trained context. Returns an error if memory has no
+// room for the cache of `asked` tokens, or of `wanted` tokens if `asked` is 0.
 Result<int> context_for(const Session& session, const PlacedPlan& plan, int asked, std::int64_t wanted);
 
 }  // namespace kvant

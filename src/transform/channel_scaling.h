@@ -8,7 +8,7 @@ namespace kvant {
 
 // Makes the map x -> x diag(1/f), q -> q diag(f), where the factors f [d] are the constants called
 // `constant_name`. Factors below 1e-3 of the largest factor are raised to that limit, so a dead channel is
-// not amplified. If all factors are zero, they count as ones.
+// not amplified. If all factors are zero, each counts as 1.
 Result<std::unique_ptr<TransformStep>> make_channel_scaling(int head_dim, const HeadConstants& constants,
                                                             const std::string& constant_name);
 

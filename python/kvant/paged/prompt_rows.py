@@ -24,8 +24,8 @@ from kvant.paged.scratch_pages import PrefillStep, ScratchPages
 # STRETCH is the number of pages that are dequantized at a time.
 STRETCH = 256
 
-# The signature is that of vLLM's flash_attn_varlen_func, which returns (out [n_rows, n_heads, head_dim], log-sum-exp
-# F32 [n_heads, n_rows]).
+# The signature equals the signature of vLLM's flash_attn_varlen_func, which returns (out [n_rows, n_heads, head_dim],
+# log-sum-exp F32 [n_heads, n_rows]).
 VarlenAttention = Callable[..., tuple[torch.Tensor, torch.Tensor]]
 
 

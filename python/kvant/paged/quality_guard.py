@@ -23,7 +23,7 @@ from kvant.paged.step_rules import PrefillPlan
 from kvant.torch import Layer, Lengths
 
 WATCHED_PAGES = 2
-# The first checks of each layer run in every step that can check the layer, later ones in one of RARELY steps.
+# The first checks of each layer run in every step that can check the layer. Later checks run in one of RARELY steps.
 FIRST_CHECKS = 4
 RARELY = 16
 REPORT_SECONDS = 15.0

@@ -243,7 +243,7 @@ def _sink(text: str, values: Mapping[str, str]) -> int:
 
 def allocated(recipe: Recipe, heads: Sequence[Sequence[tuple[Sequence[str], str, Sequence[str], str]]]) -> Recipe:
     """Gives a recipe the transforms and formats of K and V that the engine planned for each layer and KV head. Raises
-    ValueError if the transforms differ from those of the uncalibrated recipe."""
+    ValueError if the transforms differ from the transforms of the uncalibrated recipe."""
     steps = ([name for name, is_there in (("smooth", recipe.key_smooth), ("hadamard", recipe.key_hadamard)) if is_there],
              ["hadamard"] if recipe.value_hadamard else [])
     if any((list(of_key), list(of_value)) != steps for layer in heads for of_key, _, of_value, _ in layer):

@@ -37,7 +37,7 @@ def _partial(out: torch.Tensor, lse: torch.Tensor) -> Partial:
 def new_rows(keys: torch.Tensor, values: torch.Tensor, key_hadamard: bool = False, value_hadamard: bool = False,
              **members) -> NewRows:
     """Describes keys and values [n_rows, n_kv_heads, channels] of one type, contiguous in the last dimension. There may
-    be fewer channels than head_dim; the missing ones count as zeros. key_hadamard and value_hadamard say whether the
+    be fewer channels than head_dim; missing channels count as zeros. key_hadamard and value_hadamard say whether the
     library must rotate the rows."""
     if keys.dtype != values.dtype:
         raise TypeError(f"keys are {keys.dtype} and values {values.dtype}: kvant takes rows of one type")

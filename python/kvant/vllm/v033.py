@@ -1,5 +1,6 @@
-"""Connects the plug-in to vLLM 0.33. Cache types are registered. A specification states the bytes of a block as those
-of one state of 128 tokens. Tails use vLLM's ring buffer, which is never shared and has no slots for single tokens."""
+"""Connects the plug-in to vLLM 0.33. Cache types are registered. A specification states the bytes of a block as the
+bytes of one state of 128 tokens. Tails use vLLM's ring buffer, which is never shared and has no slots for single
+tokens."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ inline std::vector<double> softmax_in_double(std::vector<double> scores) {
   return scores;
 }
 
-// Returns the root mean square of a - b relative to that of b.
+// Returns the root mean square of a - b, divided by the root mean square of b.
 inline double relative_error(const std::vector<double>& a, const std::vector<double>& b) {
   double error = 0, power = 0;
   for (std::size_t i = 0; i < a.size(); ++i) {

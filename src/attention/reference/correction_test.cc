@@ -35,7 +35,7 @@ testing::RowSource shifted_values(float shift) {
   };
 }
 
-// Returns adapters that differ for every head, so the test notices a wrong one.
+// Returns adapters that differ for every head, so the test notices a wrong adapter.
 std::shared_ptr<const Constants> adapters(const Geometry& g) {
   auto constants = std::make_shared<Constants>();
   const std::size_t one = std::size_t{2} * kSize * kHalf;

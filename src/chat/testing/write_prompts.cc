@@ -1,6 +1,6 @@
 // Reads a list of conversations as JSON from standard input, and writes the list of their prompts. A test
-// compares the prompts with those of another template engine. A conversation has "template" (a file), "bos",
-// "eos", "control" (texts of control tokens), "messages", "tools" and "values".
+// compares the prompts with the prompts of another template engine. A conversation has "template" (a file),
+// "bos", "eos", "control" (texts of control tokens), "messages", "tools" and "values".
 #include <fstream>
 #include <iostream>
 #include <map>

@@ -58,7 +58,7 @@ struct Run {
   int number;
 };
 
-// A thread keeps these buffers from call to call, as it keeps those of buffers_of_thread().
+// A thread keeps these buffers from call to call, like the buffers of buffers_of_thread().
 struct CallBuffers {
   std::vector<std::unique_ptr<HeadWork>> heads;
   std::vector<Run> runs;

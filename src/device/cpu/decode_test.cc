@@ -89,8 +89,8 @@ TEST_P(CpuKernels, AttendWithAllThatScoresObey) {
   }
 }
 
-// The reference uses the exact exponential. It drops tokens that are 6 below the largest score of all, whose
-// weights are at most e^-6.
+// The reference uses the exact exponential. The reference also drops tokens that are 6 below the largest
+// score of all, because their weights are at most e^-6.
 TEST_P(CpuKernels, AttendWithSas) {
   TestLayer layer({}, "prog4", "prog4");
   layer.fill_sealed();

@@ -1,4 +1,4 @@
-// Implements kvant_plan_step, which writes what the calls of a step read. The rules are those of the cache
+// Implements kvant_plan_step, which writes what the calls of a step read. The rules of the cache apply
 // (cache/step_parts.h).
 #include <algorithm>
 #include <cstdint>

@@ -51,7 +51,8 @@ std::unique_ptr<ErrorMetric> fixed_metric(const float* all, int d, int head) {
   return std::make_unique<ErrorMetric>(directions);
 }
 
-// Adds the nth page of a sequence that was just sealed. Its rows are [kPageTokens][d].
+// Adds the nth page of a sequence, which was just sealed, to the state of a correction. Rows are
+// [kPageTokens][d].
 void add_to_state(const kvant_correction& c, std::int64_t seq, int head, int nth, int d, int sink,
                   const std::vector<float>& keys, const std::vector<float>& sealed_keys,
                   const std::vector<float>& sealed_values) {
@@ -195,7 +196,7 @@ void seal_pages(const kvant_decode_shape& shape, const kvant_decode_layer& layer
   constexpr std::int64_t kWorkOfNumber = 200;
   const std::int64_t work =
       static_cast<std::int64_t>(due.size()) * shape.n_kv_heads * shape.head_dim * kPageTokens * kWorkOfNumber;
-  if (layer.correction != nullptr) {  // The sums of a page follow from those of the page before.
+  if (layer.correction != nullptr) {  // The sums of a page follow from the sums of the page before.
     for_each_task(shape.n_kv_heads, work, [&](int head) {
       for (const DuePage& page : due) sealing.seal(page, head);
     });

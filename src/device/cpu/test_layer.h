@@ -37,7 +37,7 @@ inline std::vector<std::uint16_t> halves(const std::vector<float>& values) {
   return to;
 }
 
-// GuardedBytes is memory that ends where the process may not read on, so a read behind the last page fails.
+// GuardedBytes is memory that ends where the process may not read on, so a read after the last page fails.
 class GuardedBytes {
  public:
   explicit GuardedBytes(std::size_t n) {
@@ -197,7 +197,7 @@ inline double relative_error(const std::vector<float>& found, const std::vector<
   return std::sqrt(error / size);
 }
 
-// Expects outputs and LSEs of kernels to differ from the expected ones by at most `most`.
+// Expects outputs and LSEs of kernels to differ from the expected numbers by at most `most`.
 inline void expect_close(const TestLayer::Result& found, const TestLayer::Result& expected, double most,
                          const std::string& name) {
   EXPECT_LT(relative_error(found.out, expected.out), most) << name;

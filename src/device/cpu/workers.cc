@@ -27,7 +27,7 @@ Workers* workers_of_process() {
   static std::atomic<Workers*> current{nullptr};
   Workers* found = current.load(std::memory_order_acquire);
   if (found != nullptr && found->process == getpid()) return found;
-  // If two threads of a new process come here at once, the second one works alone.
+  // If two threads of a new process come here at once, the second thread works alone.
   static std::mutex making;
   const std::unique_lock lock(making, std::try_to_lock);
   if (!lock.owns_lock()) return nullptr;

@@ -56,7 +56,7 @@ struct GreedyFigures {
   // The figures count tokens. agreed_lo and agreed_hi bound the 95 % interval of a bootstrap over prompts.
   double agreed_mean = 0, agreed_lo = 0, agreed_hi = 0;
   double agreed_median = 0;
-  // This is the share of the prompts whose generations are identical, 0 .. 1.
+  // `identical` is the share of the prompts whose generations are identical, 0 .. 1.
   double identical = 0;
 };
 GreedyFigures summarize(const GreedyResult& result, const GreedyRow& row);

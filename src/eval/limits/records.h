@@ -10,7 +10,7 @@
 namespace kvant {
 
 struct Record {
-  // This is the position in the text, from 0 (the start) to 1 (the end).
+  // `depth` is the position in the text, from 0 (the start) to 1 (the end).
   double depth = 0;
   // One sentence holds the whole record.
   std::string sentence;

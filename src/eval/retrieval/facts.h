@@ -16,7 +16,8 @@ struct Fact {
 
 struct FactQuestion {
   std::string task;
-  // This is the depth of the one fact that answers the question, or -1 if several facts answer it.
+  // `depth` is the depth of the one fact that answers the question, or -1 if several facts answer the
+  // question.
   double depth = -1;
   // An example is "What is the pass key?".
   std::string question;

@@ -40,7 +40,7 @@ TEST(Facts, AnswerEachNeedleAtItsDepth) {
 TEST(Facts, ChainsOfVariablesLeadToTheAnswer) {
   const FactSheet sheet = draw_facts(0, 3);
   const FactQuestion asked = question_of(sheet, "variables");
-  // These are the values that a reader finds in the order of the text.
+  // A reader finds these values in the order of the text.
   std::map<std::string, std::string> values;
   std::vector<std::string> order;
   for (const Fact& fact : in_order(sheet)) {

@@ -62,7 +62,7 @@ struct RetrievalFigures {
   int questions = 0;
   double exact = 0;  // share of exact answers, 0 .. 1
   double logp = 0;   // mean log-probability, nats
-  // This is the mean difference of logp from the reference's logp, in nats.
+  // `difference` is the mean difference of logp from the reference's logp, in nats.
   double difference = 0;
   // Holds the bootstrap 95 % interval of `difference`. The bootstrap resamples documents, or questions if
   // there are fewer than 8 documents.

@@ -1,4 +1,4 @@
-// H2O (Zhang et al. 2023) drops the tokens that have received the least attention, except those in the
+// H2O (Zhang et al. 2023) drops the tokens that have received the least attention, but no token of the
 // window. kvant uses VQuant's score, the mean weight from the last queries of each page, instead of H2O's
 // plain sum.
 #include "recipe/builtin.h"

@@ -1,6 +1,6 @@
 // MILLION uses product quantization with one codebook for each sub-space of K and of V, and no transform. The
-// widths are those of VecInfer's comparison (its section 4.1 and Tables 2, 3 and 8), where the newest 128
-// tokens stay unquantized too.
+// widths come from VecInfer's comparison (its section 4.1 and Tables 2, 3 and 8), where the newest 128 tokens
+// stay unquantized too.
 #include "recipe/builtin.h"
 
 namespace kvant {

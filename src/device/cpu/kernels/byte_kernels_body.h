@@ -69,7 +69,7 @@ struct Unrolled<Integers<Each...>> {
 };
 
 // Loops over positions must unroll, because their shifts are immediate operands. The bodies are expanded side
-// by side. If each expansion contained the next one, the compiler would copy a body once for every body
+// by side. If each expansion contained the next expansion, the compiler would copy a body once for every body
 // before it.
 template <int Count>
 constexpr Unrolled<typename IntegersBelow<Count>::type> unroll{};

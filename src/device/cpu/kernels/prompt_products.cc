@@ -63,7 +63,7 @@ void transpose(const std::uint32_t* from, int rows, int columns, std::uint32_t* 
 }
 
 // Sets sums[t] to the sum of the signed bytes of token t. A token has `quads` words, and its next word lies
-// kPageTokens words after the previous one.
+// kPageTokens words after the previous word.
 KVANT_SIMD_CLONES void add_up_bytes(const std::uint32_t* words, int quads, std::int32_t* sums) {
   for (int t = 0; t < kPageTokens; ++t) sums[t] = 0;
   for (int quad = 0; quad < quads; ++quad) {
@@ -187,8 +187,8 @@ void PromptProducts::take_off_query_offset() {
   for (std::int32_t& sum : first_) sum *= -128;
 }
 
-// Prepares what weights need to include the scales of V. A scale may be raised to a share of the largest one,
-// so all scales are positive.
+// Prepares what weights need to include the scales of V. A scale may be raised to a share of the largest
+// scale, so all scales are positive.
 void PromptProducts::invert_value_scales() {
   const float largest = *std::max_element(value_scales_.begin(), value_scales_.end());
   const float least = largest == 0 ? 1.0F : largest * kLeastShare;

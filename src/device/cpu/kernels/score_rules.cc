@@ -31,7 +31,7 @@ void mask_row(const PageView& page, int token, int sliding_window, float* scores
   }
 }
 
-// Counts the masked tokens among the visible ones.
+// Counts the masked tokens among the visible tokens.
 int masked_tokens(const PageView& page, Visible seen) {
   if (page.is_protected || page.masked.empty()) return 0;
   int n = 0;

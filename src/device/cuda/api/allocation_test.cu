@@ -13,7 +13,7 @@ namespace {
 // These calls precede any launch and work without a GPU: formats, their kernels, refusals.
 TEST(Calls, TakeNoMemoryAfterTheFirst) {
   alignas(16) static std::int32_t some[64]{};
-  // Some pairs have their own kernel, some use the generic one, and some have codebooks; a few cannot be
+  // Some pairs have their own kernel, some use the generic kernel, and some have codebooks; a few cannot be
   // sealed.
   static constexpr std::pair<const char*, const char*> kPairs[] = {
       {"ch4g128", "tok4g128"}, {"tcq3", "tcq2"}, {"fp8", "lm3"}, {"vq-d4b8", "vq-d4b8"}, {"pq-d4b8", "f16"}};

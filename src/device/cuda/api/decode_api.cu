@@ -87,8 +87,8 @@ int launches_for_queries(const Shape& shape) {
   return (shape.max_queries + together - 1) / together;
 }
 
-// Returns the columns for which partial results have space. They belong to one warp, or to all warps that
-// share pages.
+// Returns the columns for which partial results have space. The columns belong to one warp, or to all warps
+// that share pages.
 int columns_of_partials(const Shape& shape) {
   return std::max(kPaddedGroup,
                   queries_of_launch(shape.max_queries, shape.group) * std::min(shape.group, kPaddedGroup));
@@ -247,7 +247,7 @@ void describe_page(const AnyPage& page, float unit, const float* levels, AnyPage
   std::copy_n(levels, kMaxLevels, described->levels);
 }
 
-// Launches a kernel such that its setup overlaps the end of the previous one.
+// Launches a kernel whose setup overlaps the end of the previous kernel.
 cudaError_t launch(const void* kernel, int copying_warps, const Gpu& gpu, int shared_bytes, SeveralArgs& args,
                    cudaStream_t stream) {
   cudaLaunchAttribute overlap{};

@@ -149,7 +149,7 @@ kvant_status set_encodings(const HeadGroup& group, int head_dim, const kvant_dec
   return KVANT_OK;
 }
 
-// `fills_gpu` is that of trellis_seal_kernel.
+// trellis_seal_kernel() says what `fills_gpu` means.
 SealKernel find_seal_kernel(const PageEncoding& encoding, int head_dim, const Gpu& gpu, bool fills_gpu) {
   switch (encoding.encoding) {
     case Encoding::vectors:

@@ -259,9 +259,9 @@ PromptCorrection correction_of(const PromptArgs& args, int n_queries, const kvan
   return rows;
 }
 
-// Chooses which side of a product is rotated: queries or the tiles' keys, whichever has fewer rows, and
-// likewise outputs or values. With heads of 512, the tiles are rotated. In integers, tiles stay rotated,
-// because their numbers are then more alike and lose less as INT8.
+// Chooses which side of a product is rotated: queries or the tiles' keys, and outputs or the tiles' values.
+// The side with fewer rows is rotated. With heads of 512, the tiles are always rotated. In integers, tiles
+// stay rotated, because their numbers are then more alike and lose less as INT8.
 void choose_rotated(const kvant_prompt_shape& shape, const kvant_prompt& prompt, PromptArgs* args) {
   args->q_hadamard = prompt.q_hadamard;
   args->out_hadamard = prompt.out_hadamard;

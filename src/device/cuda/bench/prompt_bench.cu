@@ -7,7 +7,7 @@
 //
 // Sealed pages are ch4g128 and tok4g128, or prog4 with --prog 1. --protect protects P percent of the sealed
 // tokens, chosen at random. Integer products are then timed twice: with protected tokens in the tiles of
-// their pages, and with protected tokens in half precision beside the tiles. With --protect, the bench also
+// their pages, and with protected tokens in half precision next to the tiles. With --protect, the bench also
 // times weighing tokens by 64 queries.
 #include <algorithm>
 #include <cstdio>

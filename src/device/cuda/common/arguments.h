@@ -23,8 +23,8 @@ struct HeadList {
   std::uint8_t at[kMaxKvHeads];
 };
 
-// PageSource finds the pages of one layer. The members are those of kvant_pages, with the layer's offset
-// added to the pool.
+// PageSource finds the pages of one layer. The members have the meaning of kvant_pages, with the layer's
+// offset added to the pool.
 struct PageSource {
   const std::int32_t* table;
   std::int64_t seq_stride, head_stride, side_stride;

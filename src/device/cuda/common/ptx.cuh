@@ -1,5 +1,6 @@
-// Wraps instructions for which C++ has no name. Of the instructions that sm_80 lacks, some are emulated there
-// and some do nothing. Kernels must call the rest of them only on sm_90a.
+// Wraps instructions for which C++ has no name. sm_80 lacks some of the instructions. There, the wrappers of
+// some emulate them, and the wrappers of others do nothing. Kernels must call the remaining wrappers only on
+// sm_90a.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -267,8 +268,8 @@ __device__ __forceinline__ void wait_for_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
 }
 
-// Makes this thread arrive at the barrier once all its copies so far have finished. The arrival is one of
-// those for which the barrier was initialized.
+// Makes this thread arrive at the barrier once all its copies so far have finished. The arrival is one of the
+// arrivals for which the barrier was initialized.
 __device__ __forceinline__ void arrive_after_copies(std::uint32_t barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(barrier) : "memory");
 }

@@ -164,8 +164,8 @@ __device__ __forceinline__ float sum_of_features(const StateShared<Heads>& share
 }
 
 // Computes phi(q) S and phi(q) z for a sequence, a KV head and kStateChannels channels. A thread multiplies 8
-// features' rows of S (StateRows). A CTA loads its whole share of S before the features are ready. This is
-// safe, because all kernels before map_queries_kernel have finished.
+// features' rows of S (StateRows). A CTA loads its whole share of S before the features are ready. The early
+// load is safe, because all kernels before map_queries_kernel have finished.
 template <int D>
 __global__ void __launch_bounds__(kStateThreads)
     read_states_kernel(const __grid_constant__ CorrectionArgs args) {

@@ -61,7 +61,7 @@ struct RingReader {
     release_kept(stage);
     keep();
   }
-  // Advances to the next slot without releasing the current one. The caller releases that slot later with
+  // Advances to the next slot without releasing the current slot. The caller releases that slot later with
   // release_kept().
   __device__ void keep() {
     if (++stage == rings.stages) {
@@ -272,7 +272,7 @@ __device__ __forceinline__ SeenTokensOfTwo seen_tokens(const DecodeArgs& args, c
   return seen;
 }
 
-// Attends to an unquantized page of which at least one token is visible to the columns. D is the head size.
+// Attends to an unquantized page with at least one token that is visible to the columns. D is the head size.
 // The loop over tiles of 16 tokens is not unrolled, because small code matters here. In a model, other
 // kernels evict the code between two layers. Warps that share pages by tokens take tiles in turn.
 template <class Pair, int D, class Seen>

@@ -1,8 +1,8 @@
 // Assigns queries and query heads to the columns of products if a sequence has several queries. Column i is
-// query head i % n_queries of query i / n_queries. Of the warps that share pages, the first warp has the
-// first eight columns, the second warp the next eight, and so on. A sequence's last query attends to all
-// tokens. Each earlier query attends to one token less at the end of the tail, and `first_tokens` hides one
-// token less from that query.
+// query head i % n_queries of query i / n_queries. If warps share pages, the first warp has the first eight
+// columns, the second warp the next eight, and so on. A sequence's last query attends to all tokens. Each
+// earlier query attends to one token less at the end of the tail, and `first_tokens` hides one token less
+// from that query.
 #pragma once
 
 #include "device/cuda/decode/decode_args.h"

@@ -107,7 +107,7 @@ __device__ inline WorkStart deal_undivided(const DecodeArgs& args, int cta, int 
 // mean. If a sequence is cut in two, one more CTA leaves the sequence, and the two parts must be combined.
 // For CTAs that are not bound by memory, leaving and combining take as long as 10 to 20 units. With a
 // kCutUnits of 12, memory-bound formats took up to 3 % longer. All formats took longer with sequences of two
-// pages, of which CTAs have many.
+// pages, because each CTA then has many sequences.
 inline constexpr int kCutUnits = 6;
 // Cuts between sequences require this many units a sequence on average.
 inline constexpr int kLeastUncut = 3;

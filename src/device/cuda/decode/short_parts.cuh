@@ -208,9 +208,9 @@ __device__ __forceinline__ void store_head(const Args& args, const HeadPart<D>& 
     store_pair(args, seq, kv_head, query, slice * kSlice + 2 * lane, {x[2 * slice], x[2 * slice + 1]}, D);
 }
 
-// Turns the accumulators of all warps into outputs, each of which one CTA of the cluster stores. All threads
-// of the cluster must call this function. `warps` has a bit for each warp with a part, and `acc` is this
-// warp's part. With IsOftenAlone, a cluster of one CTA has separate, shorter code.
+// Turns the accumulators of all warps into outputs. One CTA of the cluster stores each output. All threads of
+// the cluster must call this function. `warps` has a bit for each warp with a part, and `acc` is this warp's
+// part. With IsOftenAlone, a cluster of one CTA has separate, shorter code.
 template <bool IsOftenAlone, int D, class Args>
 __device__ __forceinline__ void leave_outputs(const Args& args, const ShortPlace& at, std::uint32_t warps,
                                               Accumulator<D>& acc, ShortShared<D>& shared) {

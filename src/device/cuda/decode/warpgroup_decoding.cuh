@@ -266,8 +266,8 @@ struct WarpgroupDecoding : Groups {
     for (int i = 0; i < kPieces; ++i)
       weights[(State::sharer() * kPieces + i) * kLanes] = make_uint4(0, 0, 0, 0);
   }
-  // Interleaves steps of two products, which are those of a page's values with weights, and the next page's
-  // keys with queries. A step then need not wait for the previous step.
+  // Interleaves steps of two products. One product is a page's values with weights, and the other is the next
+  // page's keys with queries. A step then need not wait for the previous step.
   template <int First, int Last>
   static __device__ __forceinline__ void multiply(const typename Value::Codes& values,
                                                   const ColumnOperand& weights, ColumnTiles<kMTiles>& out,

@@ -9,7 +9,7 @@
 namespace kvant::cuda {
 namespace {
 
-// Launches a kernel whose setup overlaps the end of the previous kernel, like that of decode kernels.
+// Launches a kernel whose setup overlaps the end of the previous kernel, as in decode attention.
 template <class Args>
 cudaError_t launch_overlapping(void (*kernel)(Args), dim3 grid, int threads, const Args& args, const Gpu& gpu,
                                cudaStream_t stream) {

@@ -1,7 +1,7 @@
-// Defines the layout of a page in GPU memory. The bytes are those of the format's canonical page, except that
-// the codes are permuted. Codes lie in the order in which the lanes of a warp hold the A operand of
-// mma.m16n8k16, so kernels load operands without rearranging codes. Parameters (scales, zeros, gains, means)
-// follow the codes in canonical order, and the page is padded to 16 bytes.
+// Defines the layout of a page in GPU memory. The bytes equal the format's canonical page, except that the
+// codes are permuted. Codes lie in the order in which the lanes of a warp hold the A operand of mma.m16n8k16,
+// so kernels load operands without rearranging codes. Parameters (scales, zeros, gains, means) follow the
+// codes in canonical order, and the page is padded to 16 bytes.
 //
 // A fragment is 16 rows by 16 contraction indices. Rows of keys are tokens, contracted over channels. Rows of
 // values are channels, contracted over tokens. Lane g * 4 + t holds rows g and g + 8 and the contraction

@@ -43,8 +43,8 @@ __device__ __forceinline__ void for_each_fragment_of_block(const unsigned char* 
 }
 
 // Adds the scores of a block's tokens to the four tiles of s from 4 * `place` on. `place` must be a
-// compile-time constant. It may be 0 if `codes` points to the codes of the block. fragments[k] is fragment k
-// of the query.
+// compile-time constant. `place` may be 0 if `codes` points to the codes of the block. fragments[k] is
+// fragment k of the query.
 template <int Bits, int D, int Tiles, class Fragments>
 __device__ __forceinline__ void score_block(const unsigned char* bytes, const unsigned char* codes, int block,
                                             int place, const Fragments& fragments,

@@ -12,8 +12,8 @@
 
 namespace kvant::cuda {
 
-// Holds the half-precision weights of a page that waits for its values. The weights are those of heads 2t and
-// 2t + 1 for rows g and g + 8 of each tile. `stage` is the slot of the values.
+// Holds the half-precision weights of a page that waits for its values. The weights belong to heads 2t and 2t
+// + 1, for rows g and g + 8 of each tile. `stage` is the slot of the values.
 struct KeptWeights {
   std::uint32_t pairs[kTokenTiles][2];
   int stage;

@@ -58,8 +58,8 @@ struct ColumnRows {
   }
 
   // Returns the states of value i of a group, shifted up by n bits, with undefined bits below. The upper bits
-  // of a shifted state are those of the state n / Bits values earlier, shifted by the rest of n. Only shifts
-  // by the fold have already been computed for that earlier state.
+  // of a shifted state equal the state n / Bits values earlier, shifted by the rest of n. Only shifts by the
+  // fold have already been computed for that earlier state.
   __device__ __forceinline__ std::uint32_t shifted(int group, int i, int n) const {
     constexpr int kFold = kTrellisCodes[Bits - 1].fold;
     const int before = n / Bits;

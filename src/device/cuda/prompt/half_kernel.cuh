@@ -1,5 +1,5 @@
 // Computes prefill attention in half precision with products of warpgroups (sm_90a). The results are as exact
-// as those of decode attention. CTAs share work as in prompt_kernel.cuh.
+// as the results of decode attention. CTAs share work as in prompt_kernel.cuh.
 //
 // A ring slot holds the keys or the values of one tile. Keys arrive one tile ahead, because the tensor cores
 // compute the next tile's scores while a warpgroup turns the current scores into weights. Sums of values stay

@@ -16,7 +16,7 @@ __device__ __forceinline__ ChannelSums<D>& kept_sums(const PromptArgs& args, con
   return sums[(of.is_value ? kSampledTiles : 0) + of.sample];
 }
 
-// Leaves the sums of one sample per CTA. The grid is that of sample_of_cta().
+// Leaves the sums of one sample per CTA. sample_of_cta() describes the grid.
 template <int D, bool IsHalf, class Source>
 __global__ void __launch_bounds__(kQuantizeThreads, D <= 128 ? Source::kSamplingCtas : 1)
     sample_channels_kernel(const __grid_constant__ PromptArgs args, const __grid_constant__ Source source) {

@@ -364,7 +364,7 @@ TEST_P(PromptOverPages, TakesSinkAndProtectedTokensFromTheirPages) {
   expect_accurate(c, "protected");
 }
 
-// The prompt's own pages are sealed before the prompt attends. Each query must read exactly those pages in
+// The prompt's own pages are sealed before the prompt attends. Each query must read exactly the pages in
 // sealed form that the rule allows.
 TEST_P(PromptOverPages, SeesEachPageSealedFromTheTokenOnThatTheRuleSays) {
   for (const int unquantized : {0, 128, 200}) {

@@ -174,8 +174,8 @@ __device__ void dequantize_page(const DequantizeArgs& args, const DequantizedPag
     writer.store(token, plain_octet<Side, D>(page, token, writer.octet));
 }
 
-// Writes the rows of a page in another basis than the stored one, or in another type than BF16. Tokens of any
-// format are decoded one by one. All threads of the CTA must call this function, because it may contain a
+// Writes the rows of a page in another basis than the stored basis, or in another type than BF16. Tokens of
+// any format are decoded one by one. All threads of the CTA must call this function, because it may contain a
 // barrier.
 template <PageSide Side, int D>
 __device__ void turn_page(const DequantizeArgs& args, const DequantizedPage& at, unsigned char* rows,

@@ -46,7 +46,7 @@ __device__ __forceinline__ void store_pair(const PartialRows& rows, std::int64_t
   }
 }
 
-// Merges the rows of `other` into those of `into`.
+// Merges the rows of `other` into the rows of `into`.
 template <int D>
 __global__ void __launch_bounds__(kMergeThreads) merge_kernel(const __grid_constant__ MergeArgs args) {
   const std::int64_t row =

@@ -12,8 +12,8 @@ inline constexpr int kTileRows = 16;  // tokens in a tile
 // With at least this many rows, one warp for each 16 rows gives enough warps to fill a GPU.
 inline constexpr int kRowsForTiles = 512;
 
-// Returns a bit for each of 64 rows. The bit says whether the row begins a tile whose other tokens are those
-// of the following rows. Bit 16 belongs to row `first`.
+// Returns a bit for each of 64 rows. The bit says whether the row begins a tile whose other tokens are in the
+// following rows. Bit 16 belongs to row `first`.
 __device__ __forceinline__ std::uint64_t whole_tiles(const AppendArgs& args, std::int64_t first, int lane) {
   // A bit of `follows` says that the previous row is the previous token.
   std::uint64_t begins = 0, follows = 0;

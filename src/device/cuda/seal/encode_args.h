@@ -96,7 +96,7 @@ struct DueArgs {
   const std::int64_t* layer_offsets;  // [n_layers], additional bytes of each layer; may be null
 };
 
-// Returns the pages of the layer `nth` layers after that of `pages`.
+// Returns the pages of the layer that comes `nth` layers after the layer of `pages`.
 __device__ inline PageSource of_layer(PageSource pages, const LayerDistance& distance,
                                       const std::int64_t* offsets, int nth) {
   pages.table += nth * distance.entries;

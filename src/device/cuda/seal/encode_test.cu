@@ -29,8 +29,8 @@ struct Case {
   // differing_bits is the largest allowed share of bits that differ. Bits differ where the order of rounding
   // or the search for paths differs.
   double differing_bits;
-  // second_key and second_value name the formats of the second KV head; null means those of the first. If
-  // they are set, the pages of the two heads lie side by side.
+  // second_key and second_value name the formats of the second KV head; null means the formats of the first
+  // KV head. If they are set, the pages of the two heads lie side by side.
   const char* second_key = nullptr;
   const char* second_value = nullptr;
 };
@@ -155,7 +155,7 @@ class SealedCache {
     return page;
   }
 
-  // Returns the squared errors of the tokens of a device page, except those that are left out.
+  // Returns the squared errors of the tokens of a device page, without the tokens that are left out.
   std::vector<double> token_errors(int side, int head, const std::vector<float>& values,
                                    const std::byte* page) const {
     const Format& format = *find_format(formats_[side][head]);
@@ -290,7 +290,8 @@ TEST_P(Encoding, SealsWhatTheFormatEncodes) {
   EXPECT_LE(static_cast<double>(differing), formats.differing_bits * static_cast<double>(bits));
 }
 
-// The call has F32 rows of two sequences, one of which is left out, and the queries of both sequences.
+// The call has F32 rows and queries of two sequences, and leaves out the row and the query of the second
+// sequence.
 TEST(Appending, TakesF32RowsAndTransformsTheirQueries) {
   int n_devices = 0;
   if (cudaGetDeviceCount(&n_devices) != cudaSuccess || n_devices == 0) GTEST_SKIP() << "no GPU";
@@ -391,7 +392,8 @@ TEST_P(Encoding, RotatesRowsBeforeTheyAreStored) {
   });
 }
 
-// Kernels first compute distances in half precision. This must also work for small values next to large ones.
+// Kernels first compute distances in half precision. The computation in half precision must also work for
+// small values next to large values.
 class VectorEncoding : public Encoding {};
 TEST_P(VectorEncoding, LosesNoMoreOfAnyTokenAmongOutliers) {
   const auto& [formats, d] = GetParam();

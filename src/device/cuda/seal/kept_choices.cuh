@@ -35,7 +35,7 @@ class SharedChoices {
       return from[(value * Words + word) * Threads];
     };
   }
-  // Makes the newer window the older one. Both windows are in one ring, so nothing moves.
+  // Makes the newer window the older window. Both windows are in one ring, so nothing moves.
   __device__ __forceinline__ void end_window() const {}
 
  private:
@@ -59,8 +59,8 @@ class LocalChoices {
 };
 
 // SplitChoices keeps only one octet of the older window in shared memory and the other octets in registers,
-// so more CTAs fit in an SM. This is possible because the older window is read only when its codes are
-// written.
+// so more CTAs fit in an SM. One octet in shared memory is enough, because the older window is read only when
+// its codes are written.
 template <int Words, int Window, int Threads>
 class SplitChoices {
  public:

@@ -15,7 +15,7 @@
 namespace kvant::cuda::seal_many_test {
 namespace {
 
-// Returns tail pages of a sequence and KV head, [page][side]. Some pages resemble those of recipes with a
+// Returns tail pages of a sequence and KV head, [page][side]. Some pages resemble pages of recipes with a
 // rotation, and some have outliers.
 std::vector<std::uint16_t> tail_pages(int n_pages, int d) {
   constexpr int kUnique = 8;

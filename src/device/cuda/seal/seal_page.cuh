@@ -215,9 +215,8 @@ struct SealPage {
   }
 };
 
-// Returns the largest magnitude that f16 parameter `i` of `numbers` represents, which is that of the
-// parameter or of the values of its grid. Unless grids are symmetric, the n_grids scales are followed by
-// n_grids zeros.
+// Returns the largest magnitude that f16 parameter `i` of `numbers` represents: of the parameter itself, or
+// of the values of its grid. Unless grids are symmetric, the n_grids scales are followed by n_grids zeros.
 __device__ inline float largest_magnitude(const PageFormat& stored, const __half* numbers, int i,
                                           int n_grids) {
   const float x = __half2float(numbers[i]);
@@ -229,8 +228,8 @@ __device__ inline float largest_magnitude(const PageFormat& stored, const __half
 }
 
 // Counts the page if its values exceed half precision, or if a parameter has the largest half-precision
-// magnitude, with which half_saturated() replaces larger ones. Tokens that are left out do not matter. All
-// threads of the CTA must call this function once all of them can read the parameters.
+// magnitude. half_saturated() reduces larger magnitudes to that magnitude. Tokens that are left out do not
+// matter. All threads of the CTA must call this function once all of them can read the parameters.
 __device__ inline void count_if_out_of_range(const SealArgs& args, const DuePage& due, int head,
                                              const PageEncoding& format, int d, const void* parameters) {
   if (args.pages_out_of_range == nullptr) return;

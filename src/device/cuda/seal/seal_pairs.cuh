@@ -1,6 +1,6 @@
 // Seals trellis-coded pages with 4 bits per value on Hopper GPUs. A thread searches the paths of two tokens
 // at once (paired_costs.cuh), which are a token of the page's first half and the token 64 places later.
-// Otherwise the search works like that of seal_trellis.cuh.
+// Otherwise the search works as in seal_trellis.cuh.
 //
 // The costs of pairs cannot represent very large values, as in keys that are not rotated. The slower search
 // of seal_trellis.cuh encodes pages with many large values, and single tokens whose path has a large error.

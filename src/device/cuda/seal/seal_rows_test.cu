@@ -118,7 +118,7 @@ class PagedCache {
     layer.key_codebook_stride = layer.value_codebook_stride = codebooks_.size[0];
     return layer;
   }
-  // Appends the rows of all sequences, or only those of sequence `only` if it is not negative.
+  // Appends the rows of all sequences. If `only` is not negative, appends only the rows of that sequence.
   void append(kvant_new_rows rows, int only = -1) const {
     std::vector<std::int32_t> seq(kRows, 0), token(kRows, -1);
     for (int i = 0; i < kSeqs; ++i) {

@@ -70,9 +70,9 @@ std::vector<float> directions_of_page(const std::vector<float>& v, int d, int pa
   return behind;
 }
 
-// Given names the metrics that the library gets. `fixed` metrics are those of kvant_decode_layer, and the
-// other metrics rotate from page to page. `turning` metrics belong to one layer. turning_of_second metrics
-// belong to the second of two layers that are sealed together, and its tables begin with the pages.
+// Given names the metrics that the library gets. `fixed` metrics belong to kvant_decode_layer, and the other
+// metrics rotate from page to page. `turning` metrics belong to one layer. turning_of_second metrics belong
+// to the second of two layers that are sealed together, and its tables begin with the pages.
 enum class Given { none, fixed, turning, turning_of_second };
 
 // ShapedKeys holds tail pages of keys and the sealed pages made from them, which are pages [first_, first_ +
@@ -280,7 +280,7 @@ TEST_P(ShapedSealing, LosesNoMoreInTheMetricThanTheFormat) {
       if (head + 1 < kHeads) {
         // With few bits, the rounding of half-precision sums leads to other paths, so a page's cost is higher
         // or lower by chance. With 2 bits the deviation is 1 % for this number of tokens, and it vanishes in
-        // the mean over 24 heads.
+        // the average over 24 heads.
         EXPECT_LT(found, (bits <= 2 ? 1.03 : 1.01) * expected) << head;
         EXPECT_LT(found, 0.6 * unshaped) << head;
       } else {  // without a metric only the seams differ, because fewer values have chosen them

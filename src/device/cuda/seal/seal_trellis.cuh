@@ -5,7 +5,7 @@
 //
 // Costs are integers whose lowest bits hold the number of a node's parent, so one minimum finds both the cost
 // and the parent. The kernel squares multiples of 2^-70 in F32. The square is a multiple of 2^-140, which is
-// a subnormal number, and its bits are those of an integer.
+// a subnormal number. The bits of a subnormal number are the bits of an integer.
 //
 // Choices of parents are kept for two windows of values only. At the end of a window, the best path
 // determines the node at the window's start, through which the path went. All paths through other nodes are

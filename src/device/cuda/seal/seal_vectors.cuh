@@ -189,7 +189,7 @@ __device__ __forceinline__ void load_vectors(const VectorShared<D, IsLarge>& sha
   }
 }
 
-// Holds the least distances of two vectors among those that a lane has computed, and the parts in which these
+// Holds the least of the distances of two vectors that a lane has computed, and the parts in which these
 // distances occurred. The halves of a word belong to even and odd centroids.
 struct BestParts {
   std::uint32_t distances[2];
@@ -248,7 +248,7 @@ __device__ __forceinline__ BestParts search_parts(const __half* centroids, int n
   return best;
 }
 
-// Holds the nearest centroid in F32 among those that a lane has searched.
+// Holds the nearest centroid in F32 among the centroids that a lane has searched.
 struct Nearest {
   float score;  // |c|^2 / 2 - c.x
   int code;

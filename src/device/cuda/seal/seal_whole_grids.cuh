@@ -23,7 +23,7 @@ __device__ __forceinline__ std::uint32_t code_number(float2 grid, float last, fl
   return __float_as_uint(__fadd_rz(__fadd_rn(fminf(fmaxf(position, 0), last), 0.5F), 0x1p23F));
 }
 
-// Returns the bit of a word at which a code starts. The code is that of contraction index j and row `row` in
+// Returns the bit of a word at which a code starts. The code belongs to contraction index j and row `row` in
 // fragment `nth` of the word.
 template <int Bits>
 KVANT_HOST_DEVICE constexpr int bit_in_word(int nth, int j, int row) {

@@ -118,7 +118,7 @@ struct alignas(16) TrellisPage {
   }
 
   // note_gain() records the gain of a token. Once all gains are recorded, and after __syncthreads(),
-  // store_gain() stores each gain as a power of 2^(-1/32) relative to the largest one.
+  // store_gain() stores each gain as a power of 2^(-1/32) relative to the largest gain.
   __device__ void note_gain(int token, float gain) {
     // Gains are not negative, so their bits compare like integers.
     if (keeps(token)) atomicMax(reinterpret_cast<int*>(&largest), __float_as_int(gain));

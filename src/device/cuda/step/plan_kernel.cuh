@@ -121,7 +121,8 @@ __device__ inline void write_due(const StepArgs& args, const PlannedRequest& req
   args.sealed_after[i] = is_padding ? before : due.sealed_after;
 }
 
-// Plans one request in each CTA. The last CTA also writes the numbers that follow those of all requests.
+// Plans one request in each CTA. The last CTA also writes the numbers that follow the numbers of all
+// requests.
 __global__ void __launch_bounds__(kPlanThreads) plan_kernel(const __grid_constant__ StepArgs args) {
   const PlannedRequest request = planned_request(args, static_cast<int>(blockIdx.x));
   for (int nth = 0; nth < args.n_parts; ++nth) write_part(args, request, nth);

@@ -1,6 +1,6 @@
 // Gives tests the keys, values and queries that two KV heads of a real model produced. The bytes come from
 // data/captured, in the order in which scripts/capture-heads.cc writes them. Each row has the channels of the
-// first head and then those of the second head.
+// first head, and then the channels of the second head.
 #pragma once
 
 #include <algorithm>

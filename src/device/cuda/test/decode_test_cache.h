@@ -299,8 +299,8 @@ class TestCache {
       EXPECT_NEAR(number(found, at), number(expected, at), 1e-5) << "byte " << at;
     }
   }
-  // Holds rows and queries that come with a call. They are the results of the inverse transformation, so the
-  // call turns the rows into rows of the cache.
+  // Holds rows and queries that come with a call. The test makes them by the inverse transformation, so the
+  // transformation in the call restores the rows of the cache.
   struct LastRows {
     kvant_new_rows rows{};
     std::vector<std::uint8_t> source[3];  // [keys, values, queries]

@@ -66,8 +66,8 @@ inline std::vector<float> page_values(Side side, int d, std::uint32_t seed, Valu
   std::vector<float> values(static_cast<std::size_t>(kPageTokens) * d);
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = offset[i % d] + scale[i % d] * normal(random);
   if (kind == Values::outliers) {
-    // The outliers resemble those of models. One channel of keys is far larger than the other channels, and
-    // some tokens have large or nearly vanishing values.
+    // The outliers resemble the outliers of models. One channel of keys is far larger than the other
+    // channels, and some tokens have large or nearly vanishing values.
     for (int token = 0; token < kPageTokens; ++token) {
       float* row = values.data() + static_cast<std::ptrdiff_t>(token) * d;
       if (side == Side::key) row[5] = 40 + 3 * row[5];

@@ -94,8 +94,8 @@ class HostDrivenCache {
   int length(int i) const { return seqs_[i].ledger->length(); }
   int n_sealed(int i) const { return seqs_[i].ledger->n_sealed(); }
 
-  // Appends the first tokens of a sequence. They must not fill a page, and no query attends to them in this
-  // call.
+  // Appends the first tokens of a sequence. The tokens must not fill a page, and no query attends to them in
+  // this call.
   LayerRows append_prompt(int i, int n_tokens) {
     PageLedger& ledger = *seqs_[i].ledger;
     ledger.begin();
@@ -150,7 +150,7 @@ class HostDrivenCache {
   int first_page(int i) const { return seqs_[i].ledger->first_page(); }
 
   // Returns the attention output of the last step's token in double precision, [heads][d]. The function
-  // derives the visible tokens from the rules. The rows are those of sealed pages and the appended rows.
+  // derives the visible tokens from the rules. The rows come from sealed pages and from the appended rows.
   std::vector<double> expected(int layer, int i) const {
     const int d = model_.rules.d;
     const AttentionOracle oracle{.d = d,

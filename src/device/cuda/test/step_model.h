@@ -25,7 +25,7 @@ struct StepCase {
 struct StepModel {
   static constexpr int kLayers = 3, kKvHeads = 2, kGroup = 2, kHeads = kKvHeads * kGroup;
   static constexpr int kMaxPages = 5, kMaxTokens = kMaxPages * kPageTokens;
-  // The order of keys and values is that of kvant_side.
+  // Keys and values are in the order of kvant_side.
   enum Kind { keys, values, queries };
 
   explicit StepModel(const StepCase& of) : rules(of) {

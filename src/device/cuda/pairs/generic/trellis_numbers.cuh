@@ -42,7 +42,7 @@ __device__ __forceinline__ void select(const std::uint32_t (&array)[N][M], int i
 }
 
 // Sets the bytes before the columns of the lane's tokens. The columns of a lane continue the columns of the
-// previous lane, and the columns of the first lane continue those of the last lane.
+// previous lane, and the columns of the first lane continue the columns of the last lane.
 template <int D, int Bits>
 __device__ __forceinline__ void link_key_columns(TrellisColumns<Bits, 4>& columns, int lane) {
   constexpr int kGroupsOfToken = D == 256 ? 2 : 1;  // a group has two tokens with heads of 64 channels
