@@ -3,7 +3,7 @@
 # may lack. `pip install .` builds the package by scikit-build-core. With -DKVANT_BUILT=FOLDER, it packs the results of
 # a build folder.
 option(KVANT_PYTHON "Build the Python module where there are nanobind and Python's headers" ON)
-option(KVANT_BUNDLE "Install the libraries that the Python module needs beside it" ON)
+option(KVANT_BUNDLE "Install the libraries that the Python module needs next to it" ON)
 
 macro(kvant_find_python)
   # Python itself is not built with sanitizers, so it cannot load a module that is.

@@ -157,7 +157,7 @@ def main():
     originals = [x[:args.prefix] for x in rows]
     bf16_ms = median_ms(lambda: whole(*originals), REPLAYS)
     exact = whole(*originals)
-    print(f"torch {torch.__version__}, a block of {args.block} tokens behind {args.prefix}: cuDNN on BF16 {bf16_ms:.3f} ms")
+    print(f"torch {torch.__version__}, a block of {args.block} tokens after {args.prefix}: cuDNN on BF16 {bf16_ms:.3f} ms")
     for formats in FORMATS:
         prefix = SealedPrefix(kvant, formats, *originals, group)
         everything = [torch.empty_like(x) for x in originals]

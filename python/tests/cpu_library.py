@@ -100,13 +100,13 @@ class CpuLibrary(TorchLibrary):
                     if pages.page_metrics:
                         self._see_metrics(shape, at, PageMetrics.from_address(pages.page_metrics), nth, seq, to[seq] + page, page)
 
-    def _see_metrics(self, shape, layer, metrics, nth, seq, to, behind_first):
+    def _see_metrics(self, shape, layer, metrics, nth, seq, to, after_first):
         d = shape.head_dim
         # An orthonormal basis keeps the lengths of queries.
         if metrics.basis:
             basis = memory(metrics.basis, np.float32, d * d).reshape(d, d)
             assert np.abs(basis @ basis.T - np.eye(d)).max() < 1e-5
-        number = memory(metrics.first_pages, np.int32, shape.n_seqs)[seq] + behind_first if metrics.first_pages else to
+        number = memory(metrics.first_pages, np.int32, shape.n_seqs)[seq] + after_first if metrics.first_pages else to
         for head in range(shape.n_kv_heads):
             at = metrics.directions + 4 * (nth * metrics.direction_layer_stride + head * d * 8)
             self.metrics_seen[sealed_address(layer, seq, head, 0, to)] = float(memory(at, np.float32, 1)[0]), int(number)
@@ -154,8 +154,8 @@ def varlen_attention(q, k, v, *, cu_seqlens_q, max_seqlen_q, max_seqlen_k, softm
         n_rows, n_keys = scores.shape[1:]
         assert n_rows <= max_seqlen_q and n_keys <= max_seqlen_k and n_keys > 0
         if causal:
-            behind = torch.ones(n_rows, n_keys, dtype=torch.bool, device=q.device).triu(n_keys - n_rows + 1)
-            scores = scores.masked_fill(behind, float("-inf"))
+            later = torch.ones(n_rows, n_keys, dtype=torch.bool, device=q.device).triu(n_keys - n_rows + 1)
+            scores = scores.masked_fill(later, float("-inf"))
         lse[:, rows] = scores.logsumexp(-1)
         out[rows] = (scores.softmax(-1) @ values).transpose(0, 1).to(out.dtype)
     return out, lse

@@ -73,8 +73,8 @@ class Reading(unittest.TestCase):
         wide = [x.repeat_interleave(N_HEADS // N_KV_HEADS, 0) for x in (keys, values)]
         scores = q @ wide[0].transpose(1, 2) * scale
         scores.retain_grad()
-        behind = torch.ones(n, n, dtype=torch.bool).triu(1)
-        out = scores.masked_fill(behind, float("-inf")).softmax(-1) @ wide[1]
+        later = torch.ones(n, n, dtype=torch.bool).triu(1)
+        out = scores.masked_fill(later, float("-inf")).softmax(-1) @ wide[1]
         loss = torch.randn(out.shape, generator=rng)
         wanted = torch.autograd.grad((out * loss).sum(), (q, keys, values, scores))
         counted, gradients = [], []

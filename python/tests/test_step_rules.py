@@ -68,8 +68,8 @@ class Prefilling(unittest.TestCase):
                 self.assertEqual(list(range(n_before)) + earlier, [p[0] // PAGE for p in sealed])
                 self.assertEqual(pages[-1], len(plan.seen) + piece)
                 # A causal mask ends at the piece's last row, so a row sees the keys up to itself.
-                behind = plan.first_rows[piece + 1] - 1 - row
-                keys_of_own_page = plan.n_visible_tokens[piece] - PAGE * len(earlier) - behind
+                n_later = plan.first_rows[piece + 1] - 1 - row
+                keys_of_own_page = plan.n_visible_tokens[piece] - PAGE * len(earlier) - n_later
                 self.assertEqual(keys_of_own_page, len(tail))
                 row += 1
             pieces = np.flatnonzero(plan.request == i)

@@ -57,8 +57,8 @@ class Cache:
     def seal(self, page):
         ops.seal(self.sealed, self.table, self.tail, self.tail_table, int32(0, 0, 0), int32(*3 * [page]), *self.formats, self.d)
 
-    def attend(self, q, behind=0):
-        return ops.decode_attention(q, self.sealed, self.table, self.counts, self.tail, self.tail_table, self.n_tail - behind,
+    def attend(self, q, n_later=0):
+        return ops.decode_attention(q, self.sealed, self.table, self.counts, self.tail, self.tail_table, self.n_tail - n_later,
                                     *self.formats, self.d ** -0.5)
 
     def dequantize(self):
@@ -148,7 +148,7 @@ def check(formats, d):
     wanted = a * (lse_a - total).exp()[..., None] + b * (lse_b - total).exp()[..., None]
     # The queries are the last two tokens of each sequence. The second sequence has one token in its tail.
     several = torch.stack([q, cache.q], 1)
-    alone = torch.stack([cache.attend(q, behind=1), cache.attend(cache.q)], 1)
+    alone = torch.stack([cache.attend(q, n_later=1), cache.attend(cache.q)], 1)
     plain = walk(Cache(formats, d), step)
     compiled_cache, graph_cache, plain_cache = (Cache(formats, d) for _ in range(3))
     compiled = walk(compiled_cache, torch.compile(step, fullgraph=True))

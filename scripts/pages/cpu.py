@@ -6,7 +6,7 @@ from pages.rivals import fastest, is_rival
 WEIGHTS = {"q4_1": "Q4_1", "q4_0": "Q4_0", "f16": "F16"}
 
 
-def beside(row):
+def against_rival(row):
     return f"{row['ratio']:.2f}x `{row['rival']}`" if row.get("ratio") else "-"
 
 
@@ -32,7 +32,7 @@ class Cpu:
     @staticmethod
     def attention_table(document):
         rows = [(f"{row['ctx']:,}", f"`{row['recipe']}`", f"{row['bits']:.2f}", f"{row['us']:,.0f}",
-                 f"{row['read_percent']:.0f} %" if row.get("read_percent") else "-", beside(row))
+                 f"{row['read_percent']:.0f} %" if row.get("read_percent") else "-", against_rival(row))
                 for row in sorted(document["results"], key=lambda row: (row["ctx"], is_rival(row["recipe"])))]
         title = (f"\n### {document['heads']} query heads on {document['kv_heads']} KV heads of {document['dim']}, "
                  f"`{document['backend']}`\n\n" + markdown.code(document["command"]) +

@@ -41,18 +41,19 @@ std::optional<std::vector<SealedRun>> sealed_runs(const Plan& plan, std::span<co
   const int length = from.read_int(0, kMaxImageTokens);
   from.skip(sizeof(std::int32_t));
   std::vector<SealedRun> runs;
-  std::size_t behind = 0;  // bytes from the first run's beginning
+  std::size_t from_first_run = 0;  // bytes from the first run's beginning
   for (const LayersOfEntry& group : layer_groups(plan)) {
     const int n_sealed = from.read_int(0, length / kPageTokens), first = from.read_int(0, n_sealed);
-    SealedRun run{group.layers, behind, PageLayout(plan, group.layers).entry_bytes(), first,
+    SealedRun run{group.layers, from_first_run, PageLayout(plan, group.layers).entry_bytes(), first,
                   n_sealed - first};
     if (!from.ok() || (run.n_pages > 0 && run.entry_bytes > n_bytes / static_cast<std::size_t>(run.n_pages)))
       return std::nullopt;
-    behind += run.bytes() + unsealed_bytes(plan, group.layers, n_sealed, length);
+    from_first_run += run.bytes() + unsealed_bytes(plan, group.layers, n_sealed, length);
     runs.push_back(std::move(run));
   }
-  if (!from.ok() || behind > n_bytes - std::min(n_bytes, image_start_bytes(plan))) return std::nullopt;
-  for (SealedRun& run : runs) run.first += n_bytes - behind;
+  if (!from.ok() || from_first_run > n_bytes - std::min(n_bytes, image_start_bytes(plan)))
+    return std::nullopt;
+  for (SealedRun& run : runs) run.first += n_bytes - from_first_run;
   return runs;
 }
 

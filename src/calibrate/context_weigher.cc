@@ -42,7 +42,7 @@ Status ContextWeigher::begin(int context, const QueryMoments& before) {
   Constants constants = request_.constants;
   learn_page_metrics(recipes_, g, before, request_.turns, request_.n_threads, constants);
   for (const Recipe* recipe : open_) {
-    auto known = constants_beside_sensitivities(*recipe, g, constants);
+    auto known = constants_except_sensitivities(*recipe, g, constants);
     if (!known.ok()) return known.error();
     estimates_.emplace_back(g, *recipe, std::move(*known), request_.n_threads);
   }

@@ -49,7 +49,7 @@ TEST(ContextWeigher, FindsWhatPassesOfTheirOwnFind) {
     Constants known;
     learn_page_metrics({recipes.data(), 1}, g, read(c, nullptr), turns, 1, known);
     const auto expected = estimate_sensitivities(*model, g, recipes[0],
-                                                 constants_beside_sensitivities(recipes[0], g, known).value(),
+                                                 constants_except_sensitivities(recipes[0], g, known).value(),
                                                  {contexts[c].tokens, first_scored_query(kTokens),
                                                   5 + static_cast<std::uint64_t>(c), 1, [](int) {}, nullptr});
     ASSERT_TRUE(expected.ok());

@@ -91,7 +91,7 @@ class Builder final : LayerTensors {
   void walk_layer() {
     x_ = in_.x;
     walk(h_.steps_to_attention(layer_), *this);
-    for (const LayerSteps& steps : h_.steps_behind(/*has_experts=*/false)) walk(steps, *this);
+    for (const LayerSteps& steps : h_.steps_after_attention(/*has_experts=*/false)) walk(steps, *this);
   }
 
   void add(ggml_tensor* result) {
@@ -292,7 +292,7 @@ class Builder final : LayerTensors {
   ggml_tensor* moments(ggml_tensor* q, ggml_tensor* by_scores) {
     const std::int64_t n_queries = n_ * group_;
     ggml_tensor* squares = ggml_reshape_2d(c_, ggml_sqr(c_, by_scores), n_, n_queries * h_.n_kv_heads);
-    ggml_tensor* lengths = ggml_sqrt(c_, ggml_mul_mat(c_, squares, in_.behind_sink));
+    ggml_tensor* lengths = ggml_sqrt(c_, ggml_mul_mat(c_, squares, in_.after_sink));
     lengths = ggml_reshape_3d(c_, lengths, 1, n_queries, h_.n_kv_heads);
     return ggml_out_prod(c_, ggml_mul(c_, q, lengths), q);
   }

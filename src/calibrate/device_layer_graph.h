@@ -21,7 +21,7 @@ struct LayerInputs {
   ggml_tensor* mask;          // [keys, queries], 0, or -inf for keys to which the query does not attend
   ggml_tensor* sliding_mask;  // the mask for layers with a window
   ggml_tensor* sealed;        // [keys, queries], 1 for keys on pages before the query's own, else 0
-  ggml_tensor* behind_sink;   // [n_rows], 0 for the sink's tokens, else 1
+  ggml_tensor* after_sink;    // [n_rows], 0 for the sink's tokens, else 1
 };
 
 // LayerOutputs holds the results that a graph leaves in its memory.

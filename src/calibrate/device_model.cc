@@ -104,7 +104,7 @@ class GraphModel final : public DifferentiableModel {
     inputs_.mask = ggml_new_tensor_2d(c, GGML_TYPE_F32, n_rows, n_rows);
     inputs_.sliding_mask = ggml_dup_tensor(c, inputs_.mask);
     inputs_.sealed = ggml_dup_tensor(c, inputs_.mask);
-    inputs_.behind_sink = ggml_new_tensor_1d(c, GGML_TYPE_F32, n_rows);
+    inputs_.after_sink = ggml_new_tensor_1d(c, GGML_TYPE_F32, n_rows);
     buffer_.reset();
     auto buffer = allocate_tensors(c, device_.backend());
     if (!buffer.ok()) return buffer.error();
@@ -171,7 +171,7 @@ class GraphModel final : public DifferentiableModel {
                   1.0F);
     send(sealed, inputs_.sealed);
     std::fill_n(counts.begin(), std::min(kSinkTokens, n_rows_), 0.0F);
-    send(counts, inputs_.behind_sink);
+    send(counts, inputs_.after_sink);
   }
 
   // Returns the attention mask. A query attends to the newest `window` tokens, or to all tokens if `window`

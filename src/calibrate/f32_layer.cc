@@ -122,7 +122,7 @@ void load_f32_layer(const ModelParts& model, int layer, int n_threads, F32Layer&
     }
   };
   take_norms(h.steps_to_attention(layer));
-  for (const LayerSteps& steps : h.steps_behind(/*has_experts=*/false)) take_norms(steps);
+  for (const LayerSteps& steps : h.steps_after_attention(/*has_experts=*/false)) take_norms(steps);
   if (w.qkv != nullptr) {
     fill(f.qkv, w.qkv);
     fill(f.qkv_bias, w.qkv_bias);

@@ -101,8 +101,8 @@ void HeadAttention::attend_back(int block, MatrixView<const float> gradient, Mat
   }
   for (int r = 0; kv.score_weights != nullptr && r < n_queries_; ++r) {
     const float* by_scores = products_.data() + static_cast<std::ptrdiff_t>(r) * n_keys_;
-    const float* behind_sink = by_scores + kSinkTokens;
-    kv.score_weights[first_ + r] = std::sqrt(dot_row(behind_sink, behind_sink, first_ - kSinkTokens));
+    const float* after_sink = by_scores + kSinkTokens;
+    kv.score_weights[first_ + r] = std::sqrt(dot_row(after_sink, after_sink, first_ - kSinkTokens));
   }
   gemm(n_queries_, d, n_keys_, row_major(products_.data(), n_keys_), rows_of(k_), /*accumulate=*/false,
        q_gradient.data, q_gradient.stride);

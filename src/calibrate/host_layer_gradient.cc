@@ -65,7 +65,7 @@ class HostLayerGradient::Walker {
 
   void walk_layer() {
     walk(h_.steps_to_attention(g_.layer_), *this);
-    for (const LayerSteps& steps : h_.steps_behind(/*has_experts=*/false)) walk(steps, *this);
+    for (const LayerSteps& steps : h_.steps_after_attention(/*has_experts=*/false)) walk(steps, *this);
     a_.saved.resize(n_saved_);
   }
 

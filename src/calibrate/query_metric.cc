@@ -28,7 +28,7 @@ std::vector<double> linear_part(const Transform& transform, int d) {
 }
 
 // Returns B^T M B, where M are the moments and the transform maps queries (rows) q to q B.
-std::vector<double> moments_behind(const Transform& transform, const std::vector<double>& moments, int d) {
+std::vector<double> moments_after(const Transform& transform, const std::vector<double>& moments, int d) {
   std::vector<float> map(moments.size(), 0.0F);
   for (int i = 0; i < d; ++i) map[static_cast<std::size_t>(i) * d + i] = 1;
   transform.query({map.data(), d, d}, nullptr);
@@ -88,7 +88,7 @@ Result<QueryMoments> query_moments(DifferentiableModel& model, const Geometry& g
 
 std::vector<float> query_metric(const std::vector<double>& moments, const Transform& transform, int d) {
   std::vector<float> directions(static_cast<std::size_t>(d) * kMetricRank, 0.0F);
-  const SymmetricEigen eigen = symmetric_eigen(moments_behind(transform, moments, d), d);
+  const SymmetricEigen eigen = symmetric_eigen(moments_after(transform, moments, d), d);
   double mean = 0, rest = 0;
   for (int i = 0; i < d; ++i) mean += std::max(eigen.values[i], 0.0) / d;
   if (!(mean > 0)) return directions;  // no query reads this head, so all directions have equal weight

@@ -51,10 +51,10 @@ TEST(QueryMetric, CountsErrorsAsTheQueriesMomentsDo) {
     for (int i = 0; i < kDim; ++i)
       for (int r = 0; r < kMetricRank; ++r) rows[r * kDim + i] = directions[i * kMetricRank + r];
     transform->query({rows.data(), kMetricRank, kDim}, nullptr);
-    std::vector<float> behind(directions.size());
+    std::vector<float> transformed(directions.size());
     for (int i = 0; i < kDim; ++i)
-      for (int r = 0; r < kMetricRank; ++r) behind[i * kMetricRank + r] = rows[r * kDim + i];
-    const ErrorMetric metric(behind);
+      for (int r = 0; r < kMetricRank; ++r) transformed[i * kMetricRank + r] = rows[r * kDim + i];
+    const ErrorMetric metric(transformed);
     double mean = 0;
     for (int i = 0; i < kDim; ++i) mean += m[static_cast<std::size_t>(i) * kDim + i] / kDim;
     for (int i = 0; i < kDim; ++i) m[static_cast<std::size_t>(i) * kDim + i] += 0.1 * mean;

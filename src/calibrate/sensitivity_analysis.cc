@@ -191,7 +191,7 @@ Status SensitivityAnalysis::weigh(const Recipe& recipe) {
   const std::vector<SensitivityUnit> units = sensitivity_units(geometry());
   if (std::all_of(units.begin(), units.end(), [&](const auto& u) { return knows_sensitivity(recipe, u); }))
     return {};
-  const auto known = constants_beside_sensitivities(recipe, geometry(), constants_);
+  const auto known = constants_except_sensitivities(recipe, geometry(), constants_);
   if (!known.ok()) return known.error();
   return with_host_fallback(reader_, host_, [&]() -> Status {
     return settings_.measure ? measure(recipe, *known) : estimate(recipe, *known);

@@ -79,7 +79,7 @@ void keep_sensitivities(const Recipe& recipe, const Geometry& geometry, const Se
   });
 }
 
-Result<Constants> constants_beside_sensitivities(const Recipe& recipe, const Geometry& geometry,
+Result<Constants> constants_except_sensitivities(const Recipe& recipe, const Geometry& geometry,
                                                  const Constants& stored) {
   Recipe unspread = recipe;
   unspread.budget = 0;

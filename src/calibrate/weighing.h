@@ -51,7 +51,7 @@ void keep_sensitivities(const Recipe& recipe, const Geometry& geometry, const Se
 
 // Returns the constants of `stored` that a recipe needs besides its sensitivities, by the names that
 // resolve() looks up.
-Result<Constants> constants_beside_sensitivities(const Recipe& recipe, const Geometry& geometry,
+Result<Constants> constants_except_sensitivities(const Recipe& recipe, const Geometry& geometry,
                                                  const Constants& stored);
 
 // is_weighed() returns whether `work` has the results of a context. keep_weighed() stores the results.

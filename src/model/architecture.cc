@@ -103,7 +103,7 @@ constexpr LayerProgram parallel(LayerSteps attention) {
 constexpr LayerProgram in_norms(LayerSteps attention) {
   return {.attention = attention, .back = kNormedBack, .network = kNetworkInNorms, .experts = kExperts};
 }
-constexpr LayerProgram normed_behind(LayerSteps attention) {
+constexpr LayerProgram normed_after(LayerSteps attention) {
   return {.attention = attention, .back = kNormedBack, .network = kNormedNetwork, .experts = kExperts};
 }
 constexpr LayerProgram hybrid(LayerSteps delta_net) {
@@ -145,7 +145,7 @@ constexpr Architecture kArchitectures[] = {
     {.name = "ernie4_5-moe", .layer = kPlainLayer, .experts = {.normalizes = true}},
     {.name = "exaone", .layer = kPlainLayer, .rope = RopePairs::neox},
     {.name = "exaone4",
-     .layer = normed_behind(kNormedHeadsOfX),
+     .layer = normed_after(kNormedHeadsOfX),
      .rope = RopePairs::neox,
      .windows = {.period = 4, .tokens = 4096, .only_member = 64}},
     {.name = "gemma",
@@ -220,7 +220,7 @@ constexpr Architecture kArchitectures[] = {
      .rope = RopePairs::neox,
      .layer_norm = true},
     {.name = "olmo2",
-     .layer = normed_behind(kNormedRowsOfX),
+     .layer = normed_after(kNormedRowsOfX),
      .rope = RopePairs::neox,
      .windows = {.period = 4, .rope_plain = true}},
     {.name = "olmoe", .layer = with_attention(kNormedRows), .rope = RopePairs::neox},

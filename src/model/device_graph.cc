@@ -104,7 +104,8 @@ class DeviceGraph::Builder final : LayerTensors {
       walk(h_.steps_to_attention(layer_), *this);
       if (wanted_only_ && !wants_logits) break;
       keep_wanted_rows();
-      for (const LayerSteps& steps : h_.steps_behind(weights().router != nullptr)) walk(steps, *this);
+      for (const LayerSteps& steps : h_.steps_after_attention(weights().router != nullptr))
+        walk(steps, *this);
     }
     if (wants_logits) logits(x_);
     end_segment();

@@ -242,16 +242,16 @@ class HostAndDevice {
   // step had never begun.
   void expect_abort_changes_nothing(double same) {
     const auto tokens = some_tokens(300, 8);
-    const auto before_it = std::span(tokens).first(120), behind = std::span(tokens).subspan(120);
+    const auto before_it = std::span(tokens).first(120), after_it = std::span(tokens).subspan(120);
     Cache& cache = device_->cache();
     const SequenceId whole = cache.add(), sequence = cache.add();
     device_->run(whole, before_it, true, 120);
-    const std::vector<float> expected = device_->run(whole, behind, true, 180);
+    const std::vector<float> expected = device_->run(whole, after_it, true, 180);
     device_->run(sequence, before_it, true, 120);
     const std::int64_t bytes = cache.page_bytes_in_use();
     cache.reserve({{sequence, 180, true}}).value()->abort();
     EXPECT_EQ(cache.page_bytes_in_use(), bytes);
-    EXPECT_LT(relative_difference(expected, device_->run(sequence, behind, true, 180)), same);
+    EXPECT_LT(relative_difference(expected, device_->run(sequence, after_it, true, 180)), same);
   }
 
   TinyFile file_;

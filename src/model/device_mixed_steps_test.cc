@@ -170,7 +170,7 @@ TEST_P(DeviceMixedSteps, GiveEachSliceWhatItGetsAlone) {
     const auto next = sequences.next(/*together=*/false), next_found = sequences.next(/*together=*/true);
     for (std::size_t i = 0; i < next.size(); ++i)
       EXPECT_LT(relative_difference(next[i], next_found[i]), same)
-          << "behind slice " << i << " of step " << &step - kMixedSteps;
+          << "after slice " << i << " of step " << &step - kMixedSteps;
   }
 }
 

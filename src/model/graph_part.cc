@@ -73,7 +73,8 @@ class GraphPart::Builder {
     for (layer_ = 0; layer_ < h_.n_layers; ++layer_) {
       walk(h_.steps_to_attention(layer_), *this);
       if (layer_ == h_.n_layers - 1 && b_.wanted.n_rows == 0) return;
-      for (const LayerSteps& steps : h_.steps_behind(weights().router != nullptr)) walk(steps, *this);
+      for (const LayerSteps& steps : h_.steps_after_attention(weights().router != nullptr))
+        walk(steps, *this);
     }
     if (b_.states.data == nullptr) return logits();
     // With few rows, every thread has all states, and thread 0 writes them.

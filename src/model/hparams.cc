@@ -398,7 +398,7 @@ LayerSteps Hparams::steps_to_attention(int layer) const {
   return recurrent[layer] ? architecture->layer.delta_net : architecture->layer.attention;
 }
 
-std::array<LayerSteps, 4> Hparams::steps_behind(bool has_experts) const {
+std::array<LayerSteps, 4> Hparams::steps_after_attention(bool has_experts) const {
   const LayerProgram& p = architecture->layer;
   return {p.back, has_experts ? p.experts : p.network, n_layer_embd > 0 ? p.inputs : LayerSteps{}, p.end};
 }

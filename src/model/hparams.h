@@ -134,10 +134,10 @@ struct Hparams {
   int ff(int layer) const { return all_ff.empty() ? n_ff : all_ff[layer]; }
   // Returns the number of outputs of q's projection. With gates, each head is followed by its gates.
   int q_columns(int layer) const { return (gated_heads ? 2 : 1) * n_q(layer); }
-  // steps_to_attention() returns the steps of a layer up to its attention or delta net, and steps_behind()
-  // returns the steps after it. Both return them in order.
+  // steps_to_attention() returns the steps of a layer up to its attention or delta net, and
+  // steps_after_attention() returns the steps after it. Both return them in order.
   LayerSteps steps_to_attention(int layer) const;
-  std::array<LayerSteps, 4> steps_behind(bool has_experts) const;
+  std::array<LayerSteps, 4> steps_after_attention(bool has_experts) const;
   // Returns whether the network reads the same normed rows as attention, which is so if the network's own
   // norm has no weights.
   bool network_may_read_normed() const;

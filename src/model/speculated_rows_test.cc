@@ -60,7 +60,7 @@ class Pair {
     ASSERT_LE(std::ssize(draft), rewindable_tokens(cache_, drafting_));
     std::vector<float> together = step(drafting_, draft, false);
     together.resize(alone.size());
-    EXPECT_EQ(together, alone) << "behind " << before << " tokens";
+    EXPECT_EQ(together, alone) << "after " << before << " tokens";
     const Status cut = cache_.truncate(drafting_, kept);
     ASSERT_TRUE(cut.ok()) << cut.error().message;
   }

@@ -270,7 +270,7 @@ class Weights::Loader {
     prefix_ = fmt::format("blk.{}.", i);
     walk(h_.steps_to_attention(i), *this);
     const bool has_experts = h_.experts.n > 0 && file_->tensor(prefix_ + "ffn_gate_inp.weight") != nullptr;
-    for (const LayerSteps& steps : h_.steps_behind(has_experts)) walk(steps, *this);
+    for (const LayerSteps& steps : h_.steps_after_attention(has_experts)) walk(steps, *this);
   }
   LayerWeights& planned_layer() { return weights_.layers_[layer_]; }
 

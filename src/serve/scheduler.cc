@@ -90,7 +90,7 @@ Scheduler::~Scheduler() {
   if (sessions_ != nullptr) sessions_->finish();
 }
 
-void Scheduler::step(bool beside_answers) {
+void Scheduler::step(bool others_wait) {
   ++counters_.steps;
   progress_ = false;
   shortage_ = {};
@@ -99,10 +99,10 @@ void Scheduler::step(bool beside_answers) {
   advance_sessions();
   advance_prefixes();
   if (on_device_) {
-    decode_and_read(beside_answers);
+    decode_and_read(others_wait);
   } else {
     decode(running_rows());
-    read_prompts(beside_answers);
+    read_prompts(others_wait);
   }
   std::erase_if(readers_, [](const Job* job) { return job->state != JobState::reading; });
   waits_for_disk_ =
@@ -208,9 +208,9 @@ bool Scheduler::agree_on_rope(std::span<const Row> rows, std::span<const PromptP
 
 // Runs completions and prompts in one step of the engine. If the step fails, each completion and prompt is
 // tried alone, so a failure affects only its own request.
-void Scheduler::decode_and_read(bool beside_answers) {
+void Scheduler::decode_and_read(bool others_wait) {
   const std::vector<Row> rows = running_rows();
-  const std::vector<PromptPart> parts = next_parts(beside_answers);
+  const std::vector<PromptPart> parts = next_parts(others_wait);
   if (rows.empty() && parts.empty()) return;
   if (agree_on_rope(rows, parts)) {
     if (parts.empty()) draft(rows);

@@ -126,9 +126,9 @@ class Scheduler {
   // stream.
   std::optional<Refusal> submit(GenerationRequest request, std::shared_ptr<AnswerStream> stream);
   // Runs one step: drops cancelled requests, admits waiting requests, decodes, and reads prompts. With
-  // beside_answers, completions of another scheduler wait for the step. Do not call step() when idle() is
+  // others_wait, completions of another scheduler wait for the step. Do not call step() when idle() is
   // true.
-  void step(bool beside_answers = false);
+  void step(bool others_wait = false);
   bool idle() const {
     return jobs_.empty() && queue_.empty() && !prefixes_.is_busy() &&
            (sessions_ == nullptr || !sessions_->is_busy());
@@ -210,8 +210,8 @@ class Scheduler {
   void keep_session(const Job& job, Answer& answer);
 
   // The functions from read_prompts() to keep_beginning() read prompts (scheduler_prompts.cc).
-  void read_prompts(bool beside_answers);
-  std::vector<PromptPart> next_parts(bool beside_answers);
+  void read_prompts(bool others_wait);
+  std::vector<PromptPart> next_parts(bool others_wait);
   std::optional<PromptPart> next_part(Job& job, int wanted);
   int read_part(const PromptPart& part);
   Status read_states(const PromptPart& part);
@@ -233,7 +233,7 @@ class Scheduler {
   Room make_room(const std::string& needed);
   Status with_room(const std::function<Status()>& action, const std::string& needed = "");
   Status with_room_now(const std::function<Status()>& action);
-  void decode_and_read(bool beside_answers);
+  void decode_and_read(bool others_wait);
   Status run_together(std::span<const Row> rows, std::span<const PromptPart> parts);
   Status run(std::span<const EngineInput> inputs, int n_logit_rows);
   void answer_failure(Job& job, const Error& failure, bool is_of_request = false);

@@ -33,9 +33,9 @@ bool Scheduler::is_answering() const {
 }
 
 // Lets the jobs that read prompts take turns, until the step's prompt tokens are used up.
-void Scheduler::read_prompts(bool beside_answers) {
+void Scheduler::read_prompts(bool others_wait) {
   shadow_reading_ = {};
-  int left = beside_answers || is_answering() ? pace_.tokens() : options_.lone_prompt_step;
+  int left = others_wait || is_answering() ? pace_.tokens() : options_.lone_prompt_step;
   for (std::size_t turns = readers_.size(); turns > 0 && left >= kMinPromptStep; --turns) {
     Job& job = *readers_.front();
     readers_.splice(readers_.end(), readers_, readers_.begin());
@@ -49,10 +49,10 @@ void Scheduler::read_prompts(bool beside_answers) {
 
 // Chooses the parts of prompts that one step reads. Each prompt gets an equal share, so short prompts do not
 // wait for long prompts.
-std::vector<Scheduler::PromptPart> Scheduler::next_parts(bool beside_answers) {
+std::vector<Scheduler::PromptPart> Scheduler::next_parts(bool others_wait) {
   std::vector<PromptPart> parts;
   shadow_reading_ = {};
-  int left = beside_answers || is_answering() ? pace_.tokens() : options_.lone_prompt_step;
+  int left = others_wait || is_answering() ? pace_.tokens() : options_.lone_prompt_step;
   for (int turns = static_cast<int>(readers_.size()); turns > 0 && left >= kMinPromptStep; --turns) {
     Job& job = *readers_.front();
     readers_.splice(readers_.end(), readers_, readers_.begin());

@@ -238,7 +238,7 @@ TEST(Scheduler, ReadsABoundedPartOfAPromptBesideRunningAnswers) {
 TEST(Scheduler, ReadsABoundedPartOfAPromptBesideAnotherRecipesAnswers) {
   Bench bench;
   bench.submit(request(prompt_of(1000), 5));
-  bench.scheduler().step(/*beside_answers=*/true);
+  bench.scheduler().step(/*others_wait=*/true);
   EXPECT_LE(bench.engine().steps.back().prompt_tokens, bench.scheduler().options().prompt_step + 31);
   bench.scheduler().step();
   EXPECT_GT(bench.engine().steps.back().prompt_tokens, 300);

@@ -137,8 +137,8 @@ class KvantCache(Cache):
     def planned_bytes(self, n_sequences: int, n_tokens: int) -> int:
         """Returns the bytes of n_sequences sequences of n_tokens each in all layers, including the newest, unquantized
         tokens."""
-        beside = self.layout.of_sequences(n_sequences).sealed_begin * len(self.layers)
-        return beside + n_sequences * -(-n_tokens // PAGE) * sum(self._block_bytes)
+        before_blocks = self.layout.of_sequences(n_sequences).sealed_begin * len(self.layers)
+        return before_blocks + n_sequences * -(-n_tokens // PAGE) * sum(self._block_bytes)
 
     @property
     def uses_kvant_attention(self) -> bool:

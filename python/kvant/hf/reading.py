@@ -125,8 +125,8 @@ def _pages(n: int) -> list[slice]:
 def _weights(q: torch.Tensor, k: torch.Tensor, rows: slice, scale: float) -> torch.Tensor:
     """Returns the weights of the queries `rows`: F32 [n_kv_heads, group, rows, all tokens up to the last row's]."""
     scores = q @ k[:, None, :rows.stop].transpose(2, 3) * scale
-    behind = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(rows.start + 1)
-    return scores.masked_fill_(behind, float("-inf")).softmax(-1)
+    later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(rows.start + 1)
+    return scores.masked_fill_(later, float("-inf")).softmax(-1)
 
 
 @contextlib.contextmanager

@@ -115,7 +115,7 @@ class ModelState:
         self._is_announced = True
         n_blocks = self.layers[0].kv_cache.shape[0]
         return (summary.start_up_line(self.cache, len(self.layers), n_blocks, self._max_model_len) if self.is_all else
-                summary.line_beside_others(self.cache, len(self.layers)))
+                summary.line_next_to_others(self.cache, len(self.layers)))
 
     def _complete(self, step: Step) -> None:
         common, cache = step.sealed, self.cache
@@ -158,9 +158,9 @@ class ModelState:
 
     def _add_drafts(self, step: Step, query_lens: np.ndarray) -> None:
         n = step.n_decodes
-        behind = query_lens[n:]
+        other_lens = query_lens[n:]
         # Only the device knows the lengths of such requests.
-        if ((behind > 0) & (behind <= 1 + self.max_drafts)).any():
+        if ((other_lens > 0) & (other_lens <= 1 + self.max_drafts)).any():
             raise RuntimeError("kvant: requests with drafts must come before those with longer steps")
         step.has_drafts, step.n_decode_rows = True, int(query_lens[:n].sum())
 

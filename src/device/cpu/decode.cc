@@ -162,9 +162,9 @@ void Decode::load(HeadWork& head) const {
     head.sealed[side].emplace(shape_, layer_, head.head, side);
   while (std::ssize(head.queries) < head.n_queries) head.queries.push_back(std::make_unique<QueryWork>());
   for (int i = 0; i < head.n_queries; ++i) {
-    const int behind = head.n_queries - 1 - i;
-    visible.tail = std::max(n_tail - behind, 0);
-    visible.hidden = std::max(hidden - behind, 0);
+    const int n_later = head.n_queries - 1 - i;
+    visible.tail = std::max(n_tail - n_later, 0);
+    visible.hidden = std::max(hidden - n_later, 0);
     head.queries[i]->row = first_row + i;
     load_query(head, visible, *head.queries[i]);
   }

@@ -99,9 +99,9 @@ void attend(const ScoreRules& rules, int group, const TokenBlocks& blocks, std::
     for (Query& query : queries) {
       const TokenRange seen = blocks.visible(query, block);
       for (int t = seen.first; t < seen.end; ++t) {
-        const double behind = query.scores[std::size_t{1} * block * kPageTokens + t] - query.max;
-        if (behind == kNothing || (rules.sas && behind < kLeastSas)) continue;
-        const double weight = std::exp(behind);
+        const double below_max = query.scores[std::size_t{1} * block * kPageTokens + t] - query.max;
+        if (below_max == kNothing || (rules.sas && below_max < kLeastSas)) continue;
+        const double weight = std::exp(below_max);
         query.total += weight;
         add_row(weight, &rows[std::size_t{1} * t * d], d, query.sums.data());
       }
@@ -143,14 +143,15 @@ class DecodeBlocks : public TokenBlocks {
     return block < n_sealed_ ? masked_tokens(layer_, seq_, head_, block) : TokenMask{};
   }
   TokenRange visible(const Query& query, int block) const override {
-    const int behind = end_row_ - 1 - static_cast<int>(query.row);
-    const int hidden = std::max(0, hidden_ - behind);  // The window of an earlier query reaches further back.
+    const int n_later = end_row_ - 1 - static_cast<int>(query.row);
+    // The window of an earlier query reaches further back.
+    const int hidden = std::max(0, hidden_ - n_later);
     if (block < n_sealed_) return {std::clamp(hidden - block * kPageTokens, 0, kPageTokens), kPageTokens};
     const int page = block - n_sealed_;
     if (page < pages_for(n_protected_)) return {0, std::min(kPageTokens, n_protected_ - page * kPageTokens)};
     const int first = (page - pages_for(n_protected_)) * kPageTokens;
     return {std::clamp(hidden - n_sealed_ * kPageTokens - first, 0, kPageTokens),
-            std::clamp(n_tail_ - behind - first, 0, kPageTokens)};
+            std::clamp(n_tail_ - n_later - first, 0, kPageTokens)};
   }
   void read(int block, int side, float* rows) const override {
     if (block < n_sealed_) {
@@ -228,8 +229,8 @@ class PromptBlocks : public TokenBlocks {
     const int n_seen = pages_ != nullptr && pages_->query_sealed_pages != nullptr
                            ? std::min(pages_->query_sealed_pages[query.row], n_sealed_)
                            : n_sealed_;
-    const int behind = prompt_.query_begins[seq_ + 1] - 1 - static_cast<int>(query.row);
-    const int end = shape_.causal != 0 ? n_tokens_ - behind : n_tokens_;
+    const int n_later = prompt_.query_begins[seq_ + 1] - 1 - static_cast<int>(query.row);
+    const int end = shape_.causal != 0 ? n_tokens_ - n_later : n_tokens_;
     const int begin = shape_.window > 0 ? end - shape_.window : 0;
     const bool is_sealed = block < n_sealed_;
     if (is_sealed && block >= n_seen) return {};

@@ -25,16 +25,16 @@ std::unique_ptr<ErrorMetric> metric_of(const kvant_page_metrics& all, int d, int
   std::vector<float> directions(std::size_t{1} * d * kMetricRank);
   const int middle = page * kPageTokens + kPageTokens / 2;
   for (int r = 0; r < kMetricRank; ++r) {
-    std::vector<double> turned(d), behind(d);
+    std::vector<double> turned(d), stored(d);
     for (int i = 0; i < d; ++i) {
       const double angle = 2 * std::numbers::pi * turns[2 * i + 1] * middle;
       const int partner = static_cast<int>(turns[2 * i]);
       turned[i] = w[i * kMetricRank + r] * std::cos(angle) - w[partner * kMetricRank + r] * std::sin(angle);
     }
-    if (basis == nullptr) behind = turned;
+    if (basis == nullptr) stored = turned;
     for (int i = 0; basis != nullptr && i < d; ++i)
-      for (int j = 0; j < d; ++j) behind[j] += turned[i] * basis[i * d + j];
-    for (int i = 0; i < d; ++i) directions[i * kMetricRank + r] = static_cast<float>(behind[i]);
+      for (int j = 0; j < d; ++j) stored[j] += turned[i] * basis[i * d + j];
+    for (int i = 0; i < d; ++i) directions[i * kMetricRank + r] = static_cast<float>(stored[i]);
   }
   return std::make_unique<ErrorMetric>(directions);
 }

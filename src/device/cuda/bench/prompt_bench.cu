@@ -197,7 +197,7 @@ void run_shape(const Settings& settings, int d, const Shape& of, const Way& way)
     check(kvant_prompt_attention(&shape, &prompt, workspace.get(), bytes, nullptr));
   });
   const double seen = rows * (of.sealed + 0.5 * of.prompt);  // tokens to which all rows of a head attend
-  std::printf("d %3d  %d x %5d tokens behind %5d sealed  %-8s %9.1f us  %6.1f TFLOP/s\n", d, of.sequences,
+  std::printf("d %3d  %d x %5d tokens after %5d sealed  %-8s %9.1f us  %6.1f TFLOP/s\n", d, of.sequences,
               of.prompt, of.sealed,
               half_products ? "half"
               : way.kept    ? "kept"

@@ -120,20 +120,20 @@ __device__ __forceinline__ std::uint32_t max_u16x2(std::uint32_t a, std::uint32_
 }
 
 // pack_unsigned_bytes() and pack_signed_bytes() round two numbers and saturate the results to 0 .. 255 or to
-// -128 .. 127. The two integers become the upper bytes of a word, above the two low bytes of `behind`. A call
-// takes one instruction if the GPU has it (Architecture::kPacksBytes).
-__device__ __forceinline__ std::uint32_t pack_unsigned_bytes(float x, float y, std::uint32_t behind) {
+// -128 .. 127. The two integers become the lower bytes of a word, and the two low bytes of `upper` become its
+// upper bytes. A call takes one instruction if the GPU has it (Architecture::kPacksBytes).
+__device__ __forceinline__ std::uint32_t pack_unsigned_bytes(float x, float y, std::uint32_t upper) {
   std::uint32_t bytes;
   asm("cvt.pack.sat.u8.s32.b32 %0, %1, %2, %3;"
       : "=r"(bytes)
-      : "r"(__float2int_rn(y)), "r"(__float2int_rn(x)), "r"(behind));
+      : "r"(__float2int_rn(y)), "r"(__float2int_rn(x)), "r"(upper));
   return bytes;
 }
-__device__ __forceinline__ std::uint32_t pack_signed_bytes(float x, float y, std::uint32_t behind) {
+__device__ __forceinline__ std::uint32_t pack_signed_bytes(float x, float y, std::uint32_t upper) {
   std::uint32_t bytes;
   asm("cvt.pack.sat.s8.s32.b32 %0, %1, %2, %3;"
       : "=r"(bytes)
-      : "r"(__float2int_rn(y)), "r"(__float2int_rn(x)), "r"(behind));
+      : "r"(__float2int_rn(y)), "r"(__float2int_rn(x)), "r"(upper));
   return bytes;
 }
 

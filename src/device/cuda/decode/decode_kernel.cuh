@@ -266,7 +266,7 @@ __device__ __forceinline__ SeenTokensOfTwo seen_tokens(const DecodeArgs& args, c
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const int column = lane % 4 * 2 + h;
-    seen.columns[h].n = tail - segment.behind(args, column) - first;
+    seen.columns[h].n = tail - segment.n_later(args, column) - first;
     seen.columns[h].hidden = segment.hidden(args, column) - segment.n_sealed * kPageTokens - first;
   }
   return seen;

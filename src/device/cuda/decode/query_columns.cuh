@@ -45,7 +45,7 @@ struct QuerySegment : Segment {
   }
   // Returns how many tokens at the end of the tail are visible to the sequence's last query but hidden from a
   // column of this warp.
-  __device__ int behind(const DecodeArgs& args, int column_of_warp) const {
+  __device__ int n_later(const DecodeArgs& args, int column_of_warp) const {
     const QueryArgs& queries = of(args);
     const int query = queries.first + query_of_column(queries, first_column(args) + column_of_warp);
     return max(queries_of(queries, seq).n - 1 - query, 0);
@@ -53,7 +53,7 @@ struct QuerySegment : Segment {
   // Returns how many tokens are hidden from a column of this warp, counted from the start of the sequence's
   // first page.
   __device__ int hidden(const DecodeArgs& args, int column_of_warp) const {
-    return args.first_tokens == nullptr ? 0 : args.first_tokens[seq] - behind(args, column_of_warp);
+    return args.first_tokens == nullptr ? 0 : args.first_tokens[seq] - n_later(args, column_of_warp);
   }
 
  private:

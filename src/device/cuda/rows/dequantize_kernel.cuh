@@ -62,14 +62,14 @@ __device__ void find_masked(const DequantizeArgs& args, const DequantizedPage& a
                                                              at.head * args.mask_head_stride);
   // Returns the mask bits of 32 tokens, but 0 for tokens of the sink. `word` counts from the sequence's first
   // page.
-  const auto behind_sink = [&](int word) {
+  const auto after_sink = [&](int word) {
     const int sink = min(max(args.sink - 32 * word, 0), 32);
     return sink == 32 ? 0 : masks[word] & ~0U << sink;
   };
   constexpr int kWords = kPageTokens / 32;
   const auto thread = static_cast<int>(threadIdx.x);
   std::uint32_t own = 0;
-  if (thread < kWords && args.masks != nullptr) own = behind_sink(at.page * kWords + thread);
+  if (thread < kWords && args.masks != nullptr) own = after_sink(at.page * kWords + thread);
   if (thread < kWords) shared.masked[thread] = own;
   if (thread == 0) shared.first_masked = args.sink;
   const bool any = __syncthreads_or(own != 0) != 0;
@@ -77,7 +77,7 @@ __device__ void find_masked(const DequantizeArgs& args, const DequantizedPage& a
   if (!any) return;
   int before = 0;
   for (int word = thread; word < at.page * kWords; word += kDequantizeThreads)
-    before += __popc(behind_sink(word));
+    before += __popc(after_sink(word));
   if (before != 0) atomicAdd(&shared.first_masked, before);
 }
 

@@ -52,7 +52,7 @@ float basis_of(int i, int j, int d) {
 // transformed.
 std::vector<float> directions_of_page(const std::vector<float>& v, int d, int page) {
   std::vector<double> turned(v.size());
-  std::vector<float> behind(v.size());
+  std::vector<float> stored(v.size());
   for (int i = 0; i < d; ++i) {
     const int partner = (i + d / 2) % d;
     const double angle = 2 * std::numbers::pi * whole_turns(i, d) * (page * kPageTokens + kPageTokens / 2);
@@ -64,10 +64,10 @@ std::vector<float> directions_of_page(const std::vector<float>& v, int d, int pa
     for (int r = 0; r < kMetricRank; ++r) {
       double sum = 0;
       for (int i = 0; i < d; ++i) sum += turned[i * kMetricRank + r] * basis_of(i, j, d);
-      behind[j * kMetricRank + r] = static_cast<float>(sum);
+      stored[j * kMetricRank + r] = static_cast<float>(sum);
     }
   }
-  return behind;
+  return stored;
 }
 
 // Given names the metrics that the library gets. `fixed` metrics belong to kvant_decode_layer, and the other

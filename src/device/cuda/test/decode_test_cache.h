@@ -565,15 +565,15 @@ class TestCache {
     }
   }
 
-  // Returns the tokens of a sequence and KV head to which a query attends. The sequence has `behind` more
+  // Returns the tokens of a sequence and KV head to which a query attends. The sequence has `n_later` more
   // queries after this query.
-  std::vector<Token> visible(std::size_t seq, int kv_head, int behind) const {
+  std::vector<Token> visible(std::size_t seq, int kv_head, int n_later) const {
     const std::size_t of_head = seq * kKvHeads + kv_head;
     std::vector<Token> tokens = tokens_[of_head];
     const auto tail = tokens.begin() + static_cast<std::ptrdiff_t>(tail_begins_[of_head]);
-    tokens.erase(tail + std::max(0, lengths_[seq].tail - behind), tail + lengths_[seq].tail);
+    tokens.erase(tail + std::max(0, lengths_[seq].tail - n_later), tail + lengths_[seq].tail);
     if (hidden_.empty()) return tokens;
-    const int before_window = std::max(0, hidden_[seq] - behind);
+    const int before_window = std::max(0, hidden_[seq] - n_later);
     const int hidden = lengths_[seq].sealed > 0 ? std::max(0, before_window - sink_) : before_window;
     return {tokens.begin() + hidden, tokens.end()};
   }
@@ -602,9 +602,9 @@ class TestCache {
     return worst;
   }
 
-  // Returns the relative RMS error of a query's outputs. The sequence has `behind` more queries after this
+  // Returns the relative RMS error of a query's outputs. The sequence has `n_later` more queries after this
   // query.
-  double error_of(std::size_t seq, int row, int behind, const std::vector<float>& q,
+  double error_of(std::size_t seq, int row, int n_later, const std::vector<float>& q,
                   const std::vector<std::uint8_t>& out, const std::vector<float>& lse, int group,
                   kvant_type out_type) const {
     double error = 0;
@@ -612,7 +612,7 @@ class TestCache {
     for (int head = 0; head < kKvHeads * group; ++head) {
       const std::size_t of_row = static_cast<std::size_t>(row) * kKvHeads * group + head;
       const std::size_t first = of_row * d_;
-      const std::vector<Token> tokens = visible(seq, head / group, behind);
+      const std::vector<Token> tokens = visible(seq, head / group, n_later);
       double log_sum_exp = -INFINITY;
       std::vector<double> expected(d_);  // the output of a query that attends to nothing is zero
       if (tokens.empty()) {
