@@ -162,6 +162,7 @@ class Recipes(unittest.TestCase):
                 ("turbo4", "has k=rhadamard:lm4, which is not supported here"), ("h2o-50", "has window=128"),
                 ("turboattention-4bit", "has softmax=sas"), ("k=tcq4,v=tcq4,skip=1e-6", "has skip=1e-6"),
                 ("uniform-4bit,tail=int8", "has tail=int8"), ("uniform-4bit,encode=plain", "\"encode=plain\" in the recipe .* whether errors of keys are shaped"),
+                ("uniform-4bit,encode=sampled", "\"encode=sampled\" in the recipe .* whether errors of keys are shaped"),
                 ("k=tcq4,v=tcq4,window=128", "has window=128"), ("k=mean:tcq4,v=tcq4", "k=mean:tcq4"), ("k=tcq4,v=smooth:tcq4", "v=smooth:tcq4"),
                 ("k=hadamard+smooth:tcq4,v=tcq4", "k=hadamard\\+smooth:tcq4"), ("k=tcq4,v=tcq4,sink=5", "sink=5"),
                 ("uniform-4bit,prompt=int8", "prompt=int8")):

@@ -86,7 +86,9 @@ std::string encoder_of_keys(const Plan& plan) {
   const bool any = std::ranges::any_of(plan.heads, [](const HeadPlan& head) {
     return head.k.sealed->shapes_errors() && !head.k.context.constants.find(kPageMetric).empty();
   });
-  return any ? "weighted by the queries of the calibration" : "";
+  if (!any) return "";
+  return plan.recipe.encode == Encode::sampled ? "weighted by the queries of a short text"
+                                               : "weighted by the queries of the calibration";
 }
 
 }  // namespace

@@ -99,6 +99,7 @@ TEST(PlanReport, SaysHowErrorsOfKeysAreShaped) {
   EXPECT_EQ(encoder("k=tcq2,v=tcq2,encode=shaped", false), "");
   EXPECT_EQ(encoder("k=tok2g32,v=tok2g32,encode=shaped", true), "");
   EXPECT_EQ(encoder("k=tcq2,v=tcq2,encode=shaped", true), "weighted by the queries of the calibration");
+  EXPECT_EQ(encoder("k=tcq2,v=tcq2,encode=sampled", true), "weighted by the queries of a short text");
   const auto placed =
       place_on(std::make_shared<testing::HostPages>(), testing::plan_for("k=tcq2,v=tcq2,encode=shaped", g));
   ASSERT_TRUE(placed.ok());

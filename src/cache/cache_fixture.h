@@ -123,7 +123,7 @@ inline std::shared_ptr<const Constants> made_up_constants(const Recipe& recipe, 
     ++seed;
     const int d = g.dim(where.layer);
     if (need.kind == NeedKind::adapter) return normal_values(need.size, 0.1F, seed);
-    if (need.kind == NeedKind::metric) return made_up_metric(d, seed);
+    if (need.name == kPageMetric) return made_up_metric(d, seed);
     if (need.kind == NeedKind::sensitivity) return falling_sensitivities(need.size, seed);
     if (need.kind == NeedKind::priority) return normal_values(1, 1, seed);
     if (need.kind == NeedKind::transform && (need.name.ends_with("pca") || need.name.ends_with("oscar")))

@@ -25,6 +25,7 @@
 #include "calibrate/learn_page_metrics.h"
 #include "calibrate/moments_state.h"
 #include "calibrate/needs.h"
+#include "calibrate/passage_queries.h"
 #include "calibrate/quality.h"
 #include "calibrate/read_samples.h"
 #include "calibrate/rope_turns.h"
@@ -141,8 +142,7 @@ class Calibrator {
         request_.state_path);
   }
 
-  Result<std::vector<Sample>> samples() {
-    const SampleSize size = sample_size(capture_.size());
+  Result<std::vector<Sample>> samples(const SampleSize& size) {
     if (!settings_.self) {
       return samples_of_text(engine_.tokenizer(), engine_.geometry().trained_context, request_.text, size);
     }
@@ -155,7 +155,7 @@ class Calibrator {
     capture_.place(position_offsets(sample_size(capture_.size()), engine_.geometry().trained_context));
     const int done = samples_kept_;
     if (done == capture_.n_sequences()) return {};
-    const auto all = samples();
+    const auto all = samples(sample_size(capture_.size()));
     if (!all.ok()) return all.error();
     Progress progress("reading samples", capture_.n_sequences() - done, "samples");
     last_save_ = Clock::now();
@@ -204,11 +204,27 @@ class Calibrator {
 
   Status learn_metrics() {
     last_save_ = Clock::now();
+    KVANT_RETURN_IF_ERROR(learn_sampled_metrics());
     if (!needs_page_metrics(request_.recipes, engine_.geometry())) return {};
     const auto moments = sensitivities_.query_moments();
     if (!moments.ok()) return stopped() ? interrupted(capture_.n_sequences()) : moments.error();
     learn_page_metrics(request_.recipes, engine_.geometry(), *moments, turns_, request_.n_threads,
                        result_.constants);
+    return {};
+  }
+
+  Status learn_sampled_metrics() {
+    constexpr NeedKind kKind = NeedKind::sampled_metric;
+    const Geometry& g = engine_.geometry();
+    if (!needs_page_metrics(request_.recipes, g, kKind)) return {};
+    const auto moments = with_host_fallback(reader_, host_, [&]() -> Result<QueryMoments> {
+      const auto text = samples(
+          {.passages = 1, .length = std::min(kSampledTokens, g.trained_context), .seed = settings_.seed});
+      if (!text.ok()) return text.error();
+      return sampled_moments(reader_, text->front(), turns_, request_.n_threads, request_.stop);
+    });
+    if (!moments.ok()) return stopped() ? interrupted(capture_.n_sequences()) : moments.error();
+    learn_page_metrics(request_.recipes, g, *moments, turns_, request_.n_threads, result_.constants, kKind);
     return {};
   }
 

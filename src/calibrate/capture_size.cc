@@ -15,6 +15,8 @@ bool trains_adapters(std::span<const Recipe> recipes) {
                              [](const Recipe& recipe) { return recipe.correction != Correction::none; });
 }
 
+}  // namespace
+
 bool learns_from_samples(std::span<const Recipe> recipes, const Geometry& geometry) {
   for (const HeadNeeds& head : needs_of(recipes, geometry)) {
     for (const ScopedNeed& constant : head.constants)
@@ -22,8 +24,6 @@ bool learns_from_samples(std::span<const Recipe> recipes, const Geometry& geomet
   }
   return false;
 }
-
-}  // namespace
 
 CaptureSize capture_size(std::span<const Recipe> recipes, const Geometry& geometry,
                          const CalibrationSettings& settings) {

@@ -15,8 +15,11 @@ namespace kvant {
 
 // Returns whether calibration learns a need from separate contexts rather than from captured values.
 constexpr bool has_own_text(NeedKind kind) {
-  return kind == NeedKind::sensitivity || kind == NeedKind::metric;
+  return kind == NeedKind::sensitivity || kind == NeedKind::metric || kind == NeedKind::sampled_metric;
 }
+
+// Returns whether calibration learns something of a recipe from captured values.
+bool learns_from_samples(std::span<const Recipe> recipes, const Geometry& geometry);
 
 CaptureSize capture_size(std::span<const Recipe> recipes, const Geometry& geometry,
                          const CalibrationSettings& settings);

@@ -6,7 +6,9 @@
 #include "base/json_file.h"
 #include "base/warn.h"
 #include "calibrate/calibrate.h"
+#include "calibrate/capture_size.h"
 #include "calibrate/default_text.h"
+#include "calibrate/learn_page_metrics.h"
 #include "calibrate/needs.h"
 #include "calibrate/sealed_gguf.h"
 
@@ -78,13 +80,14 @@ Result<std::shared_ptr<const Constants>> load_or_calibrate(Engine& engine, Atten
                     label(recipe), kept.error().message));
     path.clear();
   }
-  const CalibrationRequest request{{recipe},
-                                   text_or_default(options.text),
-                                   CalibrationSettings{},
-                                   options.n_threads,
-                                   path,
-                                   options.stop,
-                                   CalibrationMethod{}};
+  CalibrationSettings settings;
+  // Errors on passages would take more time than a metric of a short text, and nobody reads them here.
+  if (needs_page_metrics({&recipe, 1}, geometry, NeedKind::sampled_metric) &&
+      !learns_from_samples({&recipe, 1}, geometry))
+    settings.passages = 0;
+  const CalibrationRequest request{
+      {recipe},           text_or_default(options.text), settings, options.n_threads, path, options.stop,
+      CalibrationMethod{}};
   const auto made = calibrate(engine, backend, request);
   if (!made.ok()) return made.error();
   if (!path.empty()) {

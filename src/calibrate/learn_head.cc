@@ -65,6 +65,7 @@ class HeadLearner {
           learn_adapters(constant);
           break;
         case NeedKind::metric:
+        case NeedKind::sampled_metric:
         case NeedKind::sensitivity:
           KVANT_CHECK(false, "a sensitivity shows in the model's predictions, not in captured values");
       }

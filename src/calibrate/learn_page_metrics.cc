@@ -12,11 +12,11 @@
 namespace kvant {
 namespace {
 
-// Returns the heads of all recipes that need metrics, with only these needs.
-std::vector<HeadNeeds> metrics_of(std::span<const Recipe> recipes, const Geometry& geometry) {
+// Returns the heads of all recipes that need metrics of a kind, with only these needs.
+std::vector<HeadNeeds> metrics_of(std::span<const Recipe> recipes, const Geometry& geometry, NeedKind kind) {
   std::vector<HeadNeeds> heads = needs_of(recipes, geometry);
   for (HeadNeeds& needs : heads)
-    std::erase_if(needs.constants, [](const auto& c) { return c.need.kind != NeedKind::metric; });
+    std::erase_if(needs.constants, [kind](const auto& c) { return c.need.kind != kind; });
   std::erase_if(heads, [](const HeadNeeds& needs) { return needs.constants.empty(); });
   return heads;
 }
@@ -37,14 +37,14 @@ Transform transform_of(const HeadNeeds& needs, int d, const Constants& constants
 
 }  // namespace
 
-bool needs_page_metrics(std::span<const Recipe> recipes, const Geometry& geometry) {
-  return !metrics_of(recipes, geometry).empty();
+bool needs_page_metrics(std::span<const Recipe> recipes, const Geometry& geometry, NeedKind kind) {
+  return !metrics_of(recipes, geometry, kind).empty();
 }
 
 void learn_page_metrics(std::span<const Recipe> recipes, const Geometry& geometry,
                         const QueryMoments& moments, const std::vector<std::vector<ChannelTurn>>& turns,
-                        int n_threads, Constants& constants) {
-  const std::vector<HeadNeeds> heads = metrics_of(recipes, geometry);
+                        int n_threads, Constants& constants, NeedKind kind) {
+  const std::vector<HeadNeeds> heads = metrics_of(recipes, geometry, kind);
   const std::vector<MeanTurn> means = mean_turns(turns, geometry);
   std::mutex mutex;
   run_team(n_threads, [&](Team& team) {

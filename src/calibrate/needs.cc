@@ -16,7 +16,8 @@ std::string stored_name(const ConstantNeed& need, bool without_sink) {
   const std::string sink = without_sink ? "" : "nosink/";
   // The name includes the earlier transforms, on which the values depend.
   if (need.kind == NeedKind::transform) return sink + need.name;
-  return sink + joined(need.after) + ":" + need.name;
+  const std::string source = need.kind == NeedKind::sampled_metric ? "sampled/" : "";
+  return source + sink + joined(need.after) + ":" + need.name;
 }
 
 HeadNeeds needs_of_side(const Recipe& recipe, const Geometry& geometry, int layer, int kv_head, Side side) {

@@ -12,8 +12,7 @@
 #include "calibrate/learn_page_metrics.h"
 #include "calibrate/model_gradient.h"
 #include "calibrate/needs.h"
-#include "calibrate/principal_directions.h"
-#include "calibrate/rope_turns.h"
+#include "calibrate/passage_queries.h"
 #include "calibrate/weighing.h"
 #include "model/gguf_file.h"
 
@@ -73,7 +72,7 @@ CalibrationWork SensitivityAnalysis::work_left() const {
   return work;
 }
 
-// The functions from query_moments() to moments_of_passages() find the moments of queries.
+// The functions from query_moments() to query_contexts() find the moments of queries.
 
 Result<QueryMoments> SensitivityAnalysis::query_moments() {
   return with_host_fallback(reader_, host_, [&] { return moments_by_gradients(); });
@@ -84,7 +83,7 @@ Result<QueryMoments> SensitivityAnalysis::moments_by_gradients() {
   if (!contexts.ok()) return contexts.error();
   const auto fit = knows_gradients(contexts->front());
   if (!fit.ok()) return fit.error();
-  if (!*fit) return moments_of_passages();
+  if (!*fit) return passage_moments(capture_, turns_, /*first=*/0, request_.n_threads);
   std::optional<Progress> progress;
   ContextWeigher weigher({request_.recipes, geometry(), turns_, constants_, request_.n_threads,
                           contexts_done_, [&] { progress->advance(kEffectSteps); }});
@@ -105,36 +104,6 @@ Result<std::vector<Sample>> SensitivityAnalysis::query_contexts() {
   auto contexts = drawn_contexts(kQueryContexts, kQueryTokens);
   if (!contexts.ok()) return contexts.error();
   return in_reading_order(std::move(*contexts));
-}
-
-QueryMoments SensitivityAnalysis::moments_of_passages() const {
-  const Geometry& g = geometry();
-  QueryMoments all(g.n_all_kv_heads());
-  run_team(request_.n_threads, [&](Team& team) {
-    for (int layer = 0; layer < g.n_layers; ++layer) {
-      team.for_each(g.kv_heads(layer), [&](int kv_head) {
-        all[g.head_index(layer, kv_head)] = moments_of_passages(layer, kv_head);
-      });
-    }
-  });
-  return all;
-}
-
-std::vector<double> SensitivityAnalysis::moments_of_passages(int layer, int kv_head) const {
-  const Geometry& g = geometry();
-  const int d = g.dim(layer), group = g.group(layer);
-  std::vector<double> sums(static_cast<std::size_t>(d) * d);
-  for (int head = kv_head * group; head < (kv_head + 1) * group; ++head) {
-    for (int p = 0; p < capture_.size().passages; ++p) {
-      std::vector<float> queries = capture_.passage_queries(p, layer, head);
-      const MatrixView<float> rows(queries.data(), static_cast<int>(queries.size()) / d, d);
-      for (int r = 0; r < rows.rows; ++r)
-        turn_row(turns_[layer], -(r < kSinkTokens ? r : capture_.passage_position(p) + r), rows.row(r));
-      const std::vector<double> more = second_moments(rows);
-      for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += more[i];
-    }
-  }
-  return sums;
 }
 
 // The functions from differentiable() to estimate() work with gradients.

@@ -62,8 +62,6 @@ class SensitivityAnalysis {
   bool stopped() const { return request_.stop != nullptr && *request_.stop; }
   const Geometry& geometry() const { return engine_.geometry(); }
   Result<QueryMoments> moments_by_gradients();
-  QueryMoments moments_of_passages() const;
-  std::vector<double> moments_of_passages(int layer, int kv_head) const;
   Result<std::vector<Sample>> drawn_contexts(int n, int length);
   Result<std::vector<Sample>> query_contexts();
 

@@ -84,5 +84,25 @@ TEST_F(Uncalibrated, RecipesThatNeedConstantsAreCalibratedOnFirstUseByOneMethod)
   EXPECT_NE(info.out.find("calibrated on first use"), std::string::npos) << info.out;
 }
 
+TEST_F(Uncalibrated, ASampledMetricIsMadeOnceAndServesEveryCommandUnderItsName) {
+  const std::string kv = "-m model.gguf -t 1 --kv uniform-4bit,encode=sampled ";
+  const Outcome info = run("info -c 1000 " + kv);
+  EXPECT_NE(info.out.find("calibrated on first use"), std::string::npos) << info.out;
+  const Outcome first = run("run --raw -f text.txt -n 4 -v --json run.json " + kv);
+  ASSERT_EQ(first.code, 0) << first.err;
+  EXPECT_NE(first.err.find("calibrating once into"), std::string::npos) << first.err;
+  EXPECT_NE(first.err.find("weighted by the queries of a short text"), std::string::npos) << first.err;
+  EXPECT_EQ(nlohmann::json::parse(read("run.json"))["recipe"], "uniform-4bit,encode=sampled");
+  const Outcome eval = run("eval -f text.txt -c 512 --chunks 1 --json eval.json " + kv);
+  ASSERT_EQ(eval.code, 0) << eval.err;
+  EXPECT_EQ(eval.err.find("calibrating"), std::string::npos) << eval.err;
+  const auto row = nlohmann::json::parse(read("eval.json"))["results"][1];
+  EXPECT_EQ(row["recipe"], "uniform-4bit,encode=sampled");
+  EXPECT_EQ(row["calibration"], "calibrated");
+  const Outcome refused = run("run --raw -p abc -n 1 -m model.gguf --kv kvant-4bit,encode=sampled");
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_NE(refused.err.find("uniform-4bit,encode=sampled"), std::string::npos) << refused.err;
+}
+
 }  // namespace
 }  // namespace kvant

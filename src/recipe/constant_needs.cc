@@ -39,7 +39,7 @@ void add_format(std::vector<ConstantNeed>& needs, NeedKind kind, const SideRecip
 
 // Returns whether the errors are shaped for any of the formats that a head's K may get.
 bool is_shaped(const Recipe& recipe, const std::vector<std::string>& formats) {
-  return recipe.encode == Encode::shaped &&
+  return recipe.encode != Encode::plain &&
          std::ranges::any_of(formats, [](const std::string& f) { return find_format(f)->shapes_errors(); });
 }
 
@@ -79,8 +79,8 @@ std::vector<ConstantNeed> constant_needs(const Recipe& recipe, const Geometry& g
   formats.push_back(usual.format);
   if (recipe.mix > 0) formats.push_back(mixed_side_of(recipe, side, layer, kv_head, true).format);
   if (side == Side::key && is_shaped(recipe, formats)) {
-    needs.push_back(
-        {NeedKind::metric, kPageMetric, page_metric_size(head_dim), usual.transforms, nullptr, nullptr});
+    needs.push_back({recipe.encode == Encode::sampled ? NeedKind::sampled_metric : NeedKind::metric,
+                     kPageMetric, page_metric_size(head_dim), usual.transforms, nullptr, nullptr});
   }
   if (recipe.budget > 0) {
     needs.push_back({NeedKind::sensitivity, sensitivity_constant(recipe), recipe.ladder.size(),

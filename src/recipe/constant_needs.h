@@ -28,6 +28,8 @@ enum class NeedKind : std::uint8_t {
   adapter,
   // Holds the metric of the head's queries, for formats of K that shape their errors.
   metric,
+  // Holds the same metric, for the queries of a short text (encode=sampled).
+  sampled_metric,
   // Holds the head's sensitivity to each format of the recipe's ladder (Recipe::ladder), for the bit
   // allocation.
   sensitivity,

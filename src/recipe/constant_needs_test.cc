@@ -69,6 +69,27 @@ TEST(ConstantNeeds, HaveAMetricOfQueriesWhereErrorsOfKeysAreShaped) {
   EXPECT_EQ(names_of(needs("kvant-2bit,encode=shaped", 0, 0, Side::key)).front(), "page-metric");
 }
 
+// A metric of a calibration is optional. A sampled metric is not, because each program can make it in
+// seconds.
+TEST(ConstantNeeds, RequireAMetricOfAShortTextWhereItIsSampled) {
+  for (Recipe recipe : builtin_recipes()) {
+    const auto of_side = [&](Encode encode, Side side) {
+      recipe.encode = encode;
+      auto found = constant_needs(recipe, two_layers(), 0, 0, side);
+      std::erase_if(found, [](const ConstantNeed& need) { return need.name != "page-metric"; });
+      return found;
+    };
+    const auto sampled = of_side(Encode::sampled, Side::key), shaped = of_side(Encode::shaped, Side::key);
+    ASSERT_EQ(sampled.size(), shaped.size()) << recipe.name;
+    EXPECT_TRUE(of_side(Encode::sampled, Side::value).empty()) << recipe.name;
+    if (sampled.empty()) continue;
+    EXPECT_EQ(sampled[0].kind, NeedKind::sampled_metric);
+    EXPECT_FALSE(is_optional(sampled[0].kind));
+    EXPECT_EQ(sampled[0].size, shaped[0].size);
+    EXPECT_EQ(sampled[0].after, shaped[0].after);
+  }
+}
+
 TEST(ConstantNeeds, FollowOverrides) {
   const std::string recipe = "kivi-2bit,k@1.1=pca:vq-d8b8";
   EXPECT_TRUE(needs(recipe, 1, 0, Side::key).empty());

@@ -34,6 +34,7 @@ std::int64_t need_bytes(const HeadPlan& head, Side side, const ConstantNeed& nee
     case NeedKind::format:
       return format_bytes(head.side(side), need);
     case NeedKind::metric:
+    case NeedKind::sampled_metric:
       return head.side(side).sealed->shapes_errors() && has_metric(head.side(side)) ? floats(need.size) : 0;
     case NeedKind::priority:
     case NeedKind::sensitivity:

@@ -59,6 +59,11 @@ Status check_budget(const Recipe& recipe) {
   }
   if (recipe.budget == 0)
     return error("ladder needs a number of bits to allocate: set budget, as in budget=3.5");
+  if (recipe.encode == Encode::sampled) {
+    return error(
+        "encode=sampled is for recipes without a budget: set encode=shaped, or name such a recipe, as in "
+        "uniform-4bit,encode=sampled");
+  }
   if (recipe.mix == 0) return {};
   return error("budget and mix both choose the formats of heads: set budget=0, or mix=0");
 }

@@ -416,8 +416,23 @@ TEST(Plan, SaysWhetherItIsCalibrated) {
   EXPECT_EQ(state("vecinfer-2bit", true), CalibrationState::calibrated);
   EXPECT_EQ(state("k=tcq2,v=tcq2,encode=shaped", false), CalibrationState::missing);
   EXPECT_EQ(state("k=tcq2,v=tcq2,encode=shaped", true), CalibrationState::calibrated);
+  EXPECT_EQ(state("k=tcq2,v=tcq2,encode=sampled", true), CalibrationState::calibrated);
+  EXPECT_FALSE(resolve(*parse_recipe("k=tcq2,v=tcq2,encode=sampled"), g, nullptr).ok());
   EXPECT_EQ(state("k=tcq2,v=tcq2", false), CalibrationState::not_needed);
   EXPECT_FALSE(resolve(*parse_recipe("vecinfer-2bit"), g, nullptr).ok());
+}
+
+// A recipe with a budget also needs sensitivities, which take a calibration of minutes.
+TEST(Plan, RefusesASampledMetricWithABudgetOnly) {
+  Geometry g = small_geometry();
+  g.head_dim = 128;
+  for (Recipe recipe : builtin_recipes()) {
+    if (recipe.encode == Encode::plain && !check_recipe(recipe, g).ok()) continue;
+    recipe.encode = Encode::sampled;
+    const Status fits = check_recipe(recipe, g);
+    EXPECT_EQ(fits.ok(), recipe.budget == 0) << recipe.name;
+    if (recipe.budget > 0) expect_in("encode=sampled is for recipes without a budget", fits.error().message);
+  }
 }
 
 TEST(Plan, RefusesWhatFollowsOneLayersQueriesWhereLayersShareACache) {

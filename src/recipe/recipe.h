@@ -46,8 +46,9 @@ enum class Correction : std::uint8_t { none, absolute, relative };
 
 // Chooses what encoders of K minimize, for formats with both choices (Format::shapes_errors). `plain`
 // minimizes the squared error. `shaped` minimizes the effect of the error on the scores of the queries that
-// calibration saw.
-enum class Encode : std::uint8_t { plain, shaped };
+// calibration saw. `sampled` does the same for the queries of a short text, which a model reads within
+// seconds.
+enum class Encode : std::uint8_t { plain, sampled, shaped };
 
 // Selects the layers first .. last, both included.
 struct LayerRange {

@@ -101,7 +101,7 @@ Status set_tail(Recipe& recipe, const std::string& text) {
 constexpr std::array kPromptNames = {"exact", "int8", "int4", "sage", "flashq"};
 constexpr std::array kSoftmaxNames = {"exact", "sas", "sas-paper"};
 constexpr std::array kProductsNames = {"real", "integer"};
-constexpr std::array kEncodeNames = {"plain", "shaped"};
+constexpr std::array kEncodeNames = {"plain", "sampled", "shaped"};
 constexpr std::array kCorrectionNames = {"none", "absolute", "relative"};
 
 // Returns the index of `text` in `names`.
@@ -202,8 +202,9 @@ constexpr RecipeField kFields[] = {
      [](const Recipe& r) { return number_text(r.budget); }},
     {"ladder", "FORMAT+FORMAT...", "formats that the budget is allocated among", set_ladder,
      [](const Recipe& r) { return fmt::format("{}", fmt::join(r.ladder, "+")); }},
-    {"encode", "plain or shaped",
-     "choice of K's trellis codes: plain by squared error, shaped by calibrated queries",
+    {"encode", "plain, sampled or shaped",
+     "choice of K's trellis codes: plain by squared error, sampled by queries of a short text, shaped by "
+     "calibrated queries",
      [](Recipe& r, const std::string& text) { return set_choice(r.encode, text, kEncodeNames); },
      [](const Recipe& r) -> std::string { return kEncodeNames[static_cast<int>(r.encode)]; }},
     {"tail", "FORMAT", "row-wise format of unsealed tokens; none: bf16, or f16 if all formats are f16",

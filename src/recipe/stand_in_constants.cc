@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "format/format.h"
+#include "format/page_metric.h"
 #include "recipe/constant_needs.h"
 
 namespace kvant {
@@ -20,7 +21,7 @@ std::vector<float> equal_sensitivities(const Recipe& recipe, int head_dim) {
 std::vector<float> harmless_values(const Recipe& recipe, const ConstantNeed& need, int head_dim) {
   if (need.kind == NeedKind::sensitivity) return equal_sensitivities(recipe, head_dim);
   // If the metric is zero, all errors count alike.
-  if (need.kind == NeedKind::metric) return std::vector<float>(need.size, 0.0F);
+  if (need.name == kPageMetric) return std::vector<float>(need.size, 0.0F);
   const auto d = static_cast<std::size_t>(head_dim);
   const bool matrix = need.kind == NeedKind::transform && need.size == d * d;
   std::vector<float> values(need.size, matrix ? 0.0F : 1.0F);
