@@ -10,7 +10,10 @@
 # time for kernels. Releases and tests always have all instruction sets.
 include(CheckCXXCompilerFlag)
 set(KVANT_KERNELS all CACHE STRING "Instruction sets that attention is compiled for: all, or here (this machine's best)")
-set(KVANT_INSTRUCTION_SETS avx512 avxvnni avx2 portable)
+set(instruction_sets ${CMAKE_SOURCE_DIR}/src/device/cpu/kernels/instruction_sets.def)
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${instruction_sets})
+file(STRINGS ${instruction_sets} KVANT_INSTRUCTION_SETS REGEX "^KVANT_INSTRUCTION_SET")
+list(TRANSFORM KVANT_INSTRUCTION_SETS REPLACE "^KVANT_INSTRUCTION_SET\\((.+)\\)$" "\\1")
 if(KVANT_KERNELS STREQUAL "here" AND EXISTS /proc/cpuinfo)
   file(STRINGS /proc/cpuinfo cpu_flags REGEX "^flags" LIMIT_COUNT 1)
   set(needs_avx512 avx512f avx512bw avx512dq avx512vl avx512_vnni avx512vbmi avx512_vbmi2 gfni)

@@ -1,5 +1,7 @@
 #include "attention/attention.h"
 
+#include "device/cpu/kernels/byte_kernels.h"
+
 namespace kvant {
 
 Result<std::unique_ptr<AttentionBackend>> make_backend(const std::string& name) {
@@ -14,10 +16,10 @@ Result<std::unique_ptr<AttentionBackend>> make_backend(const std::string& name) 
         "this program has attention kernels for another kind of processor only: build it on this machine, or "
         "with KVANT_KERNELS=all");
   }
-  return error(
-      "'{}' is not an attention backend of this machine: use cpu, cpu/avx512, cpu/avxvnni, cpu/avx2, "
-      "cpu/portable (those that the processor has) or reference",
-      name);
+  std::string known = "cpu";
+  for (const char* set : cpu::kInstructionSets)
+    if (cpu::find_kernels(set) != nullptr) known += fmt::format(", {}{}", kCpu, set);
+  return error("'{}' is not an attention backend of this machine: use {} or reference", name, known);
 }
 
 }  // namespace kvant

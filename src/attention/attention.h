@@ -117,7 +117,7 @@ class BackendDecorator : public AttentionBackend {
 std::unique_ptr<AttentionBackend> make_reference_backend();
 
 // Makes the fast backend, which multiplies codes as integers with the best instructions of this machine.
-// `kernels` selects "avx512", "avxvnni", "avx2" or "portable" instead. Null is returned if this machine
+// `kernels` selects an instruction set of instruction_sets.def instead. Null is returned if this machine
 // cannot run the kernels, or if the build contains none that this machine can run.
 std::unique_ptr<AttentionBackend> make_cpu_backend();
 std::unique_ptr<AttentionBackend> make_cpu_backend(const std::string& kernels);

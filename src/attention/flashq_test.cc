@@ -126,10 +126,9 @@ class FlashQ : public ::testing::TestWithParam<const char*> {
   const cpu::ByteKernels* kernels_ = nullptr;
   std::unique_ptr<AttentionBackend> backend_;
 };
-INSTANTIATE_TEST_SUITE_P(Avx512, FlashQ, ::testing::Values("avx512"));
-INSTANTIATE_TEST_SUITE_P(AvxVnni, FlashQ, ::testing::Values("avxvnni"));
-INSTANTIATE_TEST_SUITE_P(Avx2, FlashQ, ::testing::Values("avx2"));
-INSTANTIATE_TEST_SUITE_P(Portable, FlashQ, ::testing::Values("portable"));
+#define KVANT_INSTRUCTION_SET(set) INSTANTIATE_TEST_SUITE_P(set, FlashQ, ::testing::Values(#set));
+#include "device/cpu/kernels/instruction_sets.def"
+#undef KVANT_INSTRUCTION_SET
 
 TEST_P(FlashQ, IsTheReferencesBehindPagesOfAnyFormat) {
   for (const char* recipe : {"bf16", "vecinfer-2bit", "k=ch4g128,v=tok4g128", "k=prog4,v=prog4,sink=20",

@@ -5,6 +5,7 @@
 #include "base/json_file.h"
 #include "base/machine_limits.h"
 #include "cli/default_model.h"
+#include "device/cpu/kernels/byte_kernels.h"
 #include "format/format.h"
 
 namespace kvant {
@@ -20,6 +21,12 @@ std::string recipe_help() {
     text += fmt::format("  {:<22} {}\n", family->pattern, family->summary);
   }
   return text;
+}
+
+std::string backend_help() {
+  std::string text = "attention backend of the CPU: cpu";
+  for (const char* set : cpu::kInstructionSets) text += fmt::format(", cpu/{}", set);
+  return text + " or reference";
 }
 
 }  // namespace
@@ -43,11 +50,7 @@ void add_recipe_options(CLI::App& command, ModelOptions& options, bool many_reci
   command.add_option("-t,--threads", options.n_threads, "number of CPU threads")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
-  command
-      .add_option(
-          "--backend", options.backend,
-          "attention backend of the CPU: cpu, cpu/avx512, cpu/avxvnni, cpu/avx2, cpu/portable or reference")
-      ->capture_default_str();
+  command.add_option("--backend", options.backend, backend_help())->capture_default_str();
   command.add_flag("-v,--verbose", options.verbose, "print the resolved plan: formats, kernels, bytes");
   command.add_flag("--strict", options.strict, "fail if the recipe would fall back to a slower kernel");
   command.footer(recipe_help);

@@ -81,10 +81,9 @@ class CpuBackend : public ::testing::TestWithParam<const char*> {
 
   std::unique_ptr<AttentionBackend> backend_;
 };
-INSTANTIATE_TEST_SUITE_P(Avx512, CpuBackend, ::testing::Values("avx512"));
-INSTANTIATE_TEST_SUITE_P(AvxVnni, CpuBackend, ::testing::Values("avxvnni"));
-INSTANTIATE_TEST_SUITE_P(Avx2, CpuBackend, ::testing::Values("avx2"));
-INSTANTIATE_TEST_SUITE_P(Portable, CpuBackend, ::testing::Values("portable"));
+#define KVANT_INSTRUCTION_SET(set) INSTANTIATE_TEST_SUITE_P(set, CpuBackend, ::testing::Values(#set));
+#include "device/cpu/kernels/instruction_sets.def"
+#undef KVANT_INSTRUCTION_SET
 
 // Rounding levels and centroids to bytes costs accuracy, above all if a few channels are outliers, as in this
 // test. With other formats only q and P are rounded, to 16 bits.
@@ -329,6 +328,13 @@ TEST(BestCpuBackend, GivesTheSameForAnyNumberOfThreads) {
 TEST(BestCpuBackend, IsNullForInstructionsThatTheMachineLacks) {
   EXPECT_EQ(make_cpu_backend("avx9000"), nullptr);
   EXPECT_NE(make_cpu_backend("portable"), nullptr);
+}
+
+TEST(BestCpuBackend, IsNamedInTheRefusalOfAnotherName) {
+  const std::string message = make_backend("cpu/avx9000").error().message;
+  for (const std::string set : cpu::kInstructionSets)
+    EXPECT_EQ(message.find(" cpu/" + set) != std::string::npos, cpu::find_kernels(set.c_str()) != nullptr)
+        << message;
 }
 
 TEST(BestCpuBackend, NamesItsKernels) {

@@ -22,10 +22,9 @@ void expect_like_reference(TestLayer& layer, const char* kernels, double most) {
 }
 
 class CpuKernels : public WithKernels {};
-INSTANTIATE_TEST_SUITE_P(Avx512, CpuKernels, ::testing::Values("avx512"));
-INSTANTIATE_TEST_SUITE_P(AvxVnni, CpuKernels, ::testing::Values("avxvnni"));
-INSTANTIATE_TEST_SUITE_P(Avx2, CpuKernels, ::testing::Values("avx2"));
-INSTANTIATE_TEST_SUITE_P(Portable, CpuKernels, ::testing::Values("portable"));
+#define KVANT_INSTRUCTION_SET(set) INSTANTIATE_TEST_SUITE_P(set, CpuKernels, ::testing::Values(#set));
+#include "device/cpu/kernels/instruction_sets.def"
+#undef KVANT_INSTRUCTION_SET
 
 // Each format is encoded once for each side, and each pair attends.
 TEST_P(CpuKernels, AttendToEveryPairOfFormats) {

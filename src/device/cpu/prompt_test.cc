@@ -85,10 +85,9 @@ void expect_prompt_like_reference(TestPrompt& test, const char* kernels, double 
 }
 
 class CpuPrompts : public WithKernels {};
-INSTANTIATE_TEST_SUITE_P(Avx512, CpuPrompts, ::testing::Values("avx512"));
-INSTANTIATE_TEST_SUITE_P(AvxVnni, CpuPrompts, ::testing::Values("avxvnni"));
-INSTANTIATE_TEST_SUITE_P(Avx2, CpuPrompts, ::testing::Values("avx2"));
-INSTANTIATE_TEST_SUITE_P(Portable, CpuPrompts, ::testing::Values("portable"));
+#define KVANT_INSTRUCTION_SET(set) INSTANTIATE_TEST_SUITE_P(set, CpuPrompts, ::testing::Values(#set));
+#include "device/cpu/kernels/instruction_sets.def"
+#undef KVANT_INSTRUCTION_SET
 
 // Pages of codes are multiplied as 16-bit numbers, and all others in F32 once they are decoded.
 constexpr double kMostOfPrompts = 1e-3;

@@ -45,13 +45,18 @@ bool runs_avxvnni() {
   return false;
 }
 #endif
+bool runs_portable() {
+  return true;
+}
 
 }  // namespace
 
 const ByteKernels* find_kernels(const char* name) {
-  const ByteKernels* known[] = {runs_avx512() ? avx512_kernels() : nullptr,
-                                runs_avxvnni() ? avxvnni_kernels() : nullptr,
-                                runs_avx2() ? avx2_kernels() : nullptr, portable_kernels()};
+  const ByteKernels* known[] = {
+#define KVANT_INSTRUCTION_SET(set) runs_##set() ? set##_kernels() : nullptr,
+#include "device/cpu/kernels/instruction_sets.def"
+#undef KVANT_INSTRUCTION_SET
+  };
   for (const ByteKernels* kernels : known) {
     if (kernels != nullptr && (name == nullptr || std::strcmp(kernels->name, name) == 0)) return kernels;
   }

@@ -262,8 +262,12 @@ struct ByteKernels {
   PromptKernels prompts;
 };
 
-// The order is from the best to the worst.
-inline constexpr const char* kInstructionSets[] = {"avx512", "avxvnni", "avx2", "portable"};
+// Names the sets of instruction_sets.def, from the best to the worst.
+inline constexpr const char* kInstructionSets[] = {
+#define KVANT_INSTRUCTION_SET(set) #set,
+#include "device/cpu/kernels/instruction_sets.def"
+#undef KVANT_INSTRUCTION_SET
+};
 
 // Return the best instruction set that this machine can run, or the set called `name`. The result of
 // find_kernels() is null if the machine or the build lacks the set. A build with KVANT_KERNELS=here has only
@@ -272,9 +276,8 @@ const ByteKernels* best_kernels();
 const ByteKernels* find_kernels(const char* name);
 
 // Return the kernels of each set, or null if this build does not contain the set.
-const ByteKernels* avx512_kernels();
-const ByteKernels* avxvnni_kernels();
-const ByteKernels* avx2_kernels();
-const ByteKernels* portable_kernels();
+#define KVANT_INSTRUCTION_SET(set) const ByteKernels* set##_kernels();
+#include "device/cpu/kernels/instruction_sets.def"
+#undef KVANT_INSTRUCTION_SET
 
 }  // namespace kvant::cpu
