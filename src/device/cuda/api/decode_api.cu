@@ -26,10 +26,12 @@ namespace kvant::cuda {
 
 const DecodeKernel* find_decode_kernel(const Gpu& gpu, const char* key_format, const char* value_format,
                                        int head_dim, int group, bool sas, bool caps) {
-  for (const auto list :
-       {plain_kernels(), linear_kernels(), mixed_linear_kernels(), progressive_kernels(), sas_kernels(),
-        lloyd_max_kernels(), vector_kernels(), long_vector_kernels(), trellis_kernels(),
-        wide_trellis_kernels(), wide_head_kernels(), wide_head_trellis_kernels()}) {
+  const std::span<const DecodeKernel> lists[] = {
+#define KVANT_PAIR_KERNELS(group) group##_kernels(),
+#include "device/cuda/decode/pair_kernels.def"
+#undef KVANT_PAIR_KERNELS
+  };
+  for (const auto list : lists) {
     for (const DecodeKernel& kernel : list) {
       if (kernel.head_dim == head_dim && group <= kernel.max_group && (kernel.sas == SasUse::always) == sas &&
           (kernel.caps_scores || !caps) && std::strcmp(kernel.key_format, key_format) == 0 &&

@@ -58,18 +58,10 @@ struct DecodeKernel {
   ManyColumnsKernel by_warpgroups;
 };
 
-std::span<const DecodeKernel> plain_kernels();
-std::span<const DecodeKernel> linear_kernels();
-std::span<const DecodeKernel> mixed_linear_kernels();
-std::span<const DecodeKernel> progressive_kernels();
-std::span<const DecodeKernel> sas_kernels();
-std::span<const DecodeKernel> lloyd_max_kernels();
-std::span<const DecodeKernel> vector_kernels();
-std::span<const DecodeKernel> long_vector_kernels();
-std::span<const DecodeKernel> trellis_kernels();
-std::span<const DecodeKernel> wide_trellis_kernels();
-std::span<const DecodeKernel> wide_head_kernels();
-std::span<const DecodeKernel> wide_head_trellis_kernels();
+#define KVANT_PAIR_KERNELS(group) std::span<const DecodeKernel> group##_kernels();
+#include "device/cuda/decode/pair_kernels.def"
+#undef KVANT_PAIR_KERNELS
+// These kernels are used only if a shape may skip values.
 std::span<const DecodeKernel> skipping_kernels();
 
 // Returns the generic kernel for a pair of formats, or null.

@@ -89,6 +89,7 @@ struct TokenValue {
   static constexpr int kCodes = kPageTokens * D * Bits / 8;
   static constexpr int kPageBytes = kCodes + 4 * kPageTokens;
   static constexpr int kWarpTiles = kTilesOfWarp<PageWarps>;
+  static_assert(kCodes / PageWarps % (16 * kLanes) == 0, "the codes of a warp's tokens fill whole pieces");
 
   struct State {
     float zero[2] = {0, 0};  // sum of p zero over this lane's tokens, for heads 2t and 2t + 1

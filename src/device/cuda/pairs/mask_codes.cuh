@@ -133,7 +133,7 @@ __device__ __forceinline__ void visit_half_run(const unsigned char* codes, int r
 template <int Bits, int MTiles, class Visit>
 __device__ __forceinline__ void for_each_fragment(const unsigned char* codes, int lane, int first, int last,
                                                   const Visit& visit) {
-  if constexpr (kNarrow < Bits >> 0) {
+  if constexpr (kNarrow<Bits> != 0) {
 #pragma unroll
     for (int fragment = first * MTiles; fragment < last * MTiles; fragment += 4) {
       visit_half_run<Bits>(codes, fragment / kRun, fragment % kRun / 4, lane,
