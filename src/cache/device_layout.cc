@@ -204,8 +204,9 @@ Status check_formats(const Plan& plan, const PageDevice& device) {
     const LayerShape formats = layer_shape(plan, layer);
     const kvant_decode_shape shape = formats.of(1, plan);
     if (library.decode_kernel(&shape) == nullptr) {
-      return error("recipe '{}': {} has no kernel for layer {}, '{}' with '{}': use --device cpu",
-                   label(plan.recipe), device.name(), layer, pairs.begin()->first, pairs.begin()->second);
+      return error("recipe '{}': {} has no kernel for layer {}, '{}' with '{}' ({}): use --device cpu",
+                   label(plan.recipe), device.name(), layer, pairs.begin()->first, pairs.begin()->second,
+                   library.last_error());
     }
   }
   return {};

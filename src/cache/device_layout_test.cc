@@ -40,6 +40,15 @@ TEST(PlaceOn, RefusesWhatADeviceLacksAndSaysWhatItHas) {
   expect_refused(placed("bf16", testing::small_geometry(80)), "heads of 80 channels", "--device cpu");
 }
 
+TEST(PlaceOn, GivesTheReasonOfALibraryWithoutAKernel) {
+  const auto device = std::make_shared<testing::HostPages>();
+  device->functions().decode_kernel = [](const kvant_decode_shape*) -> const char* { return nullptr; };
+  device->functions().last_error = [] { return "groups have at most 8 query heads"; };
+  const auto plan = resolve(parse_recipe("k=ch4g128,v=tok4g128").value(), testing::small_geometry(), nullptr);
+  expect_refused(place_on(device, *plan), "'ch4g128' with 'tok4g128' (groups have at most 8 query heads)",
+                 "--device cpu");
+}
+
 TEST(PlaceOn, TakesHeadsThatDifferBetweenLayersAndSharedCaches) {
   Geometry shared = testing::small_geometry();
   shared.shared = {true, false};

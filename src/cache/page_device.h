@@ -14,23 +14,11 @@
 
 namespace kvant {
 
-// Holds the functions of the library that the cache and its attention call.
+// Holds the functions of page_calls.def.
 struct PageLibrary {
-  decltype(&kvant_last_error) last_error;
-  decltype(&kvant_page_bytes) page_bytes;
-  decltype(&kvant_can_seal) can_seal;
-  decltype(&kvant_decode_kernel) decode_kernel;
-  decltype(&kvant_decode_workspace) decode_workspace;
-  decltype(&kvant_decode_schedule) decode_schedule;
-  decltype(&kvant_decode_attention) decode_attention;
-  decltype(&kvant_append) append;
-  decltype(&kvant_seal_pages) seal_pages;
-  decltype(&kvant_dequantize) dequantize;
-  decltype(&kvant_transform) transform;
-  decltype(&kvant_prompt_workspace) prompt_workspace;
-  decltype(&kvant_prompt_attention) prompt_attention;
-  decltype(&kvant_weigh_tokens) weigh_tokens;
-  decltype(&kvant_protect) protect;
+#define KVANT_PAGE_CALL(call) decltype(&kvant_##call) call;
+#include "cache/page_calls.def"
+#undef KVANT_PAGE_CALL
 };
 
 // Copies and library calls run in the order of the calls, on one stream. A PageDevice is not thread-safe.

@@ -38,16 +38,10 @@ Result<PageLibrary> load_page_library() {
         found / 1000, found % 1000, kMajor, kMinor);
   }
   PageLibrary p{};
-  const bool complete =
-      l.find("kvant_last_error", p.last_error) && l.find("kvant_page_bytes", p.page_bytes) &&
-      l.find("kvant_can_seal", p.can_seal) && l.find("kvant_decode_kernel", p.decode_kernel) &&
-      l.find("kvant_decode_workspace", p.decode_workspace) &&
-      l.find("kvant_decode_schedule", p.decode_schedule) &&
-      l.find("kvant_decode_attention", p.decode_attention) && l.find("kvant_append", p.append) &&
-      l.find("kvant_seal_pages", p.seal_pages) && l.find("kvant_dequantize", p.dequantize) &&
-      l.find("kvant_transform", p.transform) && l.find("kvant_prompt_workspace", p.prompt_workspace) &&
-      l.find("kvant_prompt_attention", p.prompt_attention) && l.find("kvant_weigh_tokens", p.weigh_tokens) &&
-      l.find("kvant_protect", p.protect);
+  bool complete = true;
+#define KVANT_PAGE_CALL(call) complete = complete && l.find("kvant_" #call, p.call);
+#include "cache/page_calls.def"
+#undef KVANT_PAGE_CALL
   if (!complete)
     return error("libkvant_cuda.so is from another version of kvant than the program: rebuild it");
   return p;

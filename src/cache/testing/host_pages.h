@@ -32,10 +32,14 @@ inline kvant_status prompt_in_double(const kvant_prompt_shape* shape, const kvan
 
 // Returns the CPU library's functions.
 inline PageLibrary cpu_library() {
-  return {kvant_last_error,       kvant_page_bytes,      kvant_can_seal,   kvant_decode_kernel,
-          kvant_decode_workspace, kvant_decode_schedule, decode_in_double, kvant_append,
-          kvant_seal_pages,       kvant_dequantize,      kvant_transform,  kvant_prompt_workspace,
-          prompt_in_double,       kvant_weigh_tokens,    kvant_protect};
+  PageLibrary library{
+#define KVANT_PAGE_CALL(call) kvant_##call,
+#include "cache/page_calls.def"
+#undef KVANT_PAGE_CALL
+  };
+  library.decode_attention = decode_in_double;
+  library.prompt_attention = prompt_in_double;
+  return library;
 }
 
 class HostPages : public PageDevice {
