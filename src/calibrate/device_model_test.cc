@@ -7,10 +7,10 @@
 #include <algorithm>
 #include <cmath>
 #include <random>
-#include <set>
 #include <string>
 
 #include "calibrate/score_gradient.h"
+#include "model/architecture.h"
 #include "model/device_machine.h"
 #include "model/engine.h"
 #include "model/hparams.h"
@@ -82,11 +82,12 @@ struct BothModels {
 // Returns a model of every architecture that has gradients, and models whose weights must be expanded.
 std::vector<Variant> known_variants() {
   std::vector<Variant> all = variants();
-  // These architectures have no gradients, because scales of logits, or steps of these architectures alone,
-  // have no derivative.
-  const std::set<std::string> unknown = {"cohere2", "command_r", "granite", "mistral3"};
-  for (const Variant& variant : dense_variants())
-    if (unknown.count(variant.name) == 0) all.push_back(variant);
+  for (const Variant& variant : dense_variants()) {
+    const Architecture& a = *find_architecture(variant.model.architecture);
+    // Scales of logits, and of queries by their positions, have no derivative.
+    if (a.logit_scale == LogitScale::none && find_step<TemperQueries>(a.layer.attention) == nullptr)
+      all.push_back(variant);
+  }
   all.push_back({"bf16_weights", {.matrix_type = GGML_TYPE_BF16}});
   all.push_back({"f16_weights", {.matrix_type = GGML_TYPE_F16}});
   all.push_back({"q8_weights", {.matrix_type = GGML_TYPE_Q8_0}});

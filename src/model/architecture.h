@@ -59,6 +59,10 @@ struct ScoreRules {
 // LogitScale says what the file's logit_scale does to logits.
 enum class LogitScale : std::uint8_t { none, multiplies, divides };
 
+// FileScales says whether the file has scales of embeddings, of scores, and of the outputs of blocks. If the
+// scales are required, a file must have all but the scale of scores, and also a logit_scale.
+enum class FileScales : std::uint8_t { none, optional, required };
+
 struct Architecture {
   const char* name;  // the file's general.architecture has this value
   LayerProgram layer;
@@ -71,8 +75,8 @@ struct Architecture {
   float logit_softcap = 0;        // the cap if the file gives none
   bool layer_norm = false;        // norms subtract the mean and may have biases; otherwise they are RMS norms
   bool scales_embedding = false;  // token embeddings are multiplied by sqrt(n_embd)
-  bool has_scales = false;        // the file may give scales of embeddings, of scores, and of the outputs of
-                                  // blocks
+  FileScales scales = FileScales::none;
+  bool switches_rope = false;  // the file's rope.scaling.finetuned switches RoPE off
   // Layers may have different head sizes with and without a window, different numbers of KV heads, and
   // embeddings of their own. The last layers may attend to another layer's cache.
   bool unlike_layers = false;

@@ -206,8 +206,8 @@ void read_sliding_windows(Reader& in, Hparams& h) {
 }
 
 void read_rotated_layers(const Reader& in, Hparams& h) {
-  const bool any = in.file().boolean(in.key("rope.scaling.finetuned")).value_or(true) ||
-                   !h.architecture->has_scales;  // Granite's files switch RoPE off by this key
+  const bool any =
+      in.file().boolean(in.key("rope.scaling.finetuned")).value_or(true) || !h.architecture->switches_rope;
   const bool slides =
       std::any_of(h.sliding_window.begin(), h.sliding_window.end(), [](int w) { return w > 0; });
   const auto* turn = find_step<TurnHeads>(h.architecture->layer.attention);
@@ -224,7 +224,11 @@ void read_rotated_layers(const Reader& in, Hparams& h) {
 void read_scales(Reader& in, Hparams& h) {
   const Architecture& a = *h.architecture;
   if (a.scales_embedding) h.embedding_scale = std::sqrt(static_cast<float>(h.n_embd));
-  if (a.has_scales) {
+  if (a.scales == FileScales::required) {
+    for (const char* name : {"embedding_scale", "residual_scale", "logit_scale"})
+      if (in.number(name, 0) == 0) in.fail(name, "is missing: convert the model again");
+  }
+  if (a.scales != FileScales::none) {
     const auto factor = [&](const char* name, float& value) {  // 0 in the file means no factor
       if (const float given = in.number(name, 0); given != 0) value = given;
     };

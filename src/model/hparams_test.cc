@@ -198,6 +198,38 @@ TEST(Hparams, RefusesValuesThatTheArchitectureHasNoPlaceFor) {
   EXPECT_EQ(refusal(model), "");
 }
 
+// MiniCPM's first files had no scales. Without them, every completion would be wrong.
+TEST(Hparams, RefusesMiniCpmWithoutItsScales) {
+  TinyModel model{.architecture = "minicpm"};
+  const std::map<std::string, float> scales = {
+      {"embedding_scale", 12}, {"residual_scale", 0.25F}, {"logit_scale", 16}};
+  model.numbers = scales;
+  const Hparams h = read(model).value();
+  EXPECT_EQ(h.embedding_scale, 12);
+  EXPECT_EQ(h.residual_scale, 0.25F);
+  EXPECT_EQ(h.logit_scale, 1.0F / 16);
+  for (const auto& [name, value] : scales) {
+    model.numbers.erase(name);
+    EXPECT_TRUE(contains(refusal(model), "minicpm." + name + "' is missing")) << refusal(model);
+    model.numbers[name] = 0;
+    EXPECT_TRUE(contains(refusal(model), "minicpm." + name + "' is missing")) << refusal(model);
+    model.numbers[name] = value;
+  }
+}
+
+// Granite's files can switch RoPE off by this key, which other files only have as a note.
+TEST(Hparams, SwitchesRopeOffForGraniteAlone) {
+  TinyModel model{.architecture = "granite"};
+  model.booleans = {{"rope.scaling.finetuned", false}};
+  EXPECT_EQ(read(model)->rotated, (std::vector<bool>{false, false}));
+  for (const char* other : {"llama", "minicpm"}) {
+    model.architecture = other;
+    if (model.architecture == "minicpm")
+      model.numbers = {{"embedding_scale", 12}, {"residual_scale", 0.25F}, {"logit_scale", 16}};
+    EXPECT_EQ(read(model)->rotated, (std::vector<bool>{true, true})) << other;
+  }
+}
+
 TEST(Hparams, LeavesOutLayersThatGuessFurtherTokens) {
   TinyModel model{.architecture = "glm4moe", .n_layers = 3};
   model.integers = {{"nextn_predict_layers", 1}};

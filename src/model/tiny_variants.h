@@ -132,6 +132,13 @@ inline std::vector<Variant> dense_variants() {
                                   {"residual_scale", 0.4F},
                                   {"embedding_scale", 3.0F},
                                   {"attention.scale", 0.05F}});
+  const TinyModel minicpm =
+      with({.architecture = "minicpm"}, {},
+           {{"logit_scale", 2.0F}, {"residual_scale", 0.4F}, {"embedding_scale", 3.0F}});
+  TinyModel minicpm_long = minicpm;
+  minicpm_long.long_rope_factors = true;
+  minicpm_long.integers = {{"rope.scaling.original_context_length", 256}};
+  minicpm_long.texts = {{"rope.scaling.type", "longrope"}};
   TinyModel olmo2{.architecture = "olmo2",
                   .n_embd = 256,
                   .qk_norm_of_rows = true,
@@ -182,6 +189,8 @@ inline std::vector<Variant> dense_variants() {
           {"hunyuan_dense",
            with({.architecture = "hunyuan-dense", .qk_norm = true}, {}, {{"rope.scaling.alpha", 50.0F}})},
           {"internlm2", {.architecture = "internlm2", .n_embd = 256}},
+          {"minicpm", minicpm},
+          {"minicpm_long_factors", minicpm_long},
           {"mistral3", mistral3},
           {"nemotron", nemotron},
           {"olmo2", olmo2},
@@ -276,6 +285,9 @@ inline std::vector<Variant> expert_variants() {
   glm4moe.numbers = {{"expert_weights_scale", 2.5F}};
   granitemoe.n_ff_expert = granitemoe.n_ff;
   granitemoe.numbers = {{"logit_scale", 0.5F}, {"residual_scale", 0.4F}};
+  TinyModel minicpm = granitemoe;
+  minicpm.architecture = "minicpm";
+  minicpm.numbers["embedding_scale"] = 3.0F;
   ernie.n_dense = 1;
   ernie.n_ff_shared = 96;
   ernie.choice_bias = true;
@@ -306,13 +318,21 @@ inline std::vector<Variant> expert_variants() {
   gpt_oss.ffn_norm_name = "post_attention_norm";
   gpt_oss.sinks = gpt_oss.qkv_bias = gpt_oss.out_bias = gpt_oss.ffn_bias = gpt_oss.router_bias = true;
   gpt_oss.integers["attention.sliding_window"] = 100;
-  return {{"mixtral", mixtral},       {"qwen2moe", qwen2moe},
-          {"qwen3moe", qwen3moe},     {"olmoe", olmoe},
-          {"glm4moe", glm4moe},       {"granitemoe", granitemoe},
-          {"ernie4_5_moe", ernie},    {"hunyuan_moe", hunyuan},
-          {"dots1", dots1},           {"deepseek", deepseek},
-          {"bailingmoe2", bailing},   {"gpt_oss", gpt_oss},
-          {"qwen3vlmoe", qwen3vlmoe}, {"gemma4_experts", gemma4_experts}};
+  return {{"mixtral", mixtral},
+          {"qwen2moe", qwen2moe},
+          {"qwen3moe", qwen3moe},
+          {"olmoe", olmoe},
+          {"glm4moe", glm4moe},
+          {"granitemoe", granitemoe},
+          {"minicpm_experts", minicpm},
+          {"ernie4_5_moe", ernie},
+          {"hunyuan_moe", hunyuan},
+          {"dots1", dots1},
+          {"deepseek", deepseek},
+          {"bailingmoe2", bailing},
+          {"gpt_oss", gpt_oss},
+          {"qwen3vlmoe", qwen3vlmoe},
+          {"gemma4_experts", gemma4_experts}};
 }
 
 // Returns models that combine gated delta nets and attention. Like real models, qwen35 has heads of 256
