@@ -5,6 +5,8 @@ its C header.
     scripts/reference.py KVANT REGISTRY            KVANT: the program; REGISTRY: the program of scripts/registry.cc
     scripts/reference.py KVANT REGISTRY --check    say what is not current, change nothing
 
+Both refuse to run if docs/guide/models.md, which is written by hand, does not name an architecture.
+
 `cmake --build --preset default --target docs` calls this script.
 """
 import json
@@ -18,6 +20,7 @@ from pages import c_header, command_help, markdown  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 REFERENCE = ROOT / "docs/reference"
+MODELS = ROOT / "docs/guide/models.md"
 PACKAGE_RECIPES = ROOT / "python/kvant/recipes.json"
 NOTICE = "<!-- Written by scripts/reference.py: change the source, not this page. -->\n\n"
 
@@ -108,6 +111,12 @@ def c_page():
     return "# C API of the device libraries\n\n" + NOTICE + c_header.page(header)
 
 
+def unnamed_architectures(registry):
+    """Returns the architectures that the page of models, which is written by hand, does not name."""
+    named = set(re.findall(r"[\w.-]+", MODELS.read_text(encoding="utf-8")))
+    return [name for name in registry["architectures"] if name not in named]
+
+
 def main():
     if len(sys.argv) not in (3, 4) or sys.argv[3:] not in ([], ["--check"]):
         sys.exit(__doc__)
@@ -115,6 +124,8 @@ def main():
     pages = {REFERENCE / "commands.md": commands_page(program, registry), REFERENCE / "recipes.md": recipes_page(registry),
              REFERENCE / "formats.md": formats_page(registry), REFERENCE / "c-api.md": c_page(),
              PACKAGE_RECIPES: package_recipes(registry)}
+    if unnamed := unnamed_architectures(registry):
+        sys.exit(f"docs/guide/models.md does not name {', '.join(unnamed)}: add them to its table")
     stale = [path for path, text in pages.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
     names = [str(path.relative_to(ROOT)) for path in stale]
     if sys.argv[3:] == ["--check"]:

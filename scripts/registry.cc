@@ -1,4 +1,4 @@
-// Prints kvant's registries (formats, transforms, recipes, keys of recipes, suites) as JSON.
+// Prints kvant's registries (formats, transforms, recipes, keys of recipes, suites, architectures) as JSON.
 // scripts/reference.py turns this output into docs/reference and into the table of recipes that the Python
 // package reads.
 #include <fmt/format.h>
@@ -7,6 +7,7 @@
 
 #include "eval/suite.h"
 #include "format/format.h"
+#include "model/architecture.h"
 #include "recipe/builtin.h"
 #include "recipe/recipe_fields.h"
 #include "recipe/side_recipe.h"
@@ -114,13 +115,23 @@ Json evaluation_suites() {
   return all;
 }
 
+Json architecture_list() {
+  Json all = Json::array();
+  for (const Architecture& architecture : architectures()) all.push_back(architecture.name);
+  return all;
+}
+
 }  // namespace
 }  // namespace kvant
 
 int main() {
-  const kvant::Json all = {{"formats", kvant::formats()}, {"transforms", kvant::transforms()},
-                           {"recipes", kvant::recipes()}, {"keys", kvant::keys()},
-                           {"aliases", kvant::aliases()}, {"suites", kvant::evaluation_suites()}};
+  const kvant::Json all = {{"formats", kvant::formats()},
+                           {"transforms", kvant::transforms()},
+                           {"recipes", kvant::recipes()},
+                           {"keys", kvant::keys()},
+                           {"aliases", kvant::aliases()},
+                           {"suites", kvant::evaluation_suites()},
+                           {"architectures", kvant::architecture_list()}};
   fmt::print("{}\n", all.dump(1));
   return 0;
 }
