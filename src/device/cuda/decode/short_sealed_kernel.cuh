@@ -4,7 +4,7 @@
 // share pages by tokens, has a ring of slots that one lane fills.
 //
 // There are more warps than pages, so the time of one page determines the kernel's time. If a pair supports
-// sharing (Pair::OfShort), four warps share each page.
+// sharing (Pair::OfShort), two or four warps share each page.
 #pragma once
 
 #include <climits>
