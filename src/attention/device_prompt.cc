@@ -5,7 +5,7 @@
 
 #include "attention/device_attention.h"
 #include "attention/device_row_tables.h"
-#include "cache/protected_rows.h"
+#include "cache/protected_tokens.h"
 
 namespace kvant {
 namespace {

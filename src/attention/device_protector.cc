@@ -120,10 +120,10 @@ Status DeviceProtector::send_tables(const Step& step) {
   int n_pages = 1, n_protected = 1;
   any_rows_ = false;
   for (int s = 0; s < n_slices_; ++s) {
-    const DeviceProtection &before = device_sequence(step, s).protection(),
-                           &after = device_sequence(step, s).next_protection();
-    wanted.push_back(before.tokens);
-    changes = changes || before.tokens != after.tokens;
+    const DeviceSequence& sequence = device_sequence(step, s);
+    const DeviceProtection& after = sequence.next_protection();
+    wanted.push_back(sequence.tokens());
+    changes = changes || sequence.next_tokens() != nullptr;
     n_pages = std::max(n_pages, step.ledger(s, /*layer=*/0).end_sealed());
     n_protected = std::max(n_protected, static_cast<int>(after.pages.size()));
     any_rows_ = any_rows_ || !after.pages.empty();
@@ -137,12 +137,11 @@ Status DeviceProtector::send_tables(const Step& step) {
   std::vector<std::int32_t> indices(n_heads);
   for (int layer = 0; layer < g.n_layers; ++layer) {
     for (int s = 0; s < n_slices_; ++s) {
-      for (int h = 0; h < n_kv_heads_ && wanted[s] != nullptr; ++h) {
+      for (int h = 0; h < n_kv_heads_; ++h) {
         const ProtectedTokens::Head& head = wanted[s]->heads[g.head_index(layer, h)];
         const std::size_t at = head_of(layer, s) + h;
         indices[at] = static_cast<std::int32_t>(head.tokens.size());
-        for (const int token : head.tokens)
-          masks[at * n_pages_ + token / kPageTokens].set(token % kPageTokens);
+        for (const PageMask& page : head.masks) masks[at * n_pages_ + page.page] = page.mask;
       }
     }
   }
@@ -293,7 +292,7 @@ bool DeviceProtector::weigh(Step& step, int layer, const SealPoint& point, const
   // Only a broken model gives such sums. The logits of such a model are refused when the step ends.
   std::replace_if(
       sums.begin(), sums.end(), [](float x) { return !std::isfinite(x); }, 0.0F);
-  ProtectedTokens& tokens = *device_sequence(step, point.slice).next_protection().tokens;
+  ProtectedTokens& tokens = *device_sequence(step, point.slice).next_tokens();
   std::vector<double> of_tokens(point.page_end);
   for (int h = 0; h < g.n_kv_heads; ++h) {
     std::copy_n(sums.begin() + std::ptrdiff_t{h} * point.page_end, point.page_end, of_tokens.begin());
@@ -309,17 +308,17 @@ bool DeviceProtector::choose_and_seal(Step& step, int layer, const SealPoint& po
   const PageLibrary& library = device_->library();
   const LayerShape formats = layer_shape(plan, layer);
   const kvant_decode_shape shape = formats.of(1, plan);
-  const DeviceProtection& after = device_sequence(step, point.slice).next_protection();
+  const DeviceSequence& sequence = device_sequence(step, point.slice);
   const int n_before = step.ledger(point.slice, layer).n_sealed();
   std::vector<TokenMask> masks(static_cast<std::size_t>(n_kv_heads_) * n_pages_);
   std::vector<std::int32_t> counts, heads, from, to;
   for (int h = 0; h < n_kv_heads_; ++h) {
-    ProtectedTokens::Head& head = after.tokens->heads[g.head_index(layer, h)];
+    ProtectedTokens::Head& head = sequence.next_tokens()->heads[g.head_index(layer, h)];
     const std::size_t n_kept = head.tokens.size();
-    ProtectedTokens::seal(head, plan.layers[layer], point.n_sealed, point.end_sealed);
-    KVANT_CHECK(head.tokens.size() <= after.pages.size() * kPageTokens, "more rows than were reserved");
-    for (const int token : head.tokens)
-      masks[std::size_t{1} * h * n_pages_ + token / kPageTokens].set(token % kPageTokens);
+    for (int page = point.n_sealed; page < point.end_sealed; ++page) head.seal(plan.layers[layer], page);
+    KVANT_CHECK(head.tokens.size() <= sequence.next_protection().pages.size() * kPageTokens,
+                "more rows than were reserved");
+    for (const PageMask& page : head.masks) masks[std::size_t{1} * h * n_pages_ + page.page] = page.mask;
     counts.push_back(static_cast<std::int32_t>(head.tokens.size()));
     for (std::size_t i = n_kept; i < head.tokens.size(); ++i) {
       heads.push_back(h);

@@ -32,7 +32,7 @@ Status DeviceSums::begin(const Step& step, IndexBuffer& indices) {
   std::vector<std::int32_t> of_rows;
   for (int s = 0; s < n_slices; ++s) {
     const int n_sealed = step.ledger(s, /*layer=*/0).n_sealed(),
-              id = store.sums().table_id(device_sequence(step, s).sums().id);
+              id = store.sums().table_id(DeviceSequence::entry_of(device_sequence(step, s).sums()).id);
     for (const VisibleTokens& visible : visible_tokens(step, s, /*layer=*/0))
       of_rows.push_back(max_due_ > 0 ? first_sums_[s] + visible.sealed_pages - n_sealed : id);
   }
@@ -42,9 +42,9 @@ Status DeviceSums::begin(const Step& step, IndexBuffer& indices) {
                          "for the sums of its correction");
 }
 
-char* DeviceSums::in_store(const Step& step, int layer, PageEntry sums) {
+char* DeviceSums::in_store(const Step& step, int layer, const std::shared_ptr<SequenceSums>& sums) {
   const DeviceEntryTable& all = device_pages(step).sums();
-  return all.data(sums.id) + all.layout().layers[layer].offset;
+  return all.data(DeviceSequence::entry_of(sums).id) + all.layout().layers[layer].offset;
 }
 
 char* DeviceSums::after(const Step& step, int slice, int n_pages) const {

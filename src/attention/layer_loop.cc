@@ -378,7 +378,7 @@ void LayerLoop::finish(Step& step, int layer, const LayerRows& rows, HeadWork& w
   PartialAttention& total = merge_runs(work, d);
   add_sinks(plan.geometry, layer, work, total);
   HeadState& state = *work.state;
-  if (state.scores() != nullptr) observe_queries(tile, total, d, *state.scores());
+  if (state.observers() != nullptr) observe_queries(tile, total, d, *state.observers());
   if (state.correction() != nullptr) correct_rows(plan, layer, work, *state.correction(), total);
   for (int r = 0; r < tile.rows(); ++r) {
     scale_row(total.accumulator.data() + static_cast<std::ptrdiff_t>(r) * d, d, 1.0F / total.sum[r]);
@@ -401,14 +401,15 @@ void LayerLoop::finish(Step& step, int layer, const LayerRows& rows, HeadWork& w
 // At the end of a page, its last queries become the observers of all tokens so far.
 void LayerLoop::start_observation(HeadWork& work) {
   HeadState& state = *work.state;
-  if (work.tile.query_end % kPageTokens != 0 || state.scores()->tokens().empty()) return;
-  work.observers = observer_tile(*state.scores(), work.queries.group);
+  if (work.tile.query_end % kPageTokens != 0 || state.observers()->tokens().empty()) return;
+  work.observers = observer_tile(*state.observers(), work.queries.group);
   work.token_weights.assign(work.tile.query_end, 0.0);
 }
 
 void LayerLoop::seal_after(HeadWork& work, std::vector<float>& scratch) {
   HeadState& state = *work.state;
-  if (work.observers.rows() > 0) state.scores()->end_page(work.tile.query_end, work.token_weights);
+  if (work.observers.rows() > 0)
+    state.end_page(work.tile.query_end, work.observers.first_token, work.token_weights);
   state.seal_until(work.tile.end_sealed, scratch);
   state.seal_ahead(scratch);
 }
@@ -476,8 +477,8 @@ void LayerLoop::run_layer(Step& step, int layer, const LayerRows& rows, Team& te
       if (work.observers.rows() == 0) return;
       AttentionRules rules = rules_of(plan, layer);
       rules.products = Products::real;
-      weigh_tokens(work.observers, *work.state->scores(), pages_of(runs_[i]), rules, scratch_[team.index()],
-                   work.token_weights);
+      weigh_tokens(work.observers, *work.state->observers(), pages_of(runs_[i]), rules,
+                   scratch_[team.index()], work.token_weights);
     };
     for_each(n_heads, end, [] {});
     for_each(static_cast<int>(runs_.size()), weigh, [] {});

@@ -9,16 +9,18 @@
 
 namespace kvant {
 
-// Hands the rows of a tile to `scores`, with the statistics of their finished softmax. Rows of tile.q are
+// Hands the rows of a tile to `observers`, with the statistics of their finished softmax. Rows of tile.q are
 // real numbers; with integer products the function multiplies them by tile.q_scale.
-void observe_queries(const QueryTile& tile, const PartialAttention& total, int head_dim, TokenScores& scores);
+void observe_queries(const QueryTile& tile, const PartialAttention& total, int head_dim,
+                     Observers& observers);
 
 // Returns the observers of the page that has just ended, as a tile.
-QueryTile observer_tile(const TokenScores& scores, int group);
+QueryTile observer_tile(const Observers& observers, int group);
 
-// Adds to weights[t], for each token t of `pages`, the sum of its softmax weights over the observers. `rules`
-// are the layer's, with real products. Different threads may weigh different runs of pages at the same time.
-void weigh_tokens(const QueryTile& observers, const TokenScores& scores, std::span<const PageView> pages,
+// Adds to weights[t], for each token t of `pages`, the sum of its softmax weights over `observers`, whose
+// tile is `queries`. `rules` are the layer's, with real products. Different threads may weigh different runs
+// of pages at the same time.
+void weigh_tokens(const QueryTile& queries, const Observers& observers, std::span<const PageView> pages,
                   const AttentionRules& rules, TileScratch& scratch, std::span<double> weights);
 
 }  // namespace kvant

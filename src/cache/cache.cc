@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "cache/device_layout.h"
 #include "cache/page_counts.h"
 
 namespace kvant {
@@ -138,7 +139,7 @@ Status Cache::check_truncation(const Sequence& s, int n_tokens) const {
     return error("cannot truncate to {} tokens: the sequence has {}", n_tokens, s.length());
   const int sealed_tokens = s.pages->n_sealed() * kPageTokens, checkpoint = s.pages->checkpoint_pages();
   const bool has_checkpoint = checkpoint >= 0 && checkpoint * kPageTokens <= n_tokens;
-  if (n_tokens > 0 && n_tokens < sealed_tokens && !has_checkpoint && s.pages->sums_up()) {
+  if (n_tokens > 0 && n_tokens < sealed_tokens && !has_checkpoint && is_corrected(*plan_)) {
     return error(
         "cannot truncate to {} tokens: the correction of {} sums over the first {} and can't remove some of "
         "them; keep those, or none, or make a checkpoint or a fork before the sequence continues",

@@ -238,8 +238,9 @@ inline std::string contents(const Cache& cache, SequenceId sequence) {
     all.append(reinterpret_cast<const char*>(numbers.data()), std::span(numbers).size_bytes());
   };
   const Status seen = held.save_heads([&](int /*layer*/, int /*kv_head*/, const HeadImage& head) {
-    for (int t = 0; t < head.scores.size(); ++t) all += std::to_string(head.scores.score(t)) + " ";
-    add(head.scores.tokens());
+    const TokenScores& scores = head.chosen.scores;
+    for (int t = 0; t < scores.size(); ++t) all += std::to_string(scores.score(t)) + " ";
+    add(head.observers.tokens());
     add(head.sums);
   });
   EXPECT_TRUE(seen.ok()) << (seen.ok() ? "" : seen.error().message);

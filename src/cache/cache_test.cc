@@ -136,7 +136,10 @@ TEST(Cache, EncodesPagesOfDifferentHeadsAtDifferentTokens) {
     for (int i = 0; i < 4; ++i) {
       const HeadState& head = head_of(cache, s, i / 2, i % 2);
       const int unsealed = cache.length(s) - head.n_sealed() * kPageTokens;
-      const bool now = head.bytes().tail > std::int64_t{2} * ((unsealed + 15) / 16) * 16 * 64 * 2;
+      std::int64_t tail = 0;
+      head.for_each_page(
+          [&](const HeldPage& page) { tail += page.page >= head.n_sealed() ? page.bytes : 0; });
+      const bool now = tail > std::int64_t{2} * ((unsealed + 15) / 16) * 16 * 64 * 2;
       if (now && !ahead[i]) tokens.push_back(cache.length(s));
       ahead[i] = now;
     }
@@ -390,8 +393,8 @@ TEST(SlidingWindow, FreesPagesOlderThanItAndKeepsNoSink) {
   // The next query, token 1280, sees tokens 1081 and later, so page 8 is the first page needed.
   EXPECT_EQ(head_of(cache, s, 0, 0).first_page(), 8);
   EXPECT_EQ(head_of(cache, s, 1, 0).first_page(), 0);
-  EXPECT_EQ(head_of(cache, s, 0, 0).bytes().protected_tokens, 0);
-  EXPECT_EQ(head_of(cache, s, 1, 0).bytes().protected_tokens, 4);
+  EXPECT_EQ(head_of(cache, s, 0, 0).chosen().tokens.size(), 0U);
+  EXPECT_EQ(head_of(cache, s, 1, 0).chosen().tokens.size(), 4U);
 }
 
 constexpr const char* kCorrected = "k=ch2g128,v=tok2g128,sink=4,correction=relative";

@@ -45,9 +45,9 @@ class CorrectionState {
   // Sets out [d] to phi S, and returns phi P. phi is [D].
   float apply(std::span<const float> phi, float* out) const;
 
-  // Returns S and P as [D][d + 1], with P in the last column. The span is empty if nothing has been summed
+  // Returns S and P as [D][d + 1], with P in the last column. The list is empty if nothing has been summed
   // up.
-  std::span<const float> sums() const { return sums_; }
+  const std::vector<float>& sums() const { return sums_; }
   // Takes sums in the form of sums(), for heads of this size.
   void take(std::vector<float> sums, int head_dim) {
     sums_ = std::move(sums);

@@ -16,7 +16,7 @@ void DeviceHeadPages::list(const DeviceSequence& sequence, PageEntry entry, cons
 
 void DeviceHeadPages::list_protected(const DeviceSequence& sequence) {
   const auto n = static_cast<int>(protected_tokens_.size());
-  const std::vector<EntryHold>& rows = sequence.newest_protection().pages;
+  const std::vector<EntryHold>& rows = sequence.newest_protected_rows();
   for (int row = 0; row < n; row += kPageTokens) {
     list(sequence, rows.empty() ? sequence.sink() : rows[row / kPageTokens].entry(),
          {.n_tokens = std::min(kPageTokens, n - row),
@@ -36,21 +36,11 @@ Status DeviceHeadPages::gather(const DeviceSequence& sequence, int layer, int kv
   entries_.clear();
   fetched_.clear();
   pages_.clear();
-  protected_tokens_ = sequence.protected_of(layer, kv_head, n_sealed);
-  for (int page = std::max(ledger.first_page(), first_visible / kPageTokens); page < n_sealed; ++page) {
-    PageView view{.first_token = page * kPageTokens, .n_tokens = kPageTokens};
-    for (auto token = std::lower_bound(protected_tokens_.begin(), protected_tokens_.end(), view.first_token);
-         token != protected_tokens_.end() && *token < view.first_token + kPageTokens; ++token)
-      view.masked.set(*token - view.first_token);
-    list(sequence, ledger.sealed(page), view);
-  }
-  list_protected(sequence);
-  for (int page = std::max(n_sealed, first_visible / kPageTokens); page * kPageTokens < ledger.end();
-       ++page) {
-    PageView view{.first_token = page * kPageTokens};
-    view.n_tokens = std::min(kPageTokens, ledger.end() - view.first_token);
-    list(sequence, ledger.tail(page), view);
-  }
+  protected_tokens_ = sequence.protected_tokens(layer, kv_head, n_sealed);
+  list_head(
+      ledger, masks_of(protected_tokens_), first_visible, n_sealed, ledger.end(),
+      [&](const PageView& view, PageEntry entry) { list(sequence, entry, view); },
+      [&] { list_protected(sequence); });
   const auto first = store.gather_head(entries_, layer, kv_head);
   if (!first.ok()) return first.error();
   first_ = *first;

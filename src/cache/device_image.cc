@@ -21,16 +21,6 @@ bool are_alike(const std::vector<PageMask>& a, const std::vector<PageMask>& b) {
 
 }  // namespace
 
-std::vector<PageMask> masks_of(const std::vector<int>& tokens) {
-  std::vector<PageMask> masks;
-  for (const int token : tokens) {
-    if (masks.empty() || masks.back().page != token / kPageTokens)
-      masks.push_back({.page = token / kPageTokens});
-    masks.back().mask.set(token % kPageTokens);
-  }
-  return masks;
-}
-
 DeviceImage::DeviceImage(DevicePageStore& store) : plan_(store.plan()), store_(store) {
   page_.resize(std::size_t{2} * kPageTokens * plan_.geometry.head_dim);
   moved_.resize(page_.size());
@@ -119,12 +109,9 @@ void DeviceImage::for_each_row_page(int rows_room, int layer, int kv_head, Side 
          row * row_bytes);
 }
 
-HeadImage DeviceImage::head(const Entries& entries, const ImagedHead& head, std::vector<int> tokens,
-                            TokenScores scores) {
+void DeviceImage::add_to(HeadImage& image, const ImagedHead& head, const Entries& entries) {
   const int layer = head.layer, h = head.kv_head, d = plan_.geometry.dim(layer);
-  const auto n = static_cast<int>(tokens.size());
-  HeadImage image{.masks = masks_of(tokens), .scores = std::move(scores)};
-  image.tokens = std::move(tokens);
+  const auto n = static_cast<int>(image.chosen.tokens.size());
   for (const Side side : kSides) {
     Bytes& rows = image.rows[static_cast<int>(side)];
     rows.resize(std::size_t{2} * n * d);
@@ -135,25 +122,24 @@ HeadImage DeviceImage::head(const Entries& entries, const ImagedHead& head, std:
                       });
   }
   if (plan_.layers[layer].needs_scores())
-    observe(entries.observers, entries.first_observer, head, image.scores);
-  if (!plan_.head(layer, h).corrected) return image;
+    observe(entries.observers, entries.first_observer, head, image.observers);
+  if (!plan_.head(layer, h).corrected) return;
   image.sums = sums(entries.sums, layer, h);
   image.checkpoint_sums = sums(entries.checkpoint_sums, layer, h);
-  return image;
 }
 
-bool DeviceImage::put(HeadImage& image, const ImagedHead& head, Entries& entries) {
+bool DeviceImage::put(const HeadImage& image, const ImagedHead& head, Entries& entries) {
   const int layer = head.layer, h = head.kv_head, d = plan_.geometry.dim(layer);
-  if (!are_alike(image.masks, masks_of(image.tokens))) return false;
+  if (!are_alike(image.chosen.masks, masks_of(image.chosen.tokens))) return false;
   for (const Side side : kSides) {
     const Bytes& rows = image.rows[static_cast<int>(side)];
-    for_each_row_page(entries.rows_room, layer, h, side, static_cast<int>(image.tokens.size()),
+    for_each_row_page(entries.rows_room, layer, h, side, static_cast<int>(image.chosen.tokens.size()),
                       [&](int entry, std::size_t place, std::size_t bytes, int n_rows, std::size_t at) {
                         from_image(rows.data() + at, n_rows, side, d, entries.rows[entry].data() + place,
                                    bytes);
                       });
   }
-  if (plan_.layers[layer].needs_scores() && !put_observers(image.scores, head, entries)) return false;
+  if (plan_.layers[layer].needs_scores() && !put_observers(image.observers, head, entries)) return false;
   return put_sums(image.sums, layer, h, entries.sums) &&
          put_sums(image.checkpoint_sums, layer, h, entries.checkpoint_sums);
 }
@@ -204,11 +190,11 @@ ObserverPlace place_of(const EntryLayout::Layer& of_layer, const Geometry& g, in
 
 }  // namespace
 
-void DeviceImage::observe(const Bytes& entry, int first, const ImagedHead& head, TokenScores& scores) const {
+void DeviceImage::observe(const Bytes& entry, int first, const ImagedHead& head, Observers& observers) const {
   const Geometry& g = plan_.geometry;
   const EntryLayout::Layer& of_layer = store_.beside().layout(kObserversRoom).layers[head.layer];
   const int d = g.head_dim, group = g.group(head.layer);
-  scores.reserve(head.n_tokens, group, d);
+  observers.reserve(group, d);
   std::vector<float> q(d);
   for (int token = first; token >= 0 && token < head.n_tokens; ++token) {
     for (int i = 0; i < group; ++i) {
@@ -217,31 +203,30 @@ void DeviceImage::observe(const Bytes& entry, int first, const ImagedHead& head,
       std::memcpy(q.data(), entry.data() + place.q, d * sizeof(float));
       std::memcpy(&lse, entry.data() + place.lse, sizeof lse);
       for (float& x : q) x *= g.softmax_scale;
-      scores.observe({token, q, /*offset=*/0, lse, /*sum=*/1}, group);
+      observers.observe({token, q, /*offset=*/0, lse, /*sum=*/1}, group);
     }
   }
 }
 
-bool DeviceImage::put_observers(TokenScores& scores, const ImagedHead& head, Entries& entries) const {
+bool DeviceImage::put_observers(const Observers& observers, const ImagedHead& head, Entries& entries) const {
   const Geometry& g = plan_.geometry;
   const EntryLayout::Layer& of_layer = store_.beside().layout(kObserversRoom).layers[head.layer];
   const int group = g.group(head.layer);
-  const MatrixView<const float> q = scores.queries();
-  const int first = q.rows == 0 ? -1 : scores.tokens().front();
+  const MatrixView<const float> q = observers.queries();
+  const int first = q.rows == 0 ? -1 : observers.tokens().front();
   if (entries.first_observer == Entries::kUnknown) entries.first_observer = first;
   if (first != entries.first_observer || q.rows != (first < 0 ? 0 : (head.n_tokens - first) * group))
     return false;
   std::vector<float> unscaled(g.head_dim);
   for (int r = 0; r < q.rows; ++r) {
     const int token = first + r / group;
-    if (scores.tokens()[r] != token || token % kPageTokens < kPageTokens - kObservers) return false;
+    if (observers.tokens()[r] != token || token % kPageTokens < kPageTokens - kObservers) return false;
     const ObserverPlace place = place_of(of_layer, g, token, head.kv_head * group + r % group);
-    const float lse = scores.maxima()[r] + std::log(scores.sums()[r]);
+    const float lse = observers.maxima()[r] + std::log(observers.sums()[r]);
     for (int c = 0; c < g.head_dim; ++c) unscaled[c] = q.row(r)[c] / g.softmax_scale;
     std::memcpy(entries.observers.data() + place.q, unscaled.data(), unscaled.size() * sizeof(float));
     std::memcpy(entries.observers.data() + place.lse, &lse, sizeof lse);
   }
-  scores.forget_observers();
   return true;
 }
 

@@ -38,11 +38,11 @@ class DeviceImage {
   Bytes room_for(int room) const { return Bytes(store_.beside().layout(room).bytes); }
   Result<Bytes> fetch(DeviceEntryStore& entries, PageEntry entry) const;
 
-  // Returns the image of a head: rows and masks of protected tokens, sums, and scores with observers.
-  HeadImage head(const Entries& entries, const ImagedHead& head, std::vector<int> tokens, TokenScores scores);
-  // Puts a head's image into entries that have room for it, and removes the observers from its scores.
-  // Returns false if no device can have made the image.
-  bool put(HeadImage& image, const ImagedHead& head, Entries& entries);
+  // Adds rows of protected tokens, sums and observers to the image of a head.
+  void add_to(HeadImage& image, const ImagedHead& head, const Entries& entries);
+  // Puts a head's image into entries that have room for it. Returns false if no device can have made the
+  // image.
+  bool put(const HeadImage& image, const ImagedHead& head, Entries& entries);
 
  private:
   // Convert between rows [n, head_dim] in BF16 and a page of an entry that begins with these rows.
@@ -53,8 +53,8 @@ class DeviceImage {
   void for_each_row_page(int rows_room, int layer, int kv_head, Side side, int n, const Move& move) const;
   std::vector<float> sums(const Bytes& entry, int layer, int kv_head) const;
   bool put_sums(const std::vector<float>& sums, int layer, int kv_head, Bytes& entry) const;
-  void observe(const Bytes& entry, int first, const ImagedHead& head, TokenScores& scores) const;
-  bool put_observers(TokenScores& scores, const ImagedHead& head, Entries& entries) const;
+  void observe(const Bytes& entry, int first, const ImagedHead& head, Observers& observers) const;
+  bool put_observers(const Observers& observers, const ImagedHead& head, Entries& entries) const;
   template <class Visit>
   void for_each_side(int group, const Visit& visit) const;
 
@@ -63,8 +63,5 @@ class DeviceImage {
   Bytes page_;   // a page of BF16 rows in canonical order
   Bytes moved_;  // page_ in the device's order
 };
-
-// Returns the masks of pages that hold some of `tokens`, which ascend.
-std::vector<PageMask> masks_of(const std::vector<int>& tokens);
 
 }  // namespace kvant

@@ -11,7 +11,7 @@
 namespace kvant {
 
 DevicePageStore::DevicePageStore(const PlacedPlan& placed, std::int64_t byte_limit)
-    : SequenceStore(*placed, byte_limit, placed.device().get()),
+    : SequenceStore(*placed, byte_limit, placed.device().get(), protects_by_score(*placed)),
       placed_(placed),
       device_(*placed_.device()),
       has_sink_(device_sink(plan_) > 0),
@@ -146,8 +146,10 @@ void DevicePageStore::clear_sums(PageEntry sums) {
   device_.clear_rows(table.data(sums.id), bytes, bytes, 1);
 }
 
-Status DevicePageStore::reopen(int group, int page, PageEntry sealed, PageEntry sink,
-                               const DeviceProtection& protection, PageEntry tail) {
+Status DevicePageStore::reopen(const DeviceSequence& sequence, int group, int page, PageEntry sealed,
+                               PageEntry tail) {
+  const PageEntry sink = page == 0 ? sequence.sink() : PageEntry{};
+  const std::vector<EntryHold>& protected_pages = sequence.protection().pages;
   const Geometry& g = plan_.geometry;
   const DeviceEntryTable &of_sealed = of_group(group).table(kSealedRoom),
                          &of_tails = of_group(group).table(kPageTokens);
@@ -162,15 +164,15 @@ Status DevicePageStore::reopen(int group, int page, PageEntry sealed, PageEntry 
   } numbers{of_tails.table_id(tail.id), n_pages, {}, {}};
   for (int t = 0; t < kPageTokens; ++t) numbers.token[t] = t;
   std::vector<TokenMask> masks;  // [n_layers][n_kv_heads][n_pages]
-  if (protection.tokens != nullptr) {
-    for (const ProtectedTokens::Head& head : protection.tokens->heads) {
-      for (int i = 0; i < n_pages; ++i) masks.push_back(ProtectedTokens::mask(head, i));
+  if (sequence.tokens() != nullptr) {
+    for (const ProtectedTokens::Head& head : sequence.tokens()->heads) {
+      for (int i = 0; i < n_pages; ++i) masks.push_back(head.mask(i));
     }
   }
   const std::vector<std::int32_t> sealed_ids(n_pages, of_sealed.table_id(sealed.id));
   std::vector<std::int32_t> protected_ids{sink.held() ? sinks().table_id(sink.id) : 0};
-  if (!protection.pages.empty()) protected_ids.clear();
-  for (const EntryHold& rows : protection.pages)
+  if (!protected_pages.empty()) protected_ids.clear();
+  for (const EntryHold& rows : protected_pages)
     protected_ids.push_back(protected_rows().table_id(rows.entry().id));
   const std::size_t mask_bytes = masks.size() * sizeof masks[0],
                     sealed_bytes = sealed_ids.size() * sizeof sealed_ids[0],
@@ -201,11 +203,10 @@ Status DevicePageStore::reopen(int group, int page, PageEntry sealed, PageEntry 
     of_layer.sealed.table = sealed_at;
     of_layer.tail = of_tails.pages(layer);
     of_layer.tail.table = &on_device->tail_id;
-    of_layer.protected_pages =
-        protection.pages.empty() ? sinks().pages(layer) : protected_rows().pages(layer);
+    of_layer.protected_pages = protected_pages.empty() ? sinks().pages(layer) : protected_rows().pages(layer);
     of_layer.protected_pages.table = protected_at;
     of_layer.sink = sink.held() ? plan_.layers[layer].sink : 0;
-    if (!protection.pages.empty() && protects_by_score(plan_, layer)) {
+    if (!protected_pages.empty() && protects_by_score(plan_, layer)) {
       of_layer.masks = reinterpret_cast<const std::uint32_t*>(masks_at) +
                        std::ptrdiff_t{4} * n_pages * g.head_index(layer, 0);
       of_layer.mask_head_stride = n_pages;

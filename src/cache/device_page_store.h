@@ -19,6 +19,8 @@
 
 namespace kvant {
 
+class DeviceSequence;
+
 class DevicePageStore final : public SequenceStore {
  public:
   // The plan's device keeps the pages. A byte_limit of 0 means no limit.
@@ -78,11 +80,10 @@ class DevicePageStore final : public SequenceStore {
   Result<std::size_t> gather_head(std::span<const PageEntry> entries, int layer, int kv_head);
   Status download_gathered(std::vector<std::byte>& to);
 
-  // Decodes sealed page `page` of a group's layers into a tail's entry. Sink tokens and tokens that scores
+  // Decodes sealed page `page` of a sequence in a group's layers into a tail's entry. Sink tokens and tokens that scores
   // protect keep their unquantized values. An error says that memory is exhausted or that the device has
   // failed.
-  Status reopen(int group, int page, PageEntry sealed, PageEntry sink, const DeviceProtection& protection,
-                PageEntry tail);
+  Status reopen(const DeviceSequence& sequence, int group, int page, PageEntry sealed, PageEntry tail);
 
  private:
   bool shrink() noexcept override;

@@ -1,7 +1,6 @@
 #include "cache/device_sequence.h"
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 #include "base/check.h"
@@ -12,16 +11,13 @@
 
 namespace kvant {
 
-DeviceSequence::DeviceSequence(DevicePageStore& store) : SequencePages(store.groups()), store_(store) {}
+DeviceSequence::DeviceSequence(DevicePageStore& store) : SequencePages(store), store_(store) {}
 
 // --- a step ---
 
-// The sink gets an entry of its own when its page is sealed. A correction's sums are made anew when pages are
-// sealed.
+// The sink gets an entry of its own when its page is sealed.
 bool DeviceSequence::reserve_beside() {
-  if (ledger(0).end_sealed() > 0 && !take_sink()) return false;
-  if (protects_by_score(plan()) && !reserve_protection()) return false;
-  return !is_corrected(plan()) || reserve_sums();
+  return (ledger(0).end_sealed() == 0 || take_sink()) && (tokens() == nullptr || reserve_protection());
 }
 
 bool DeviceSequence::take_sink() {
@@ -31,29 +27,17 @@ bool DeviceSequence::take_sink() {
   return sink_.entry().held();
 }
 
-bool DeviceSequence::reserve_sums() {
-  if (!sums_.entry().held()) {
-    sums_ = take(kSumsRoom);
-    if (!sums_.entry().held()) return false;
-    store_.clear_sums(sums_.entry());
-  }
-  if (ledger(0).end_sealed() == n_sealed()) return true;
-  next_sums_ = take(kSumsRoom);
-  return next_sums_.entry().held();
+// The library writes all sums of a step that seals. Only the first sums must be zeros before.
+std::shared_ptr<SequenceSums> DeviceSequence::make_sums() {
+  EntryHold entry = take(kSumsRoom);
+  if (!entry.entry().held()) return nullptr;
+  if (sums() == nullptr) store_.clear_sums(entry.entry());
+  return std::make_shared<SumsEntry>(std::move(entry));
 }
 
-// A step changes a copy of the host's part. On the device, the step writes only rows that no committed
-// sequence uses.
+// A step writes only rows that no committed sequence uses.
 bool DeviceSequence::reserve_protection() {
   DeviceProtection next;
-  const bool changes =
-      ledger(0).end() / kPageTokens > length() / kPageTokens || ledger(0).end_sealed() > n_sealed();
-  next.tokens = protection_.tokens;
-  if (next.tokens == nullptr) {
-    next.tokens = ProtectedTokens::none(plan().geometry);
-  } else if (changes) {
-    next.tokens = std::make_shared<ProtectedTokens>(*protection_.tokens);
-  }
   if (!reserve_protected_rows(next) || !reserve_observers(next)) return false;
   next_protection_ = std::move(next);
   return true;
@@ -65,7 +49,7 @@ bool DeviceSequence::reserve_protected_rows(DeviceProtection& next) {
   DeviceEntryStore& entries = store_.beside();
   const bool seals = ledger(0).end_sealed() > n_sealed();
   const std::size_t n_pages = seals ? protected_pages(plan(), ledger(0).end_sealed()) : now.pages.size(),
-                    first_written = next.tokens->fewest_rows(plan()) / kPageTokens;
+                    first_written = tokens()->fewest_rows(plan()) / kPageTokens;
   for (std::size_t i = 0; i < std::max(n_pages, now.pages.size()); ++i) {
     const bool is_there = i < now.pages.size();
     const bool is_written = seals && i >= first_written;
@@ -100,16 +84,11 @@ bool DeviceSequence::reserve_observers(DeviceProtection& next) {
 }
 
 void DeviceSequence::commit_beside() {
-  if (next_sums_.entry().held()) sums_ = std::move(next_sums_);
-  if (next_protection_.tokens != nullptr) protection_ = std::move(next_protection_);
-  next_sums_.reset();
-  next_protection_ = {};
+  if (tokens() != nullptr) protection_ = std::exchange(next_protection_, {});
 }
 
 void DeviceSequence::abort_beside() {
   if (n_sealed() == 0) sink_.reset();
-  if (length() == 0) sums_.reset();
-  next_sums_.reset();
   next_protection_ = {};
 }
 
@@ -118,25 +97,17 @@ void DeviceSequence::abort_beside() {
 bool DeviceSequence::copy_beside(const SequencePages& from) {
   const auto& other = dynamic_cast<const DeviceSequence&>(from);
   sink_ = other.sink_.share();
-  sums_ = other.sums_.share();
-  checkpoint_sums_ = other.checkpoint_sums_.share();
   protection_ = other.protection_.share();
   return true;
 }
 
 Status DeviceSequence::reopen(int group, int n_tokens, PageEntry sealed, PageEntry tail) {
-  const bool is_first = n_tokens < kPageTokens;
-  return store_.reopen(group, n_tokens / kPageTokens, sealed, is_first ? sink() : PageEntry{}, protection_,
-                       tail);
+  return store_.reopen(*this, group, n_tokens / kPageTokens, sealed, tail);
 }
 
-bool DeviceSequence::truncate_beside(int n_tokens, bool forgets) {
-  if (forgets) {
-    if (n_tokens == 0) checkpoint_sums_.reset();
-    sums_ = checkpoint_sums_.share();
-  }
+bool DeviceSequence::truncate_beside(int n_tokens) {
   if (n_sealed() == 0) sink_.reset();
-  protection_.truncate(n_tokens, n_sealed());
+  if (tokens() != nullptr) protection_.truncate(n_tokens, *tokens());
   return true;
 }
 
@@ -148,7 +119,7 @@ void DeviceSequence::for_each_page(const Visit& visit) const {
   const auto see = [&](const DeviceEntryStore& entries, HeldPage page, PageEntry entry) {
     page.name.room = entry.room;
     page.name.id = entry.id;
-    page.shared = entries.shared(entry);
+    page.shared = page.shared || entries.shared(entry);
     page.bytes = entries.entry_bytes(entry.room);
     visit(page);
   };
@@ -162,32 +133,27 @@ void DeviceSequence::for_each_page(const Visit& visit) const {
           entry);
     });
   }
-  const auto see_beside = [&](const EntryHold& hold, std::int64_t CacheBytes::*part) {
-    if (hold.entry().held())
-      see(store_.beside(), {.name = {kBeside, Kind::beside}, .part = part}, hold.entry());
+  const auto see_beside = [&](PageEntry entry, std::int64_t CacheBytes::*part, bool shared = false) {
+    if (entry.held())
+      see(store_.beside(), {.name = {kBeside, Kind::beside}, .shared = shared, .part = part}, entry);
   };
-  see_beside(sink_, &CacheBytes::sink);
-  see_beside(sums_, &CacheBytes::protected_tokens);
-  see_beside(checkpoint_sums_, &CacheBytes::protected_tokens);
-  for (const EntryHold& rows : protection_.pages) see_beside(rows, &CacheBytes::protected_tokens);
-  see_beside(protection_.observers, &CacheBytes::tail);
+  see_beside(sink(), &CacheBytes::sink);
+  for (const auto* held : {&sums(), &checkpoint_sums()})
+    see_beside(entry_of(*held), &CacheBytes::protected_tokens, held->use_count() > 1);
+  for (const EntryHold& rows : protection_.pages) see_beside(rows.entry(), &CacheBytes::protected_tokens);
+  see_beside(protection_.observers.entry(), &CacheBytes::tail);
 }
 
-// The sink's part of protected rows counts as sink. The host keeps scores and lists.
+// The sink's part of protected rows counts as sink.
 void DeviceSequence::add_bytes_beside(CacheBytes& bytes) const {
-  if (protection_.tokens == nullptr) return;
+  if (tokens() == nullptr) return;
   const Geometry& g = plan().geometry;
   std::int64_t n_rows = 0, n_sink = 0;
   for (int layer = 0; layer < g.n_layers; ++layer) {
     for (int h = 0; h < g.n_kv_heads; ++h) {
-      const ProtectedTokens::Head& head = protection_.tokens->heads[g.head_index(layer, h)];
-      const auto n = static_cast<int>(head.tokens.size());
+      const auto n = static_cast<int>(tokens()->heads[g.head_index(layer, h)].tokens.size());
       n_rows += n;
       n_sink += std::min(plan().layers[layer].sink, n);
-      int n_masked = 0;
-      for (int i = 0; i < n; ++i)
-        n_masked += i == 0 || head.tokens[i] / kPageTokens != head.tokens[i - 1] / kPageTokens ? 1 : 0;
-      bytes.protected_tokens += HeadState::list_bytes(n, n_masked) + head.scores.bytes();
     }
   }
   const std::int64_t in_rows =
@@ -215,19 +181,6 @@ void DeviceSequence::add_side_bytes(std::vector<std::int64_t>& k, std::vector<st
   }
   if (sink().held()) add(store_.beside().layout(kSinkRoom));
   for (std::size_t i = 0; i < protection_.pages.size(); ++i) add(store_.beside().layout(kProtectedRoom));
-}
-
-std::vector<int> DeviceSequence::protected_of(int layer, int kv_head, int n_sealed) const {
-  if (!protects_by_score(plan())) {
-    std::vector<int> tokens(n_sealed > 0 && store_.has_sink() ? plan().layers[layer].sink : 0);
-    std::iota(tokens.begin(), tokens.end(), 0);
-    return tokens;
-  }
-  const auto& newest = newest_protection().tokens;
-  if (newest == nullptr) return {};
-  std::vector<int> tokens = newest->heads[plan().geometry.head_index(layer, kv_head)].tokens;
-  tokens.erase(std::ranges::lower_bound(tokens, n_sealed * kPageTokens), tokens.end());
-  return tokens;
 }
 
 Result<ListedPages> DeviceSequence::list_pages(int layer, int kv_head, int first_visible) const {
@@ -259,13 +212,13 @@ Status DeviceSequence::save_heads(const SeeHead& see) const {
     to = std::move(bytes).value();
     return {};
   };
-  const bool by_score = protects_by_score(plan());
+  const bool by_score = tokens() != nullptr;
   entries.rows_room = by_score ? kProtectedRoom : kSinkRoom;
   for (const EntryHold& rows : protection_.pages)
     KVANT_RETURN_IF_ERROR(fetch(rows.entry(), entries.rows.emplace_back()));
   if (sink().held()) KVANT_RETURN_IF_ERROR(fetch(sink(), entries.rows.emplace_back()));
-  KVANT_RETURN_IF_ERROR(fetch(sums(), entries.sums));
-  KVANT_RETURN_IF_ERROR(fetch(checkpoint_sums_.entry(), entries.checkpoint_sums));
+  KVANT_RETURN_IF_ERROR(fetch(entry_of(sums()), entries.sums));
+  KVANT_RETURN_IF_ERROR(fetch(entry_of(checkpoint_sums()), entries.checkpoint_sums));
   KVANT_RETURN_IF_ERROR(fetch(protection_.observers.entry(), entries.observers));
   const Geometry& g = plan().geometry;
   for (int layer = 0; layer < g.n_layers; ++layer) {
@@ -274,10 +227,9 @@ Status DeviceSequence::save_heads(const SeeHead& see) const {
       return error("cannot save a sequence of '{}' whose pages lie on {}: leave the sink out with sink=0",
                    label(plan().recipe), store_.device()->name());
     for (int h = 0; h < g.kv_heads(layer); ++h) {
-      TokenScores scores;
-      if (protection_.tokens != nullptr) scores = protection_.tokens->heads[g.head_index(layer, h)].scores;
-      see(layer, h,
-          image.head(entries, {layer, h, length(), n_sealed}, protected_tokens(layer, h), std::move(scores)));
+      HeadImage of_head = image_of_tokens(layer, h);
+      image.add_to(of_head, {layer, h, length(), n_sealed}, entries);
+      see(layer, h, of_head);
     }
   }
   return {};
@@ -290,10 +242,11 @@ bool DeviceSequence::take_beside(int n_sealed) {
     hold = take(room);
     return hold.entry().held();
   };
-  if (is_corrected(plan()) && !(take_into(sums_, kSumsRoom) && take_into(checkpoint_sums_, kSumsRoom)))
-    return false;
-  if (!protects_by_score(plan())) return n_sealed == 0 || take_sink();
-  protection_.tokens = ProtectedTokens::none(plan().geometry);
+  if (is_corrected(plan())) {
+    set_sums(make_sums(), make_sums());
+    if (sums() == nullptr || checkpoint_sums() == nullptr) return false;
+  }
+  if (tokens() == nullptr) return n_sealed == 0 || take_sink();
   for (int i = 0; i < protected_pages(plan(), n_sealed); ++i) {
     if (!take_into(protection_.pages.emplace_back(), kProtectedRoom)) return false;
   }
@@ -301,57 +254,48 @@ bool DeviceSequence::take_beside(int n_sealed) {
 }
 
 // Returns whether an image's protected tokens are possible for this plan with n_sealed sealed pages.
-bool DeviceSequence::may_protect(const std::vector<int>& tokens, int layer, int n_sealed) const {
-  if (protects_by_score(plan())) return true;
+bool DeviceSequence::may_protect(const std::vector<int>& wanted, int layer, int n_sealed) const {
+  if (tokens() != nullptr) return true;
   const int sink = n_sealed > 0 ? plan().layers[layer].sink : 0;
-  return (sink == 0 || sink_.entry().held()) && tokens.size() == static_cast<std::size_t>(sink) &&
-         (sink == 0 || tokens.back() == sink - 1);
+  return (sink == 0 || sink_.entry().held()) && wanted.size() == static_cast<std::size_t>(sink) &&
+         (sink == 0 || wanted.back() == sink - 1);
 }
 
 bool DeviceSequence::load_heads(ByteReader& from, int n_sealed, const NextHead& next) {
   if (!take_beside(n_sealed)) return false;
   DeviceImage image(store_);
-  const bool by_score = protects_by_score(plan());
+  const bool by_score = tokens() != nullptr;
   DeviceImage::Entries entries{.rows_room = by_score ? kProtectedRoom : kSinkRoom};
   const std::size_t n_rows = by_score ? protection_.pages.size() : sink().held() ? 1 : 0;
   for (std::size_t i = 0; i < n_rows; ++i) entries.rows.push_back(image.room_for(entries.rows_room));
-  if (sums().held()) entries.sums = entries.checkpoint_sums = image.room_for(kSumsRoom);
+  if (sums() != nullptr) entries.sums = entries.checkpoint_sums = image.room_for(kSumsRoom);
   if (protection_.observers.entry().held()) entries.observers = image.room_for(kObserversRoom);
   bool any_sums = false, any_checkpoint = false;
-  const Geometry& g = plan().geometry;
-  for (int layer = 0; layer < g.n_layers; ++layer) {
-    for (int h = 0; h < g.kv_heads(layer) && from.ok(); ++h) {
-      HeadImage head = next(layer, h);
-      if (!from.ok()) break;
-      from.require(may_protect(head.tokens, layer, n_sealed) &&
-                   image.put(head, {layer, h, length(), n_sealed}, entries));
-      any_sums = any_sums || !head.sums.empty();
-      any_checkpoint = any_checkpoint || !head.checkpoint_sums.empty();
-      if (!by_score) continue;
-      protection_.tokens->heads[g.head_index(layer, h)] = {std::move(head.scores), std::move(head.tokens)};
-    }
-  }
-  if (!from.ok()) return true;
-  keep_loaded(entries, any_sums, any_checkpoint);
+  load_each_head(from, next, [&](int layer, int h, HeadImage& head) {
+    from.require(may_protect(head.chosen.tokens, layer, n_sealed) &&
+                 image.put(head, {layer, h, length(), n_sealed}, entries));
+    any_sums = any_sums || !head.sums.empty();
+    any_checkpoint = any_checkpoint || !head.checkpoint_sums.empty();
+    return true;
+  });
+  if (from.ok()) keep_loaded(entries, any_sums, any_checkpoint);
   return true;
 }
 
 // Uploads the entries that an image has filled, and gives the other entries back.
 void DeviceSequence::keep_loaded(const DeviceImage::Entries& entries, bool any_sums, bool any_checkpoint) {
   DeviceEntryStore& beside = store_.beside();
-  const auto keep = [&](const DeviceImage::Bytes& bytes, EntryHold& hold, bool is_wanted) {
-    if (is_wanted && hold.entry().held()) return beside.upload(bytes.data(), hold.entry());
-    hold.reset();
-  };
-  keep(entries.sums, sums_, any_sums);
-  keep(entries.checkpoint_sums, checkpoint_sums_, any_checkpoint);
+  if (any_sums) beside.upload(entries.sums.data(), entry_of(sums()));
+  if (any_checkpoint) beside.upload(entries.checkpoint_sums.data(), entry_of(checkpoint_sums()));
+  set_sums(any_sums ? sums() : nullptr, any_checkpoint ? checkpoint_sums() : nullptr);
   if (sink().held()) beside.upload(entries.rows.front().data(), sink());
-  if (protection_.tokens == nullptr) return;
+  if (tokens() == nullptr) return;
   for (std::size_t i = 0; i < protection_.pages.size(); ++i)
     beside.upload(entries.rows[i].data(), protection_.pages[i].entry());
-  protection_.pages.resize(pages_for(protection_.tokens->most_rows()));
+  protection_.pages.resize(pages_for(tokens()->most_rows()));
   protection_.first_observer = std::max(entries.first_observer, -1);
-  keep(entries.observers, protection_.observers, protection_.first_observer >= 0);
+  if (protection_.first_observer < 0) return protection_.observers.reset();
+  beside.upload(entries.observers.data(), protection_.observers.entry());
 }
 
 PageEntry DeviceSequence::entry_of(int group, int page) const {

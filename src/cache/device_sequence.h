@@ -15,6 +15,12 @@
 
 namespace kvant {
 
+// Holds a correction's sums in an entry of a device.
+struct SumsEntry final : SequenceSums {
+  explicit SumsEntry(EntryHold entry) : hold(std::move(entry)) {}
+  EntryHold hold;
+};
+
 class DeviceSequence final : public SequencePages {
  public:
   explicit DeviceSequence(DevicePageStore& store);
@@ -22,25 +28,20 @@ class DeviceSequence final : public SequencePages {
   DevicePageStore& store() const { return store_; }
   // Returns the entry of the sink, which is held once the first page has been sealed.
   PageEntry sink() const { return sink_.entry(); }
-  // Return the entry of the correction's sums, and the entry for the new sums if the step seals pages.
-  PageEntry sums() const { return sums_.entry(); }
-  PageEntry next_sums() const { return next_sums_.entry(); }
-  // Return what scores protect, when the step began and as the step leaves it. A step that ends or seals
-  // pages may change the tokens of next_protection().
+  // Returns the entry of sums, which is not held if there are none.
+  static PageEntry entry_of(const std::shared_ptr<SequenceSums>& sums) {
+    return sums == nullptr ? PageEntry{} : static_cast<const SumsEntry&>(*sums).hold.entry();
+  }
+  // Return what the device has of tokens that scores protect, when the step began and as the step leaves it.
   const DeviceProtection& protection() const { return protection_; }
   const DeviceProtection& next_protection() const { return next_protection_; }
-  const DeviceProtection& newest_protection() const {
-    return next_protection_.tokens == nullptr ? protection_ : next_protection_;
+  // Returns the entries of the newest protected rows. A step gives none of them up.
+  const std::vector<EntryHold>& newest_protected_rows() const {
+    return next_protection_.pages.empty() ? protection_.pages : next_protection_.pages;
   }
 
-  bool sums_up() const override { return sums_.entry().held(); }
   void for_each_page(const Visit& visit) const override;
   void add_side_bytes(std::vector<std::int64_t>& k, std::vector<std::int64_t>& v) const override;
-  std::vector<int> protected_tokens(int layer, int kv_head) const override {
-    return protected_of(layer, kv_head, n_sealed());
-  }
-  // Returns the protected tokens of the first n_sealed pages, as the step leaves them.
-  std::vector<int> protected_of(int layer, int kv_head, int n_sealed) const;
   Result<ListedPages> list_pages(int layer, int kv_head, int first_visible) const override;
   int image_sealed(int group) const override;
   Status save_heads(const SeeHead& see) const override;
@@ -54,20 +55,19 @@ class DeviceSequence final : public SequencePages {
   void abort_beside() override;
   bool copy_beside(const SequencePages& from) override;
   Status reopen(int group, int n_tokens, PageEntry sealed, PageEntry tail) override;
-  bool truncate_beside(int n_tokens, bool forgets) override;
-  void checkpoint_beside() override { checkpoint_sums_ = sums_.share(); }
+  bool truncate_beside(int n_tokens) override;
+  std::shared_ptr<SequenceSums> make_sums() override;
   void add_bytes_beside(CacheBytes& bytes) const override;
 
   // If memory is exhausted, each of these functions returns false or a hold without an entry.
   EntryHold take(int room) { return {store_.beside(), store_.beside().take(room)}; }
   bool take_sink();
   bool take_beside(int n_sealed);
-  bool reserve_sums();
   bool reserve_protection();
   bool reserve_protected_rows(DeviceProtection& next);
   bool reserve_observers(DeviceProtection& next);
 
-  bool may_protect(const std::vector<int>& tokens, int layer, int n_sealed) const;
+  bool may_protect(const std::vector<int>& wanted, int layer, int n_sealed) const;
   void keep_loaded(const DeviceImage::Entries& entries, bool any_sums, bool any_checkpoint);
 
   const Plan& plan() const { return store_.plan(); }
@@ -75,9 +75,6 @@ class DeviceSequence final : public SequencePages {
 
   DevicePageStore& store_;
   EntryHold sink_;
-  // Sums of a corrected plan: over the sealed pages, after the step, and at the checkpoint. No entry stands
-  // for zeros. Forks share committed sums, which never change.
-  EntryHold sums_, next_sums_, checkpoint_sums_;
   DeviceProtection protection_, next_protection_;
 };
 

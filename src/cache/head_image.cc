@@ -5,7 +5,6 @@
 #include <span>
 
 #include "cache/correction_state.h"
-#include "cache/protected_rows.h"
 
 namespace kvant {
 namespace {
@@ -23,15 +22,20 @@ std::vector<float> load_sums(ByteReader& from, int head_dim) {
 }  // namespace
 
 void HeadImage::save(ByteWriter& to, const Plan& plan, int layer, int kv_head) const {
-  to.write(static_cast<std::int32_t>(tokens.size()));
-  to.write_all(std::span<const int>(tokens));
+  to.write(static_cast<std::int32_t>(chosen.tokens.size()));
+  to.write_all(std::span<const int>(chosen.tokens));
   for (const auto& of_side : rows) to.write_all(std::span<const std::byte>(of_side));
-  to.write(static_cast<std::int32_t>(masks.size()));
-  for (const PageMask& mask : masks) {
+  to.write(static_cast<std::int32_t>(chosen.masks.size()));
+  for (const PageMask& mask : chosen.masks) {
     to.write(static_cast<std::int32_t>(mask.page));
     to.write(mask.mask.words);
   }
-  if (plan.layers[layer].needs_scores()) scores.save(to);
+  if (plan.layers[layer].needs_scores()) {
+    to.write(static_cast<std::int32_t>(chosen.scores.size()));
+    to.write(static_cast<std::int32_t>(observers.tokens().size()));
+    chosen.scores.save(to);
+    observers.save(to);
+  }
   if (!plan.head(layer, kv_head).corrected) return;
   save_sums(to, sums);
   save_sums(to, checkpoint_sums);
@@ -41,8 +45,8 @@ HeadImage HeadImage::load(ByteReader& from, const Plan& plan, const ImagedHead& 
   const LayerPlan& rules = plan.layers[head.layer];
   const int d = plan.geometry.dim(head.layer), n_sealed = head.n_sealed;
   HeadImage image;
-  image.tokens = from.read_all<int>(from.read_int(0, max_protected_tokens(rules, n_sealed)));
-  const std::vector<int>& tokens = image.tokens;
+  std::vector<int>& tokens = image.chosen.tokens;
+  tokens = from.read_all<int>(from.read_int(0, max_protected_tokens(rules, n_sealed)));
   const bool ascend = std::ranges::adjacent_find(tokens, std::greater_equal<>()) == tokens.end();
   from.require(tokens.empty() || (ascend && tokens.front() >= 0 && tokens.back() < n_sealed * kPageTokens));
   for (auto& of_side : image.rows)
@@ -52,10 +56,16 @@ HeadImage HeadImage::load(ByteReader& from, const Plan& plan, const ImagedHead& 
     PageMask mask{.page = from.read_int(next, n_sealed - 1)};
     next = mask.page + 1;
     mask.mask.words = from.read<decltype(mask.mask.words)>();
-    image.masks.push_back(mask);
+    image.chosen.masks.push_back(mask);
   }
   from.require(rules.evict == 0 || n_masks == n_sealed);
-  if (rules.needs_scores()) image.scores.load(from, head.n_tokens, plan.geometry.group(head.layer), d);
+  if (rules.needs_scores()) {
+    const int group = plan.geometry.group(head.layer);
+    const int n_scores = from.read_int(0, head.n_tokens);
+    const int n_observers = from.read_int(0, group * open_observers(head.n_tokens));
+    image.chosen.scores.load(from, n_scores);
+    image.observers.load(from, n_observers, head.n_tokens, group, d);
+  }
   if (!plan.head(head.layer, head.kv_head).corrected) return image;
   image.sums = load_sums(from, d);
   image.checkpoint_sums = load_sums(from, d);

@@ -6,18 +6,11 @@
 #include <cstddef>
 #include <vector>
 
-#include "base/token_mask.h"
 #include "cache/byte_stream.h"
-#include "cache/token_scores.h"
+#include "cache/protected_tokens.h"
 #include "recipe/plan.h"
 
 namespace kvant {
-
-// Names the tokens that are left out of a sealed page.
-struct PageMask {
-  int page = 0;
-  TokenMask mask;
-};
 
 // Names the head of an image, and counts the sequence's tokens and the sealed pages of its image.
 struct ImagedHead {
@@ -26,12 +19,11 @@ struct ImagedHead {
 };
 
 struct HeadImage {
-  std::vector<int> tokens;  // protected tokens, in ascending order
-  // Each side has the tokens' rows as short pages of the tail's format, of protected_page_rows() rows each
-  // but the last.
+  ProtectedTokens::Head chosen;
+  // Each side has the protected tokens' rows as short pages of the tail's format, of protected_page_rows()
+  // rows each but the last.
   std::array<std::vector<std::byte>, 2> rows;
-  std::vector<PageMask> masks;  // in ascending order of pages; with eviction, one for every sealed page
-  TokenScores scores;           // Filled if the layer needs scores.
+  Observers observers;  // Filled if the layer needs scores.
   // A corrected head has CorrectionState::sums() here, or nothing before it has summed up a page.
   std::vector<float> sums, checkpoint_sums;
 

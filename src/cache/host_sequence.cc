@@ -10,16 +10,28 @@
 
 namespace kvant {
 
+namespace {
+
+HostSums& host_sums(const std::shared_ptr<SequenceSums>& sums) {
+  return static_cast<HostSums&>(*sums);
+}
+
+bool leaves_out_tokens(const LayerPlan& layer) {
+  return layer.sink > 0 || layer.evict > 0 || layer.needs_scores();
+}
+
+}  // namespace
+
 HostStore::HostStore(const Plan& plan, std::int64_t byte_limit)
-    : SequenceStore(plan, byte_limit, nullptr), pools_(mutable_budget()) {
+    : SequenceStore(plan, byte_limit, nullptr, std::ranges::any_of(plan.layers, leaves_out_tokens)),
+      pools_(mutable_budget()) {
   const Geometry& g = plan.geometry;
   for (const LayersOfEntry& found : layer_groups(plan)) {
     pages_.push_back(std::make_unique<HostPageStore>(plan, found.layers, pools_));
     add_group(found.rules, found.layers, *pages_.back());
   }
-  for (int layer = 0; layer < g.n_layers; ++layer) {
-    for (int h = 0; h < g.kv_heads(layer); ++h) protected_stores_.push_back(protected_store(layer, h));
-  }
+  for_each_head(
+      g, [&](int layer, int h, int /*index*/) { protected_stores_.push_back(protected_store(layer, h)); });
 }
 
 ProtectedStore HostStore::protected_store(int layer, int kv_head) {
@@ -51,22 +63,14 @@ void HostStore::load_state(const std::byte* from, float* state) {
   std::memcpy(state, from, static_cast<std::size_t>(plan_.geometry.recurrent_bytes()));
 }
 
-HostSequence::HostSequence(HostStore& store) : SequencePages(store.groups()), store_(store) {
+HostSequence::HostSequence(HostStore& store) : SequencePages(store), store_(store) {
   const Geometry& g = geometry();
   heads_.reserve(static_cast<std::size_t>(g.n_all_kv_heads()));
-  for (int layer = 0; layer < g.n_layers; ++layer) {
+  for_each_head(g, [&](int layer, int h, int index) {
     const int group = store.group_of(layer);
-    for (int h = 0; h < g.kv_heads(layer); ++h) {
-      const HeadPages pages{&store.pages(group), &ledger(group),
-                            &store.protected_rows(g.head_index(layer, h))};
-      heads_.emplace_back(store.plan(), layer, h, pages);
-    }
-  }
-}
-
-bool HostSequence::sums_up() const {
-  return std::any_of(heads_.begin(), heads_.end(),
-                     [](const HeadState& head) { return head.correction() != nullptr; });
+    heads_.emplace_back(store.plan(), layer, h,
+                        HeadPages{&store.pages(group), this, &ledger(group), &store.protected_rows(index)});
+  });
 }
 
 // --- a step ---
@@ -101,18 +105,26 @@ bool HostSequence::copy_beside(const SequencePages& from) {
 }
 
 Status HostSequence::reopen(int group, int n_tokens, PageEntry sealed, PageEntry tail) {
-  for_each_head(group, [&](int layer, int h) {
+  for_each_head_of(group, [&](int layer, int h) {
     head(layer, h).reopen(n_tokens / kPageTokens, n_tokens % kPageTokens, sealed, tail);
   });
   return {};
 }
 
-bool HostSequence::truncate_beside(int n_tokens, bool /*forgets*/) {
+bool HostSequence::truncate_beside(int n_tokens) {
   return std::all_of(heads_.begin(), heads_.end(), [&](HeadState& head) { return head.truncate(n_tokens); });
 }
 
-void HostSequence::checkpoint_beside() {
-  for (HeadState& head : heads_) head.checkpoint();
+// Sums take memory when they are first needed.
+std::shared_ptr<SequenceSums> HostSequence::make_sums() {
+  auto made = std::make_shared<HostSums>();
+  made->heads.resize(heads_.size());
+  if (sums() == nullptr) return made;
+  made->heads = host_sums(sums()).heads;
+  for_each_head(geometry(), [&](int layer, int h, int index) {
+    if (store_.plan().head(layer, h).corrected) made->heads[index].reserve(geometry().dim(layer));
+  });
+  return made;
 }
 
 // --- bytes ---
@@ -134,42 +146,36 @@ void HostSequence::for_each_page(const Visit& visit) const {
 // If scores protect tokens, the sink's rows lie in the pages of protected tokens.
 void HostSequence::add_bytes_beside(CacheBytes& bytes) const {
   for (const HeadState& head : heads_) {
-    const HeadState::Bytes held = head.bytes();
     const LayerPlan& layer = store_.plan().layers[head.layer()];
-    if (layer.protect > 0 && held.protected_tokens > 0) {
-      const std::int64_t of_sink =
-          held.protected_pages * std::min(layer.sink, held.protected_tokens) / held.protected_tokens;
+    const auto n_protected = static_cast<int>(head.chosen().tokens.size());
+    if (layer.protect > 0 && n_protected > 0) {
+      const std::int64_t of_sink = head.protected_bytes() * std::min(layer.sink, n_protected) / n_protected;
       bytes.sink += of_sink;
       bytes.protected_tokens -= of_sink;
     }
-    bytes.protected_tokens += held.lists;
-    bytes.tail += held.observers;
+    bytes.tail += head.observer_bytes();
+  }
+  for (const auto& held : {sums(), checkpoint_sums()}) {
+    if (held == nullptr) continue;
+    for (const CorrectionState& of_head : host_sums(held).heads) bytes.protected_tokens += of_head.bytes();
   }
 }
 
 void HostSequence::add_side_bytes(std::vector<std::int64_t>& k, std::vector<std::int64_t>& v) const {
   const Plan& plan = store_.plan();
-  for (int layer = 0; layer < geometry().n_layers; ++layer) {
-    for (int h = 0; h < geometry().kv_heads(layer); ++h) {
-      const auto page_bytes = [&](Side side) {
-        const Format& format = *plan.head(layer, h).side(side).sealed;
-        return static_cast<std::int64_t>(format.page_bytes(geometry().dim(layer)));
-      };
-      const std::int64_t k_page = page_bytes(Side::key), v_page = page_bytes(Side::value);
-      const int i = geometry().head_index(layer, h);
-      head(layer, h).for_each_page([&](const HeldPage& page) {
-        const bool encoded = page.name.kind != HeldPage::Kind::beside && page.name.room == kSealedRoom;
-        k[i] += encoded ? k_page
-                        : page.bytes / 2;  // Unsealed and protected tokens have one format for both sides.
-        v[i] += encoded ? v_page : page.bytes / 2;
-      });
-    }
-  }
-}
-
-std::vector<int> HostSequence::protected_tokens(int layer, int kv_head) const {
-  const std::span<const int> tokens = head(layer, kv_head).protected_tokens();
-  return {tokens.begin(), tokens.end()};
+  for_each_head(geometry(), [&](int layer, int h, int i) {
+    const auto page_bytes = [&](Side side) {
+      const Format& format = *plan.head(layer, h).side(side).sealed;
+      return static_cast<std::int64_t>(format.page_bytes(geometry().dim(layer)));
+    };
+    const std::int64_t k_page = page_bytes(Side::key), v_page = page_bytes(Side::value);
+    heads_[i].for_each_page([&](const HeldPage& page) {
+      const bool encoded = page.name.kind != HeldPage::Kind::beside && page.name.room == kSealedRoom;
+      k[i] +=
+          encoded ? k_page : page.bytes / 2;  // Unsealed and protected tokens have one format for both sides.
+      v[i] += encoded ? v_page : page.bytes / 2;
+    });
+  });
 }
 
 Result<ListedPages> HostSequence::list_pages(int layer, int kv_head, int first_visible) const {
@@ -181,28 +187,34 @@ Result<ListedPages> HostSequence::list_pages(int layer, int kv_head, int first_v
 // --- images ---
 
 Status HostSequence::save_heads(const SeeHead& see) const {
-  for (int layer = 0; layer < geometry().n_layers; ++layer) {
-    for (int h = 0; h < geometry().kv_heads(layer); ++h) see(layer, h, head(layer, h).image());
-  }
+  for_each_head(geometry(), [&](int layer, int h, int index) {
+    HeadImage image = image_of_tokens(layer, h);
+    heads_[index].add_to(image);
+    if (sums() != nullptr) image.sums = host_sums(sums()).heads[index].sums();
+    if (checkpoint_sums() != nullptr)
+      image.checkpoint_sums = host_sums(checkpoint_sums()).heads[index].sums();
+    see(layer, h, image);
+  });
   return {};
 }
 
 bool HostSequence::load_heads(ByteReader& from, int /*n_sealed*/, const NextHead& next) {
-  for (int layer = 0; layer < geometry().n_layers; ++layer) {
-    for (int h = 0; h < geometry().kv_heads(layer); ++h) {
-      HeadImage image = next(layer, h);
-      if (!from.ok()) return true;
-      if (!head(layer, h).take(std::move(image))) return false;
-    }
-  }
-  return true;
+  const auto loaded = std::make_shared<HostSums>(), at_checkpoint = std::make_shared<HostSums>();
+  const bool enough = load_each_head(from, next, [&](int layer, int h, HeadImage& image) {
+    const int d = geometry().dim(layer);
+    loaded->heads.emplace_back().take(std::move(image.sums), d);
+    at_checkpoint->heads.emplace_back().take(std::move(image.checkpoint_sums), d);
+    return head(layer, h).take(image);
+  });
+  set_sums(loaded, at_checkpoint);
+  return enough;
 }
 
 Status HostSequence::save_page(ByteWriter& to, int index, int page) const {
   const PageLedger& of_group = ledger(index);
   if (page < of_group.n_sealed()) {
     std::byte* entry = to.skip(group(index).layout.entry_bytes());
-    for_each_head(index, [&](int layer, int h) { head(layer, h).export_page(page, entry); });
+    for_each_head_of(index, [&](int layer, int h) { head(layer, h).export_page(page, entry); });
     return {};
   }
   const HostPageStore& store = store_.pages(index);
@@ -221,8 +233,8 @@ bool HostSequence::load_page(ByteReader& from, int index, int page) {
     const std::byte* entry = from.skip(group(index).layout.entry_bytes());
     bool enough = true;
     if (entry == nullptr) return true;
-    for_each_head(index,
-                  [&](int layer, int h) { enough = enough && head(layer, h).import_page(page, entry); });
+    for_each_head_of(index,
+                     [&](int layer, int h) { enough = enough && head(layer, h).import_page(page, entry); });
     return enough;
   }
   HostPageStore& store = store_.pages(index);

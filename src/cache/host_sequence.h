@@ -44,10 +44,8 @@ class HostSequence final : public SequencePages {
     return heads_[geometry().head_index(layer, kv_head)];
   }
 
-  bool sums_up() const override;
   void for_each_page(const Visit& visit) const override;
   void add_side_bytes(std::vector<std::int64_t>& k, std::vector<std::int64_t>& v) const override;
-  std::vector<int> protected_tokens(int layer, int kv_head) const override;
   Result<ListedPages> list_pages(int layer, int kv_head, int first_visible) const override;
   Status save_heads(const SeeHead& see) const override;
   bool load_heads(ByteReader& from, int n_sealed, const NextHead& next) override;
@@ -61,14 +59,14 @@ class HostSequence final : public SequencePages {
   void abort_beside() override;
   bool copy_beside(const SequencePages& from) override;
   Status reopen(int group, int n_tokens, PageEntry sealed, PageEntry tail) override;
-  bool truncate_beside(int n_tokens, bool forgets) override;
-  void checkpoint_beside() override;
+  bool truncate_beside(int n_tokens) override;
+  std::shared_ptr<SequenceSums> make_sums() override;
   void add_bytes_beside(CacheBytes& bytes) const override;
 
   const Geometry& geometry() const { return store_.plan().geometry; }
   // Calls visit(layer, kv_head) for the heads of a group's layers, in order.
   template <class Visit>
-  void for_each_head(int index, const Visit& visit) const {
+  void for_each_head_of(int index, const Visit& visit) const {
     for (const int layer : group(index).layers) {
       for (int h = 0; h < geometry().kv_heads(layer); ++h) visit(layer, h);
     }

@@ -1,28 +1,11 @@
 #include "cache/protected_rows.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 
 #include "base/check.h"
 
 namespace kvant {
-
-int protection_cap(const LayerPlan& layer, int n_sealed) {
-  return static_cast<int>(std::ceil(layer.protect * n_sealed * kPageTokens));
-}
-
-int max_protected_tokens(const LayerPlan& layer, int n_sealed) {
-  return n_sealed == 0 ? 0 : layer.sink + protection_cap(layer, n_sealed);
-}
-
-TokenMask tokens_to_protect(const LayerPlan& layer, const TokenScores* scores, int page, int n_protected) {
-  const int room = layer.sink + protection_cap(layer, page + 1) - n_protected - (page == 0 ? layer.sink : 0);
-  TokenMask mask;
-  if (layer.protect > 0) mask = scores->select(page, layer.protect, room, layer.sink);
-  for (int t = 0; page == 0 && t < layer.sink; ++t) mask.set(t);
-  return mask;
-}
 
 int protected_page_rows(const Plan& plan, int layer) {
   constexpr int kRows = 32;  // A half-empty page of so few rows costs little memory.
@@ -35,10 +18,6 @@ ProtectedRows::~ProtectedRows() {
   for (auto* lists : {&pages_, &spare_}) {
     for (PageList& list : *lists) release_from(list, 0);
   }
-}
-
-std::size_t ProtectedRows::rows_before(int token) const {
-  return std::lower_bound(tokens_.begin(), tokens_.end(), token) - tokens_.begin();
 }
 
 bool ProtectedRows::take(PageList& list, std::size_t count) const {
@@ -63,9 +42,7 @@ void ProtectedRows::release_from(PageList& list, std::size_t first) const {
 }
 
 bool ProtectedRows::reserve(int n_rows) {
-  const std::size_t rows = std::max<std::size_t>(tokens_.size(), n_rows);
-  const std::size_t n_new = pages_of(rows) - pages_[0].size();
-  tokens_.reserve(rows);
+  const std::size_t n_new = pages_of(std::max(n_rows_, n_rows)) - pages_[0].size();
   for (int s = 0; s < 2; ++s) {
     pages_[s].reserve(pages_[s].size() + n_new);
     if (!take(spare_[s], n_new)) return false;
@@ -73,26 +50,19 @@ bool ProtectedRows::reserve(int n_rows) {
   return true;
 }
 
-void ProtectedRows::add(int page, const TokenMask& tokens) {
-  for (int t = 0; t < kPageTokens; ++t) {
-    if (tokens.test(t)) tokens_.push_back(page * kPageTokens + t);
-  }
-}
-
 void ProtectedRows::write(Side side, const TokenMask& tokens, const float* values) {
   PageList& pages = pages_[static_cast<int>(side)];
   PageList& spare = spare_[static_cast<int>(side)];
-  std::size_t row = tokens_.size() - tokens.count();
+  int row = n_rows_ - tokens.count();
   for (int t = 0; t < kPageTokens; ++t) {
     if (!tokens.test(t)) continue;
-    if (row / store_->rows_per_page == pages.size()) {
+    if (row / store_->rows_per_page == std::ssize(pages)) {
       KVANT_CHECK(!spare.empty(), "protection beyond what the step reserved");
       pages.push_back(spare.back());
       spare.pop_back();
     }
     store_->format->encode_rows(values + static_cast<std::ptrdiff_t>(t) * context(side).head_dim,
-                                static_cast<int>(row % store_->rows_per_page), 1, context(side),
-                                data(side, row));
+                                row % store_->rows_per_page, 1, context(side), data(side, row));
     ++row;
   }
 }
@@ -104,16 +74,15 @@ void ProtectedRows::commit() {
 void ProtectedRows::abort() {
   for (PageList& pages : pages_) release_from(pages, pages_of(n_committed_));
   for (PageList& spare : spare_) release_from(spare, 0);
-  tokens_.resize(n_committed_);
+  n_rows_ = n_committed_;
 }
 
 // Rows of the last page are written later, so the page must have no other holder.
-bool ProtectedRows::truncate(int token) {
-  const std::size_t left = rows_before(token);
-  tokens_.resize(left);
+bool ProtectedRows::truncate(int n_rows) {
+  n_rows_ = n_rows;
   for (PageList& pages : pages_) {
-    release_from(pages, pages_of(left));
-    if (left == 0 || left % store_->rows_per_page == 0 || !store_->pool->shared(pages.back())) continue;
+    release_from(pages, pages_of(n_rows));
+    if (n_rows == 0 || n_rows % store_->rows_per_page == 0 || !store_->pool->shared(pages.back())) continue;
     PageList copy;
     if (!take_copy(pages.back(), copy)) return false;
     store_->pool->release(pages.back());
@@ -127,7 +96,7 @@ bool ProtectedRows::copy_from(const ProtectedRows& from) {
     pages_[s].reserve(from.pages_[s].size());
     for (std::size_t i = 0; i < from.pages_[s].size(); ++i) {
       const PageId page = from.pages_[s][i];
-      if ((i + 1) * store_->rows_per_page <= from.tokens_.size()) {
+      if (static_cast<int>(i + 1) * store_->rows_per_page <= from.n_rows_) {
         store_->pool->retain(page);
         pages_[s].push_back(page);
       } else if (!take_copy(page, pages_[s])) {
@@ -135,7 +104,7 @@ bool ProtectedRows::copy_from(const ProtectedRows& from) {
       }
     }
   }
-  tokens_ = from.tokens_;
+  n_rows_ = from.n_rows_;
   return true;
 }
 
@@ -143,15 +112,15 @@ bool ProtectedRows::copy_from(const ProtectedRows& from) {
 template <class Visit>
 void ProtectedRows::for_each_short_page(Side side, const Visit& visit) const {
   PageContext short_page = context(side);
-  for (int row = 0; row < size(); row += store_->rows_per_page) {
-    short_page.page_tokens = std::min(store_->rows_per_page, size() - row);
+  for (int row = 0; row < n_rows_; row += store_->rows_per_page) {
+    short_page.page_tokens = std::min(store_->rows_per_page, n_rows_ - row);
     visit(row, short_page, store_->format->short_page_bytes(short_page.head_dim, row));
   }
 }
 
 std::vector<std::byte> ProtectedRows::image(Side side) const {
-  if (tokens_.empty()) return {};
-  std::vector<std::byte> rows(store_->format->short_page_bytes(context(side).head_dim, size()));
+  if (n_rows_ == 0) return {};
+  std::vector<std::byte> rows(store_->format->short_page_bytes(context(side).head_dim, n_rows_));
   for_each_short_page(side, [&](int row, const PageContext& short_page, std::size_t at) {
     store_->format->copy_rows(data(side, row), context(side), short_page.page_tokens, short_page,
                               rows.data() + at);
@@ -159,11 +128,11 @@ std::vector<std::byte> ProtectedRows::image(Side side) const {
   return rows;
 }
 
-bool ProtectedRows::take(std::vector<int> tokens, const std::array<std::vector<std::byte>, 2>& rows) {
-  tokens_ = std::move(tokens);
+bool ProtectedRows::take(int n_rows, const std::array<std::vector<std::byte>, 2>& rows) {
+  n_rows_ = n_rows;
   for (const Side side : kSides) {
     const int s = static_cast<int>(side);
-    if (!take(pages_[s], pages_of(tokens_.size()))) return false;
+    if (!take(pages_[s], pages_of(n_rows))) return false;
     for_each_short_page(side, [&](int row, const PageContext& short_page, std::size_t at) {
       store_->format->copy_rows(rows[s].data() + at, short_page, short_page.page_tokens, context(side),
                                 data(side, row));
@@ -172,11 +141,11 @@ bool ProtectedRows::take(std::vector<int> tokens, const std::array<std::vector<s
   return true;
 }
 
-void ProtectedRows::list(std::vector<PageView>& pages) const {
-  for (int row = 0; row < size(); row += store_->rows_per_page) {
-    PageView view{.n_tokens = std::min(store_->rows_per_page, size() - row),
+void ProtectedRows::list(const std::vector<int>& tokens, std::vector<PageView>& pages) const {
+  for (int row = 0; row < n_rows_; row += store_->rows_per_page) {
+    PageView view{.n_tokens = std::min(store_->rows_per_page, n_rows_ - row),
                   .is_protected = true,
-                  .protected_tokens = &tokens_[row]};
+                  .protected_tokens = &tokens[row]};
     view.k = {store_->format, data(Side::key, row), &context(Side::key)};
     view.v = {store_->format, data(Side::value, row), &context(Side::value)};
     pages.push_back(view);

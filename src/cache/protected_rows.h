@@ -1,17 +1,15 @@
-// ProtectedRows holds the protected tokens of one (sequence, layer, KV head), unquantized in pages of their
-// own. The tokens are the sink, and tokens that attention has chosen. A step adds rows when it seals pages,
-// and overwrites no committed row.
+// ProtectedRows holds the rows of the protected tokens of one (sequence, layer, KV head), unquantized in
+// pages of their own in host memory. Row i belongs to token i of ProtectedTokens::Head. A step adds rows when
+// it seals pages, and overwrites no committed row.
 #pragma once
 
 #include <array>
 #include <cstddef>
-#include <span>
 #include <vector>
 
 #include "base/token_mask.h"
 #include "cache/page_pool.h"
 #include "cache/page_store.h"
-#include "cache/token_scores.h"
 #include "recipe/plan.h"
 
 namespace kvant {
@@ -19,13 +17,6 @@ namespace kvant {
 // Returns the rows of a protected page. The number is the sink's tokens if only the sink is protected, and 0
 // if nothing is.
 int protected_page_rows(const Plan& plan, int layer);
-// Returns the maximum number of protected tokens of the layer with n_sealed sealed pages, including the sink.
-int max_protected_tokens(const LayerPlan& layer, int n_sealed);
-// Returns the maximum number of protected tokens without the sink (VQuant section 5).
-int protection_cap(const LayerPlan& layer, int n_sealed);
-// Returns the tokens to protect when page `page` is sealed: the sink, and the tokens that `scores` choose, if
-// not null. n_protected counts the protected tokens of earlier pages.
-TokenMask tokens_to_protect(const LayerPlan& layer, const TokenScores* scores, int page, int n_protected);
 
 // Holds what the protected rows of one (layer, KV head) share. The store outlives the rows.
 struct ProtectedStore {
@@ -42,45 +33,41 @@ class ProtectedRows {
   ProtectedRows& operator=(ProtectedRows&&) = delete;
   ~ProtectedRows();
 
-  // Returns the absolute index of each row's token, in ascending order.
-  std::span<const int> tokens() const { return tokens_; }
-  int size() const { return static_cast<int>(tokens_.size()); }
-
   // --- a step ---
-  void begin() { n_committed_ = tokens_.size(); }
+  void begin() { n_committed_ = n_rows_; }
   // Takes pages for n_rows rows in all. Returns false or throws std::bad_alloc if memory is exhausted. The
   // caller must then call abort().
   bool reserve(int n_rows);
-  // Adds tokens of a page that is sealed. The caller then writes their rows, side by side.
-  void add(int page, const TokenMask& tokens);
-  // Writes the rows of the tokens that were added last, from their page's values [kPageTokens, d].
+  // Adds rows of a page that is sealed. The caller then writes these rows, side by side.
+  void add(int n_rows) { n_rows_ += n_rows; }
+  // Writes the rows of `tokens`, which were added last, from their page's values [kPageTokens, d].
   void write(Side side, const TokenMask& tokens, const float* values);
   void commit();
   void abort();
 
   // --- between steps ---
-  // Calls visit(token, values [d]) for one side of the tokens in [first, end).
+  // Calls visit(row, values [d]) for one side of the rows [first, end).
   template <class Visit>
   void read(Side side, int first, int end, const Visit& visit) const {
     std::vector<float> values(static_cast<std::size_t>(store_->rows_per_page) * context(side).head_dim);
-    for (std::size_t i = rows_before(first); i < rows_before(end); ++i) {
-      const auto row = static_cast<int>(i % store_->rows_per_page);
+    for (int i = first; i < end; ++i) {
+      const int row = i % store_->rows_per_page;
       store_->format->decode(data(side, i), row + 1, context(side), values.data());
-      visit(tokens_[i], values.data() + static_cast<std::ptrdiff_t>(row) * context(side).head_dim);
+      visit(i, values.data() + static_cast<std::ptrdiff_t>(row) * context(side).head_dim);
     }
   }
-  // Keeps the tokens before `token`. Returns false or throws std::bad_alloc if memory is exhausted. The
-  // caller must then drop this object.
-  bool truncate(int token);
+  // Keeps the first n_rows rows. Returns false or throws std::bad_alloc if memory is exhausted. The caller
+  // must then drop this object.
+  bool truncate(int n_rows);
   // Makes this empty object a copy of `from` that shares its full pages. Returns the errors of truncate().
   bool copy_from(const ProtectedRows& from);
   // Convert rows to and from the form of HeadImage. take() turns this empty object into the imaged object.
   // take() returns the errors of truncate().
   std::vector<std::byte> image(Side side) const;
-  bool take(std::vector<int> tokens, const std::array<std::vector<std::byte>, 2>& rows);
+  bool take(int n_rows, const std::array<std::vector<std::byte>, 2>& rows);
 
-  // Appends the pages in the form that attention reads.
-  void list(std::vector<PageView>& pages) const;
+  // Appends the pages in the form that attention reads. `tokens` are the tokens of the rows.
+  void list(const std::vector<int>& tokens, std::vector<PageView>& pages) const;
   // Calls visit(page id, whether others hold it, bytes of both sides) for every page.
   template <class Visit>
   void for_each_page(const Visit& visit) const {
@@ -88,16 +75,20 @@ class ProtectedRows {
       visit(page, store_->pool->shared(page), 2 * static_cast<std::int64_t>(store_->pool->page_bytes()));
     }
   }
+  std::int64_t bytes() const {
+    std::int64_t total = 0;
+    for_each_page([&](PageId /*page*/, bool /*shared*/, std::int64_t bytes) { total += bytes; });
+    return total;
+  }
 
  private:
   using PageList = std::vector<PageId>;
 
-  std::size_t pages_of(std::size_t rows) const {
+  int pages_of(int rows) const {
     return rows == 0 ? 0 : (rows + store_->rows_per_page - 1) / store_->rows_per_page;
   }
-  std::size_t rows_before(int token) const;
   const PageContext& context(Side side) const { return store_->contexts[static_cast<int>(side)]; }
-  std::byte* data(Side side, std::size_t row) const {
+  std::byte* data(Side side, int row) const {
     return store_->pool->data(pages_[static_cast<int>(side)][row / store_->rows_per_page]);
   }
   template <class Visit>
@@ -108,9 +99,8 @@ class ProtectedRows {
 
   const ProtectedStore* store_;
   std::array<PageList, 2> pages_;  // by side
-  std::vector<int> tokens_;
   std::array<PageList, 2> spare_;  // Pages that the step has reserved.
-  std::size_t n_committed_ = 0;    // rows
+  int n_rows_ = 0, n_committed_ = 0;
 };
 
 }  // namespace kvant

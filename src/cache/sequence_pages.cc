@@ -1,17 +1,41 @@
 #include "cache/sequence_pages.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
+
+#include "cache/device_layout.h"
 
 namespace kvant {
 
-SequencePages::SequencePages(const std::vector<PageGroup>& groups) : groups_(groups) {
-  for (const PageGroup& group : groups)
+SequencePages::SequencePages(const SequenceStore& store) : store_(store), tokens_(store.no_tokens()) {
+  for (const PageGroup& group : store.groups())
     ledgers_.push_back(std::make_unique<PageLedger>(group.rules, *group.entries));
+}
+
+const PageGroup& SequencePages::group(int index) const {
+  return store_.groups()[index];
+}
+
+const PageLedger& SequencePages::ledger_of(int layer) const {
+  return ledger(store_.group_of(layer));
 }
 
 int SequencePages::rows_of(int group, int page) const {
   return std::min(kPageTokens, ledger(group).length() - page * kPageTokens);
+}
+
+// Without a choice by scores, a device keeps no tokens. The sink is then known.
+std::vector<int> SequencePages::protected_tokens(int layer, int kv_head, int n_sealed) const {
+  const Plan& plan = store_.plan();
+  if (tokens_ == nullptr) {
+    const bool seals = group(store_.group_of(layer)).rules.seals;
+    std::vector<int> sink(seals && n_sealed > 0 ? plan.layers[layer].sink : 0);
+    std::iota(sink.begin(), sink.end(), 0);
+    return sink;
+  }
+  const ProtectedTokens::Head& head = newest_tokens()->heads[plan.geometry.head_index(layer, kv_head)];
+  return {head.tokens.begin(), head.tokens.begin() + head.n_before(n_sealed * kPageTokens)};
 }
 
 // --- a step ---
@@ -25,15 +49,39 @@ bool SequencePages::reserve(int n_tokens, bool is_prompt) {
   for (const auto& ledger : ledgers_) {
     if (!ledger->reserve(n_tokens, is_prompt)) return false;
   }
+  const bool seals = std::any_of(ledgers_.begin(), ledgers_.end(), [](const auto& ledger) {
+    return ledger->end_sealed() > ledger->n_sealed();
+  });
+  const bool ends_page = ledger(0).end() / kPageTokens > length() / kPageTokens;
+  if (tokens_ != nullptr && (seals || ends_page)) reserve_tokens();
+  if (is_corrected(store_.plan())) {
+    if (sums_ == nullptr) sums_ = make_sums();
+    if (sums_ != nullptr && seals) next_sums_ = make_sums();
+    if (sums_ == nullptr || (seals && next_sums_ == nullptr)) return false;
+  }
   return reserve_beside();
+}
+
+// A step that ends or seals pages changes a copy, in which it allocates nothing.
+void SequencePages::reserve_tokens() {
+  auto next = std::make_shared<ProtectedTokens>(*tokens_);
+  for_each_head(store_.plan().geometry, [&](int layer, int /*kv_head*/, int index) {
+    next->heads[index].reserve(store_.plan().layers[layer], ledger_of(layer));
+  });
+  next_tokens_ = std::move(next);
 }
 
 void SequencePages::commit() {
   for (const auto& ledger : ledgers_) ledger->commit();
+  if (next_tokens_ != nullptr) tokens_ = std::exchange(next_tokens_, nullptr);
+  if (next_sums_ != nullptr) sums_ = std::exchange(next_sums_, nullptr);
   commit_beside();
 }
 
 void SequencePages::abort() {
+  next_tokens_.reset();
+  next_sums_.reset();
+  if (length() == 0) sums_.reset();
   abort_beside();
   for (const auto& ledger : ledgers_) ledger->abort();
 }
@@ -42,12 +90,16 @@ void SequencePages::abort() {
 
 bool SequencePages::copy_from(const SequencePages& from) {
   for (int i = 0; i < n_groups(); ++i) ledgers_[i]->copy_from(from.ledger(i));
+  tokens_ = from.tokens_;
+  sums_ = from.sums_;
+  checkpoint_sums_ = from.checkpoint_sums_;
   checkpoint_pages_ = from.checkpoint_pages_;
   return copy_beside(from);
 }
 
 Result<bool> SequencePages::truncate(int n_tokens) {
   const bool forgets = n_tokens / kPageTokens < n_sealed();
+  const bool is_same_page = n_tokens / kPageTokens == length() / kPageTokens;
   for (int i = 0; i < n_groups(); ++i) {
     Status reopened;
     const auto write = [&](PageEntry sealed, PageEntry tail) {
@@ -56,19 +108,53 @@ Result<bool> SequencePages::truncate(int n_tokens) {
     if (!ledgers_[i]->truncate(n_tokens, write)) return false;
     if (!reopened.ok()) return reopened.error();
   }
+  if (tokens_ != nullptr && !is_same_page) truncate_tokens(n_tokens);
   if (n_tokens == 0) checkpoint_pages_ = -1;
-  return truncate_beside(n_tokens, forgets);
+  if (forgets && n_tokens == 0) checkpoint_sums_.reset();
+  if (forgets) sums_ = checkpoint_sums_;
+  return truncate_beside(n_tokens);
 }
 
-void SequencePages::checkpoint() {
-  checkpoint_pages_ = -1;
-  checkpoint_beside();
-  checkpoint_pages_ = n_sealed();
+// Within the open page, there are neither scores nor sealed pages to forget.
+void SequencePages::truncate_tokens(int n_tokens) {
+  auto left = std::make_shared<ProtectedTokens>(*tokens_);
+  for_each_head(store_.plan().geometry, [&](int layer, int /*kv_head*/, int index) {
+    left->heads[index].truncate(n_tokens, ledger_of(layer).n_sealed());
+  });
+  tokens_ = std::move(left);
 }
 
 bool SequencePages::take_pages(int group, int length, int n_sealed, int first_page) {
-  const bool seals = groups_[group].rules.seals;
+  const bool seals = this->group(group).rules.seals;
   return ledgers_[group]->take_all(length, seals ? n_sealed : first_page, first_page);
+}
+
+// --- images ---
+
+HeadImage SequencePages::image_of_tokens(int layer, int kv_head) const {
+  HeadImage image;
+  if (tokens_ != nullptr) {
+    image.chosen = tokens_->heads[store_.plan().geometry.head_index(layer, kv_head)];
+  } else {
+    image.chosen.tokens = protected_tokens(layer, kv_head);
+    image.chosen.masks = masks_of(image.chosen.tokens);
+  }
+  return image;
+}
+
+bool SequencePages::load_each_head(ByteReader& from, const NextHead& next, const TakeHead& take) {
+  std::shared_ptr<ProtectedTokens> loaded;
+  if (tokens_ != nullptr) loaded = std::make_shared<ProtectedTokens>(*tokens_);
+  bool enough = true;
+  for_each_head(store_.plan().geometry, [&](int layer, int kv_head, int index) {
+    if (!enough || !from.ok()) return;
+    HeadImage image = next(layer, kv_head);
+    if (!from.ok()) return;
+    enough = take(layer, kv_head, image);
+    if (loaded != nullptr) loaded->heads[index] = std::move(image.chosen);
+  });
+  if (loaded != nullptr) tokens_ = std::move(loaded);
+  return enough;
 }
 
 // --- bytes ---
@@ -77,11 +163,14 @@ CacheBytes SequencePages::bytes() const {
   CacheBytes total;
   for (int i = 0; i < n_groups(); ++i) {
     const PageLedger& ledger = *ledgers_[i];
-    const std::int64_t of_token = groups_[i].token_values;
+    const std::int64_t of_token = group(i).token_values;
     total.sealed_elements += of_token * (ledger.n_sealed() - ledger.first_page()) * kPageTokens;
     total.elements += of_token * (ledger.length() - ledger.first_page() * kPageTokens);
   }
   for_each_page([&](const HeldPage& page) { total.*page.part += page.bytes; });
+  if (tokens_ != nullptr) {
+    for (const ProtectedTokens::Head& head : tokens_->heads) total.protected_tokens += head.bytes();
+  }
   add_bytes_beside(total);
   return total;
 }
@@ -94,8 +183,10 @@ void SequencePages::leave_out_shared(std::set<HeldPage::Name>& counted, CacheByt
 
 // --- the store ---
 
-SequenceStore::SequenceStore(const Plan& plan, std::int64_t byte_limit, PageDevice* keeps_states)
+SequenceStore::SequenceStore(const Plan& plan, std::int64_t byte_limit, PageDevice* keeps_states,
+                             bool keeps_tokens)
     : plan_(plan),
+      no_tokens_(keeps_tokens ? ProtectedTokens::none(plan.geometry) : nullptr),
       budget_(byte_limit),
       states_(plan.geometry.recurrent_values, budget_, keeps_states),
       group_of_layer_(plan.geometry.n_layers) {}

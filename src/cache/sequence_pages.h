@@ -1,9 +1,10 @@
 // SequencePages holds the pages of one sequence, and SequenceStore owns the memory of a cache.
 //
 // The pages of a sequence are entries of one ledger for each layer group, wherever their bytes lie.
-// SequencePages moves the ledgers through a step. Other data of a sequence differ by memory. Host memory has
-// a state for each head (host_sequence.h), and a device has entries for all heads at once
-// (device_sequence.h). The virtual functions below move these data through the step.
+// SequencePages moves the ledgers, the choice of protected tokens and a correction's sums through a step.
+// Other data of a sequence differ by memory. Host memory has a state for each head (host_sequence.h), and a
+// device has entries for all heads at once (device_sequence.h). The virtual functions below move these data
+// through the step.
 #pragma once
 
 #include <cstddef>
@@ -27,6 +28,7 @@
 
 namespace kvant {
 
+class SequenceStore;
 class SyntheticPages;
 
 // Describes layers whose pages are opened, sealed and freed together (layer_groups.h).
@@ -45,10 +47,24 @@ struct ListedPages {
   std::shared_ptr<const void> copies;
 };
 
+// Calls visit(layer, kv_head, Geometry::head_index) for all KV heads.
+template <class Visit>
+void for_each_head(const Geometry& geometry, const Visit& visit) {
+  for (int layer = 0, index = 0; layer < geometry.n_layers; ++layer) {
+    for (int h = 0; h < geometry.kv_heads(layer); ++h) visit(layer, h, index++);
+  }
+}
+
+// Holds a correction's sums over the sealed pages of a sequence, for all heads, in the memory of the pages.
+// The sums of a committed sequence never change, and forks share them.
+struct SequenceSums {
+  virtual ~SequenceSums() = default;
+};
+
 class SequencePages {
  public:
-  // The groups outlive the sequence.
-  explicit SequencePages(const std::vector<PageGroup>& groups);
+  // The store outlives the sequence.
+  explicit SequencePages(const SequenceStore& store);
   virtual ~SequencePages() = default;
   SequencePages(const SequencePages&) = delete;
   SequencePages& operator=(const SequencePages&) = delete;
@@ -59,8 +75,24 @@ class SequencePages {
   int n_sealed() const { return ledger(0).n_sealed(); }  // pages
   // Returns how many pages were sealed at the checkpoint, or -1 without a checkpoint.
   int checkpoint_pages() const { return checkpoint_pages_; }
-  // Returns whether a correction has summed up sealed pages, which it cannot forget one by one.
-  virtual bool sums_up() const = 0;
+  // Return the protected tokens when the step began, and as the step leaves them. next_tokens() is null in
+  // steps that neither end nor seal a page, and between steps.
+  const std::shared_ptr<const ProtectedTokens>& tokens() const { return tokens_; }
+  const std::shared_ptr<ProtectedTokens>& next_tokens() const { return next_tokens_; }
+  const ProtectedTokens* newest_tokens() const {
+    return next_tokens_ == nullptr ? tokens_.get() : next_tokens_.get();
+  }
+  // Returns the newest protected tokens of a head in the first n_sealed pages, in ascending order.
+  std::vector<int> protected_tokens(int layer, int kv_head, int n_sealed) const;
+  // Returns the protected tokens of pages that were sealed before the step.
+  std::vector<int> protected_tokens(int layer, int kv_head) const {
+    return protected_tokens(layer, kv_head, ledger_of(layer).n_sealed());
+  }
+  // Return the correction's sums when the step began, as the step leaves them if it seals pages, and at the
+  // checkpoint. Null stands for zeros, between steps.
+  const std::shared_ptr<SequenceSums>& sums() const { return sums_; }
+  const std::shared_ptr<SequenceSums>& next_sums() const { return next_sums_; }
+  const std::shared_ptr<SequenceSums>& checkpoint_sums() const { return checkpoint_sums_; }
 
   // --- a step: begin, reserve, what attention does, then commit or abort ---
   // Marks the state that abort() returns to, whether the step has reserved or not.
@@ -79,9 +111,11 @@ class SequencePages {
   // std::bad_alloc if memory is exhausted, and returns an error if the device has failed. The caller must
   // then drop this sequence.
   Result<bool> truncate(int n_tokens);
-  // Remembers the correction's sums for truncate(). The call may throw std::bad_alloc, and then leaves no
-  // checkpoint.
-  void checkpoint();
+  // Remembers the correction's sums for truncate().
+  void checkpoint() {
+    checkpoint_sums_ = sums_;
+    checkpoint_pages_ = n_sealed();
+  }
 
   // --- bytes, between steps ---
   CacheBytes bytes() const;
@@ -92,8 +126,6 @@ class SequencePages {
   virtual void for_each_page(const Visit& visit) const = 0;
   // Adds the bytes of pages to k and v, which are indexed by Geometry::head_index.
   virtual void add_side_bytes(std::vector<std::int64_t>& k, std::vector<std::int64_t>& v) const = 0;
-  // Returns the protected tokens of a head in pages that were sealed before the step, in ascending order.
-  virtual std::vector<int> protected_tokens(int layer, int kv_head) const = 0;
   // Lists the pages of a head that hold tokens from first_visible on, in host memory. The caller may list
   // them between steps, or in a step after the layer has attended. The list is valid until the sequence
   // changes. An error says that the device has failed.
@@ -121,31 +153,48 @@ class SequencePages {
   virtual bool load_page(ByteReader& from, int group, int page) = 0;
 
  protected:
-  const PageGroup& group(int index) const { return groups_[index]; }
+  const PageGroup& group(int index) const;
+  const PageLedger& ledger_of(int layer) const;
   PageLedger& mutable_ledger(int group) { return *ledgers_[group]; }
   // Returns how many tokens a page has; only the open page has fewer than kPageTokens.
   int rows_of(int group, int page) const;
+  void set_sums(std::shared_ptr<SequenceSums> sums, std::shared_ptr<SequenceSums> at_checkpoint) {
+    sums_ = std::move(sums);
+    checkpoint_sums_ = std::move(at_checkpoint);
+  }
+  // Returns the image of a head with what is known of its tokens.
+  HeadImage image_of_tokens(int layer, int kv_head) const;
+  // Calls take(layer, kv_head, image) for the image of each head, and then keeps what the image has chosen.
+  // take() returns false if memory is exhausted.
+  using TakeHead = std::function<bool(int layer, int kv_head, HeadImage& image)>;
+  bool load_each_head(ByteReader& from, const NextHead& next, const TakeHead& take);
 
  private:
   // These functions move what a sequence holds besides its entries. Like the public functions, they report
   // short memory.
   virtual void begin_beside() {}
-  virtual bool reserve_beside() = 0;  // The ledgers go first.
-  virtual void commit_beside() = 0;   // The ledgers go first.
+  virtual bool reserve_beside() = 0;  // Ledgers, tokens and sums go first.
+  virtual void commit_beside() = 0;   // Ledgers, tokens and sums go first.
   virtual void abort_beside() = 0;    // The ledgers follow.
   virtual bool copy_beside(const SequencePages& from) = 0;
   // Writes the first n_tokens % kPageTokens rows of a sealed page into an entry of the tail.
   virtual Status reopen(int group, int n_tokens, PageEntry sealed, PageEntry tail) = 0;
-  // The ledgers have been cut before. If `forgets`, sealed pages are gone, and a correction returns to its
-  // checkpoint.
-  virtual bool truncate_beside(int n_tokens, bool forgets) = 0;
-  virtual void checkpoint_beside() = 0;
-  // Adds the bytes of lists, scores and sums, and divides the bytes of protected pages between sink and other
+  // Ledgers, tokens and sums have been cut before.
+  virtual bool truncate_beside(int n_tokens) = 0;
+  // Returns sums that a step may change, and which begin with sums(). Null means that memory is exhausted.
+  virtual std::shared_ptr<SequenceSums> make_sums() = 0;
+  // Adds the bytes of observers and sums, and divides the bytes of protected pages between sink and other
   // tokens.
   virtual void add_bytes_beside(CacheBytes& bytes) const = 0;
 
-  const std::vector<PageGroup>& groups_;
+  void reserve_tokens();
+  void truncate_tokens(int n_tokens);
+
+  const SequenceStore& store_;
   std::vector<std::unique_ptr<PageLedger>> ledgers_;  // [n_groups]
+  std::shared_ptr<const ProtectedTokens> tokens_;
+  std::shared_ptr<ProtectedTokens> next_tokens_;
+  std::shared_ptr<SequenceSums> sums_, next_sums_, checkpoint_sums_;
   int checkpoint_pages_ = -1;
 };
 
@@ -159,6 +208,9 @@ class SequenceStore {
   virtual std::unique_ptr<SequencePages> make_sequence() = 0;  // Makes an empty sequence.
 
   const Plan& plan() const { return plan_; }
+  // Returns the tokens of an empty sequence, or null if sequences keep no tokens. Sealed pages then leave out
+  // the sink at most.
+  const std::shared_ptr<const ProtectedTokens>& no_tokens() const { return no_tokens_; }
   const std::vector<PageGroup>& groups() const { return groups_; }
   int group_of(int layer) const { return group_of_layer_[layer]; }
   // Returns whether all groups that seal have an equal number of sealed pages, which attention on a device
@@ -186,7 +238,7 @@ class SequenceStore {
  protected:
   // Allocations beyond byte_limit fail; 0 means no limit. The plan outlives the store, and so does the device
   // that keeps states. Host memory keeps states if the device is null.
-  SequenceStore(const Plan& plan, std::int64_t byte_limit, PageDevice* keeps_states);
+  SequenceStore(const Plan& plan, std::int64_t byte_limit, PageDevice* keeps_states, bool keeps_tokens);
   MemoryBudget& mutable_budget() { return budget_; }
   // Groups come in the order of their first layers. `entries` is this store's.
   void add_group(const GroupRules& rules, const std::vector<int>& layers, EntryStore& entries);
@@ -197,6 +249,7 @@ class SequenceStore {
   // Gives back memory that no page needs, and returns whether there was any.
   virtual bool shrink() noexcept { return false; }
 
+  std::shared_ptr<const ProtectedTokens> no_tokens_;
   MemoryBudget budget_;
   RecurrentStates states_;
   std::vector<PageGroup> groups_;

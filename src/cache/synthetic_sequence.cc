@@ -26,14 +26,6 @@ std::vector<double> golden_weights(int n_tokens) {
 
 // --- in host memory ---
 
-// Sets the scores as if one observer had just given every token a weight of its own.
-void score(HeadState& head, const Geometry& geometry, int layer) {
-  const std::vector<float> q(geometry.dim(layer));
-  head.scores()->observe({.token = head.length() - 1, .q = q, .offset = 0, .max = 0, .sum = 1},
-                         geometry.group(layer));
-  head.scores()->end_page(head.length(), golden_weights(head.length()));
-}
-
 class HostFill final : public SyntheticPages {
  public:
   HostFill(const Plan& plan, std::uint64_t seed);
@@ -60,7 +52,8 @@ void HostFill::write_head(HeadState& head, int layer, int n_tokens) {
   for (int done = 0; done < n_tokens;) {
     const int n = std::min(kPageTokens - head.length() % kPageTokens, n_tokens - done);
     head.append({k_.data(), n, g.dim(layer)}, {v_.data(), n, g.dim(layer)});
-    if (head.scores() != nullptr && head.length() % kPageTokens == 0) score(head, g, layer);
+    if (head.scores() != nullptr && head.length() % kPageTokens == 0)
+      head.end_page(head.length(), head.length() - 1, golden_weights(head.length()));
     const int due = sealed_pages(head.length(), plan_.layers[layer].window);
     if (due > head.n_sealed()) head.seal_until(due, scratch_);
     done += n;
@@ -230,7 +223,7 @@ Status DeviceFill::make_pages() {
 
 // Chooses the tokens that the step protects, equally for all heads.
 void DeviceFill::protect_tokens(const Step& step) {
-  ProtectedTokens& tokens = *device_sequence(step, 0).next_protection().tokens;
+  ProtectedTokens& tokens = *device_sequence(step, 0).next_tokens();
   const PageLedger& ledger = step.ledger(0, /*layer=*/0);
   const ProtectedTokens::Head* chosen = nullptr;
   for (int layer = 0; layer < plan_.geometry.n_layers; ++layer) {
@@ -245,8 +238,7 @@ void DeviceFill::protect_tokens(const Step& step) {
            end += kPageTokens) {
         head.scores.end_page(end, end - 1, golden_weights(end));
         const int due = sealed_pages(end, device_window(plan_));
-        ProtectedTokens::seal(head, plan_.layers[layer], n_sealed, due);
-        n_sealed = due;
+        for (; n_sealed < due; ++n_sealed) head.seal(plan_.layers[layer], n_sealed);
       }
       chosen = &head;
     }
@@ -257,11 +249,11 @@ void DeviceFill::protect_tokens(const Step& step) {
 Result<DeviceFill::ProtectedRows> DeviceFill::list_protected_rows(const Step& step,
                                                                   const std::vector<int>& n_before,
                                                                   int layer) {
-  const DeviceProtection& protection = device_sequence(step, 0).next_protection();
+  const DeviceSequence& sequence = device_sequence(step, 0);
   std::vector<std::int32_t> heads, from, to;
   for (int h = 0; h < plan_.geometry.kv_heads(layer); ++h) {
     const int index = plan_.geometry.head_index(layer, h);
-    const std::vector<int>& tokens = protection.tokens->heads[index].tokens;
+    const std::vector<int>& tokens = sequence.newest_tokens()->heads[index].tokens;
     for (int i = n_before[index]; i < static_cast<int>(tokens.size()); ++i) {
       heads.push_back(h);
       from.push_back(tokens[i] % kPageTokens);
@@ -272,7 +264,7 @@ Result<DeviceFill::ProtectedRows> DeviceFill::list_protected_rows(const Step& st
   if (rows.n == 0) return rows;
   std::vector<std::int32_t> numbers(heads.size());  // The index of the sequence is 0.
   for (const auto* list : {&heads, &from, &to}) numbers.insert(numbers.end(), list->begin(), list->end());
-  for (const EntryHold& page : protection.pages)
+  for (const EntryHold& page : sequence.next_protection().pages)
     numbers.push_back(store_.protected_rows().table_id(page.entry().id));
   const std::size_t bytes = numbers.size() * sizeof numbers[0];
   rows.numbers = allocate_on(device_, bytes);
@@ -322,17 +314,16 @@ Status DeviceFill::write(Step& step) {
   device_.enter();
   if (rows_ == nullptr) KVANT_RETURN_IF_ERROR(make_pages());
   const DeviceSequence& pages_of = device_sequence(step, 0);
-  if (protects_by_score(plan_)) {
-    std::vector<int> n_before(static_cast<std::size_t>(plan_.geometry.n_all_kv_heads()));
-    const ProtectedTokens* before = pages_of.protection().tokens.get();
-    for (std::size_t i = 0; before != nullptr && i < n_before.size(); ++i)
-      n_before[i] = static_cast<int>(before->heads[i].tokens.size());
+  if (pages_of.tokens() != nullptr) {
+    std::vector<int> n_before;
+    for (const ProtectedTokens::Head& head : pages_of.tokens()->heads)
+      n_before.push_back(static_cast<int>(head.tokens.size()));
     const PageLedger& ledger = step.ledger(0, /*layer=*/0);
     if (ledger.end() / kPageTokens > ledger.length() / kPageTokens) protect_tokens(step);
     KVANT_RETURN_IF_ERROR(protect(step, n_before));
     clear_observers(step);
   }
-  if (const PageEntry sums = pages_of.next_sums(); sums.held()) store_.clear_sums(sums);
+  if (pages_of.next_sums() != nullptr) store_.clear_sums(DeviceSequence::entry_of(pages_of.next_sums()));
   if (plan_.geometry.is_recurrent()) {
     const auto bytes = static_cast<std::size_t>(plan_.geometry.recurrent_bytes());
     device_.clear_rows(step.state_after(0), bytes, bytes, 1);

@@ -60,37 +60,6 @@ int observers_of(int token, int end) {
   return kObservers * later_pages + std::min(kObservers, kPageTokens - token % kPageTokens);
 }
 
-void TokenScores::reserve(int n_tokens, int group, int head_dim) {
-  head_dim_ = head_dim;
-  const std::size_t rows = static_cast<std::size_t>(kObservers) * group;
-  scores_.reserve(n_tokens);
-  q_.reserve(rows * head_dim);
-  offset_.reserve(rows);
-  max_.reserve(rows);
-  sum_.reserve(rows);
-  token_.reserve(rows);
-}
-
-void TokenScores::observe(const Observer& observer, int group) {
-  if (observer.token % kPageTokens < kPageTokens - kObservers) return;
-  KVANT_CHECK(static_cast<int>(token_.size()) < kObservers * group, "more observers than reserved");
-  q_.insert(q_.end(), observer.q.begin(), observer.q.end());
-  offset_.push_back(observer.offset);
-  max_.push_back(observer.max);
-  sum_.push_back(observer.sum);
-  token_.push_back(observer.token);
-}
-
-MatrixView<const float> TokenScores::queries() const {
-  return {q_.data(), static_cast<int>(token_.size()), head_dim_};
-}
-
-void TokenScores::end_page(int end, std::span<const double> weights) {
-  KVANT_CHECK(!token_.empty(), "the end of a page that nobody observed");
-  end_page(end, token_.front(), weights);
-  forget_observers();
-}
-
 void TokenScores::end_page(int end, int first_observer, std::span<const double> weights) {
   scores_.resize(end, 0);
   std::array<float, kPageTokens> scores;
@@ -100,14 +69,6 @@ void TokenScores::end_page(int end, int first_observer, std::span<const double> 
                 first_observer - first, end - first);
     f16_row_from_float(scores.data(), &scores_[first], kPageTokens);
   }
-}
-
-void TokenScores::forget_observers() {
-  q_.clear();
-  offset_.clear();
-  max_.clear();
-  sum_.clear();
-  token_.clear();
 }
 
 float TokenScores::score(int token) const {
@@ -137,49 +98,57 @@ TokenMask TokenScores::select(int page, double rho, int room, int sink) const {
 
 void TokenScores::truncate(int n_tokens) {
   if (n_tokens < size()) scores_.resize(n_tokens);
-  const auto kept = std::lower_bound(token_.begin(), token_.end(), n_tokens) - token_.begin();
-  const bool same_page = !token_.empty() && token_.front() / kPageTokens == n_tokens / kPageTokens;
-  const std::size_t rows = same_page ? static_cast<std::size_t>(kept) : 0;
+}
+
+// --- observers ---
+
+void Observers::reserve(int group, int head_dim) {
+  head_dim_ = head_dim;
+  const std::size_t rows = static_cast<std::size_t>(kObservers) * group;
+  q_.reserve(rows * head_dim);
+  for (auto* numbers : {&offset_, &max_, &sum_}) numbers->reserve(rows);
+  token_.reserve(rows);
+}
+
+void Observers::observe(const Observer& observer, int group) {
+  if (observer.token % kPageTokens < kPageTokens - kObservers) return;
+  KVANT_CHECK(static_cast<int>(token_.size()) < kObservers * group, "more observers than reserved");
+  q_.insert(q_.end(), observer.q.begin(), observer.q.end());
+  offset_.push_back(observer.offset);
+  max_.push_back(observer.max);
+  sum_.push_back(observer.sum);
+  token_.push_back(observer.token);
+}
+
+void Observers::keep(std::size_t rows) {
   q_.resize(rows * head_dim_);
-  offset_.resize(rows);
-  max_.resize(rows);
-  sum_.resize(rows);
+  for (auto* numbers : {&offset_, &max_, &sum_}) numbers->resize(rows);
   token_.resize(rows);
 }
 
-void TokenScores::save(ByteWriter& to) const {
-  to.write(static_cast<std::int32_t>(scores_.size()));
-  to.write(static_cast<std::int32_t>(token_.size()));
-  to.write_all(std::span<const std::uint16_t>(scores_));
+void Observers::truncate(int n_tokens) {
+  const auto kept = std::lower_bound(token_.begin(), token_.end(), n_tokens) - token_.begin();
+  const bool same_page = !token_.empty() && token_.front() / kPageTokens == n_tokens / kPageTokens;
+  keep(same_page ? static_cast<std::size_t>(kept) : 0);
+}
+
+void Observers::save(ByteWriter& to) const {
   to.write_all(std::span<const int>(token_));
   for (const auto* numbers : {&q_, &offset_, &max_, &sum_}) to.write_all(std::span<const float>(*numbers));
 }
 
-void TokenScores::load(ByteReader& from, int n_tokens, int group, int head_dim) {
-  const int n_scores = from.read_int(0, n_tokens);
-  const int n_observers =
-      from.read_int(0, group * std::max(0, n_tokens % kPageTokens - (kPageTokens - kObservers)));
-  reserve(n_tokens, group, head_dim);
-  const auto append = [&](auto& to, std::size_t n) {
-    const auto values = from.read_all<typename std::decay_t<decltype(to)>::value_type>(n);
+void Observers::load(ByteReader& from, int n, int n_tokens, int group, int head_dim) {
+  reserve(group, head_dim);
+  const auto append = [&](auto& to, std::size_t n_values) {
+    const auto values = from.read_all<typename std::decay_t<decltype(to)>::value_type>(n_values);
     to.assign(values.begin(), values.end());
   };
-  append(scores_, n_scores);
-  append(token_, n_observers);
-  append(q_, static_cast<std::size_t>(n_observers) * head_dim);
-  for (auto* numbers : {&offset_, &max_, &sum_}) append(*numbers, n_observers);
-  const int first = n_tokens / kPageTokens *
-                    kPageTokens;  // The first token of the open page, which the observers belong to.
+  append(token_, n);
+  append(q_, static_cast<std::size_t>(n) * head_dim);
+  for (auto* numbers : {&offset_, &max_, &sum_}) append(*numbers, n);
+  const int first = n_tokens / kPageTokens * kPageTokens;  // The open page's first token.
   from.require(std::is_sorted(token_.begin(), token_.end()) &&
                (token_.empty() || (token_.front() >= first && token_.back() < n_tokens)));
-}
-
-std::int64_t TokenScores::bytes() const {
-  return static_cast<std::int64_t>(scores_.size()) * kTokenBytes;
-}
-
-std::int64_t TokenScores::observer_bytes() const {
-  return static_cast<std::int64_t>(token_.size()) * observer_bytes(head_dim_);
 }
 
 }  // namespace kvant

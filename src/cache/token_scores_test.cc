@@ -19,37 +19,27 @@ TEST(ObserversOf, CountsTheQueriesThatCouldSeeAToken) {
   }
 }
 
-// Adds the page's queries from `first` on as observers of one head.
-void observe_from(TokenScores& scores, int first, int end) {
-  const std::vector<float> q(8, 1.0F);
-  for (int t = first; t < end; ++t) scores.observe({.token = t, .q = q, .sum = 1}, 1);
-}
-
 TEST(TokenScores, AverageTheWeightsOverThoseWhoCouldSee) {
   TokenScores scores;
-  scores.reserve(256, 1, 8);
-  observe_from(scores, 0, 128);
+  scores.reserve(256);
   std::vector<double> first(128, 0.64), second(256, 1.28);
-  scores.end_page(128, first);
+  scores.end_page(128, 64, first);
   EXPECT_NEAR(scores.score(0), 0.64 / 64, 1e-5);
   EXPECT_NEAR(scores.score(127), 0.64 / 1, 1e-3);
-  observe_from(scores, 128, 256);
-  scores.end_page(256, second);
+  scores.end_page(256, 192, second);
   EXPECT_NEAR(scores.score(0), (0.64 + 1.28) / 128, 2e-5);
   EXPECT_NEAR(scores.score(255), 1.28, 1e-3);
 }
 
 TEST(TokenScores, SelectTheHighestOfAPageAboveTheQuantileWithinTheRoom) {
   TokenScores scores;
-  scores.reserve(256, 1, 8);
+  scores.reserve(256);
   std::vector<double> weights(256, 0.0);
   for (int t = 0; t < 256; ++t) weights[t] = observers_of(t, 256) * 0.001;
   for (const int t : {3, 130, 140, 150, 200}) weights[t] = observers_of(t, 256) * (0.1 + t * 0.001);
   std::vector<double> none(128, 0.0);
-  observe_from(scores, 0, 128);
-  scores.end_page(128, none);
-  observe_from(scores, 128, 256);
-  scores.end_page(256, weights);
+  scores.end_page(128, 64, none);
+  scores.end_page(256, 192, weights);
   EXPECT_EQ(scores.select(1, 0.02, 10, 0).count(), 4);
   const TokenMask two = scores.select(1, 0.02, 2, 0);
   EXPECT_EQ(two.count(), 2);
@@ -59,29 +49,26 @@ TEST(TokenScores, SelectTheHighestOfAPageAboveTheQuantileWithinTheRoom) {
   EXPECT_TRUE(scores.select(1, 0.02, 0, 0).empty());
 }
 
-TEST(TokenScores, KeepOnlyTheLastQueriesOfAPage) {
-  TokenScores scores;
-  scores.reserve(128, 2, 4);
+TEST(Observers, AreTheLastQueriesOfAPage) {
+  Observers observers;
+  observers.reserve(2, 4);
   const std::vector<float> q(4, 1.0F);
   for (int t = 0; t < 128; ++t) {
-    for (int g = 0; g < 2; ++g) scores.observe({.token = t, .q = q, .sum = 1}, 2);
+    for (int g = 0; g < 2; ++g) observers.observe({.token = t, .q = q, .sum = 1}, 2);
   }
-  EXPECT_EQ(scores.queries().rows, 128);
-  EXPECT_EQ(scores.tokens().front(), 64);
-  scores.truncate(100);
-  EXPECT_EQ(scores.queries().rows, 2 * (100 - 64));
+  EXPECT_EQ(observers.queries().rows, 128);
+  EXPECT_EQ(observers.tokens().front(), 64);
+  observers.truncate(100);
+  EXPECT_EQ(observers.queries().rows, 2 * (100 - 64));
 }
 
 TEST(TokenScores, AverageOverFewerObserversAfterATruncationIntoAPageThatHadEnded) {
   TokenScores scores;
-  scores.reserve(256, 1, 8);
-  observe_from(scores, 0, 128);
-  scores.end_page(128, std::vector<double>(128, 0.64));
-  observe_from(scores, 128, 256);
-  scores.end_page(256, std::vector<double>(256, 0.64));
+  scores.reserve(256);
+  scores.end_page(128, 64, std::vector<double>(128, 0.64));
+  scores.end_page(256, 192, std::vector<double>(256, 0.64));
   scores.truncate(246);
-  observe_from(scores, 246, 256);  // The step has only 10 queries.
-  scores.end_page(256, std::vector<double>(256, 0.1));
+  scores.end_page(256, 246, std::vector<double>(256, 0.1));
   // In page 0, 64 observers gave token 0 a weight of 0.64 / 64 each. The 10 observers now give 0.1 / 10 each,
   // so the score is 0.01 throughout.
   EXPECT_NEAR(scores.score(0), 0.01, 1e-5);
@@ -91,12 +78,11 @@ TEST(TokenScores, AverageOverFewerObserversAfterATruncationIntoAPageThatHadEnded
 
 TEST(TokenScores, KeepTheirPrecisionAtAnyContext) {
   TokenScores scores;
-  scores.reserve(128, 1, 8);
-  observe_from(scores, 0, 128);
+  scores.reserve(128);
   std::vector<double> weights(128,
                               64e-6);  // Each of 64 queries gives 1e-6, as in a context of a million tokens.
   weights[5] = 64.2e-6;
-  scores.end_page(128, weights);
+  scores.end_page(128, 64, weights);
   EXPECT_NEAR(scores.score(0), 1e-6, 1e-9);
   EXPECT_GT(scores.score(5), scores.score(0));
 }

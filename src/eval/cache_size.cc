@@ -37,7 +37,7 @@ std::int64_t tail_bytes(const Plan& plan, int layer, int n_tokens) {
 // bytes of the scores of earlier tokens.
 std::int64_t observer_bytes(const Geometry& g, int layer, int n_tokens) {
   const int n = std::max(n_tokens % kPageTokens - (kPageTokens - kObservers), 0);
-  return static_cast<std::int64_t>(n) * g.group(layer) * TokenScores::observer_bytes(g.dim(layer));
+  return static_cast<std::int64_t>(n) * g.group(layer) * Observers::bytes_of(g.dim(layer));
 }
 std::int64_t score_bytes(int n_tokens) {
   return static_cast<std::int64_t>(n_tokens / kPageTokens * kPageTokens) * TokenScores::kTokenBytes;
@@ -104,7 +104,7 @@ CacheBytes predicted_head_bytes(const Plan& plan, int layer, int kv_head, int n_
         protected_bytes * std::min(rules.sink, selection.protected_tokens) / selection.protected_tokens;
     bytes.protected_tokens = protected_bytes - bytes.sink;
   }
-  bytes.protected_tokens += HeadState::list_bytes(selection.protected_tokens, selection.masked_pages);
+  bytes.protected_tokens += ProtectedTokens::list_bytes(selection.protected_tokens, selection.masked_pages);
   if (head.corrected && pages.sealed > 0) bytes.protected_tokens += correction_bytes(g.dim(layer));
   bytes.tail = tail_bytes(plan, layer, pages.tail_tokens);
   if (encoded_ahead(plan, layer, kv_head, n_tokens, pages.sealed)) bytes.tail += page_bytes;

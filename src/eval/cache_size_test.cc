@@ -35,9 +35,10 @@ CacheBytes predicted_for(const Cache& cache, SequenceId s) {
   CacheBytes total;
   for (int layer = 0; layer < plan.geometry.n_layers; ++layer) {
     for (int h = 0; h < plan.geometry.n_kv_heads; ++h) {
-      const HeadState::Bytes held = head_of(cache, s, layer, h).bytes();
-      total +=
-          predicted_head_bytes(plan, layer, h, cache.length(s), {held.protected_tokens, held.masked_pages});
+      const ProtectedTokens::Head& chosen = head_of(cache, s, layer, h).chosen();
+      total += predicted_head_bytes(
+          plan, layer, h, cache.length(s),
+          {static_cast<int>(chosen.tokens.size()), static_cast<int>(chosen.masks.size())});
     }
   }
   return total;

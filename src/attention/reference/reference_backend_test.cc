@@ -335,8 +335,8 @@ TEST(ReferenceBackendState, ServesCachesOfDifferentRecipesInTurn) {
       ASSERT_TRUE((*step)->commit().ok());
     }
   }
-  EXPECT_GT(head_of(protecting, a, 0, 0).bytes().protected_tokens, 0);
-  EXPECT_EQ(head_of(plain, b, 0, 0).bytes().protected_tokens, 0);
+  EXPECT_GT(head_of(protecting, a, 0, 0).chosen().tokens.size(), 0U);
+  EXPECT_EQ(head_of(plain, b, 0, 0).chosen().tokens.size(), 0U);
 }
 
 }  // namespace

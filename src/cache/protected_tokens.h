@@ -1,0 +1,99 @@
+// ProtectedTokens says which tokens of a sequence stay unquantized or are dropped when their pages are
+// sealed, and holds the scores that decide (VQuant section 5; token_scores.h). ProtectedTokens lies in host
+// memory, also if the pages lie on a device, because the choice changes only at page ends. Each memory keeps
+// the rows of protected tokens in its own way.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "base/token_mask.h"
+#include "cache/page_ledger.h"
+#include "cache/token_scores.h"
+#include "format/page_view.h"
+#include "recipe/plan.h"
+
+namespace kvant {
+
+// Names the tokens that are left out of a sealed page.
+struct PageMask {
+  int page = 0;
+  TokenMask mask;
+};
+
+// Returns the masks of pages that hold some of `tokens`, which ascend.
+std::vector<PageMask> masks_of(const std::vector<int>& tokens);
+
+// Lists the pages of a head that hold tokens from first_visible on, if n_sealed pages are sealed and the head
+// has `length` tokens. Calls page(view, entry) for sealed pages, then rows(), which lists the protected rows,
+// and then page(view, entry) for unsealed pages. Views lack their bytes.
+template <class Page, class Rows>
+void list_head(const PageLedger& ledger, const std::vector<PageMask>& masks, int first_visible, int n_sealed,
+               int length, const Page& page, const Rows& rows) {
+  const int first_page = first_visible / kPageTokens;
+  auto mask = masks.begin();
+  for (int i = std::max(ledger.first_page(), first_page); i < n_sealed; ++i) {
+    while (mask != masks.end() && mask->page < i) ++mask;
+    PageView view{.first_token = i * kPageTokens, .n_tokens = kPageTokens};
+    if (mask != masks.end() && mask->page == i) view.masked = mask->mask;
+    page(view, ledger.sealed(i));
+  }
+  rows();
+  for (int i = std::max(n_sealed, first_page); i * kPageTokens < length; ++i) {
+    page(PageView{.first_token = i * kPageTokens, .n_tokens = std::min(kPageTokens, length - i * kPageTokens)},
+         ledger.tail(i));
+  }
+}
+
+// Return whether scores choose tokens that sealed pages leave out, in any layer or in one layer.
+bool protects_by_score(const Plan& plan);
+bool protects_by_score(const Plan& plan, int layer);
+
+// Returns the maximum number of protected tokens of the layer with n_sealed sealed pages, including the sink.
+int max_protected_tokens(const LayerPlan& layer, int n_sealed);
+// Returns the maximum number of protected tokens without the sink (VQuant section 5).
+int protection_cap(const LayerPlan& layer, int n_sealed);
+
+// Forks share the object, so the object of a committed sequence never changes. A step that ends or seals
+// pages changes a copy.
+struct ProtectedTokens {
+  struct Head {
+    TokenScores scores;
+    std::vector<int> tokens;      // Protected tokens, ascending. Token i has protected row i.
+    std::vector<PageMask> masks;  // by page, ascending; with eviction, of every sealed page
+
+    // Returns the tokens that are left out of a sealed page.
+    TokenMask mask(int page) const;
+    // Returns how many protected tokens lie before `token`.
+    int n_before(int token) const;
+    // Returns the tokens to protect when page `page` is sealed: the sink, and the tokens that scores choose.
+    TokenMask to_protect(const LayerPlan& layer, int page) const;
+    // Takes the memory that seal() and end_page() need in the step that `ledger` has reserved.
+    void reserve(const LayerPlan& layer, const PageLedger& ledger);
+    // Adds the tokens of a page that is sealed after all earlier pages, and evicts tokens. Returns the page's
+    // protected tokens.
+    TokenMask seal(const LayerPlan& layer, int page);
+    // Keeps the first n_tokens tokens, with n_sealed sealed pages.
+    void truncate(int n_tokens, int n_sealed);
+    std::int64_t bytes() const { return list_bytes(tokens.size(), masks.size()) + scores.bytes(); }
+
+   private:
+    void evict(const LayerPlan& layer);
+  };
+  std::vector<Head> heads;  // by Geometry::head_index
+
+  // Returns the object of an empty sequence.
+  static std::shared_ptr<const ProtectedTokens> none(const Geometry& geometry);
+  // Returns the rows of the head with the most rows.
+  int most_rows() const;
+  // Returns the rows of the head with the fewest rows, in layers that protect by score.
+  int fewest_rows(const Plan& plan) const;
+  // Returns the bytes of the lists of protected tokens and of masked pages.
+  static std::int64_t list_bytes(std::size_t n_protected, std::size_t n_masked_pages) {
+    return static_cast<std::int64_t>(n_protected * sizeof(int) + n_masked_pages * sizeof(PageMask));
+  }
+};
+
+}  // namespace kvant
