@@ -169,6 +169,7 @@ class Cache {
   friend class Step;
   friend class SequenceExport;
   friend class SequenceImport;
+  friend Status fill_synthetic(Cache& cache, SequenceId sequence, int n_tokens, std::uint64_t seed);
   struct Sequence {
     std::unique_ptr<SequencePages> pages;
     RecurrentState state;  // The state of layers without attention.
@@ -191,6 +192,7 @@ class Cache {
   Status check_truncation(const Sequence& sequence, int n_tokens) const;
   Status cut(SequencePages& pages, int n_tokens) const;
   bool reserve_slice(const StepSlice& slice);
+  bool fill(Sequence& to, int n_tokens, std::uint64_t seed);  // for fill_synthetic()
   static std::set<RecurrentState> states_of(const Sequence& sequence);
   void close(Step& step, bool commit);
 

@@ -72,38 +72,15 @@ TEST(DeviceCache, ASinkOfAWholePageIsNoPageOfTheTail) {
   EXPECT_EQ(cache.page_bytes_in_use(), 0);
 }
 
-// Holds the metrics that the library was given to seal the last layer.
-struct GivenMetrics {
-  std::vector<float> directions, turns, basis;  // `basis` belongs to the first head.
-};
-GivenMetrics sealed_with;
-kvant_status note_metrics(const kvant_decode_shape* shape, const kvant_decode_layer*,
-                          const kvant_seal_range* range, kvant_stream) {
-  sealed_with = {};
-  if (range->page_metrics == nullptr) return KVANT_OK;
-  const kvant_page_metrics& given = *range->page_metrics;
-  const std::ptrdiff_t d = shape->head_dim, n = shape->n_kv_heads;
-  sealed_with.directions.assign(given.directions, given.directions + n * d * kMetricRank);
-  sealed_with.turns.assign(given.turns, given.turns + 2 * d);
-  sealed_with.basis.assign(given.basis, given.basis + d * d);
-  return KVANT_OK;
-}
-
-TEST(DeviceCache, SealsWithTheMetricsOfKeysWhoseErrorsAreShaped) {
-  const auto sealed = [](const std::string& recipe) {
-    const auto device = std::make_shared<HostPages>();
-    auto plan = plan_on(device, recipe);
-    device->functions().seal_pages = note_metrics;
-    Cache cache(plan, 0);
-    EXPECT_TRUE(fill_synthetic(cache, cache.add(), 300, 1).ok());
-    return plan;
-  };
-  const auto plan = sealed("k=hadamard:tcq2,v=tcq2,k@1.1=ch4g64,encode=shaped");
+TEST(DeviceCache, HasTheMetricsOfKeysWhoseErrorsAreShaped) {
+  const auto plan =
+      plan_on(std::make_shared<HostPages>(), "k=hadamard:tcq2,v=tcq2,k@1.1=ch4g64,encode=shaped");
   const Geometry& g = plan->geometry;
+  const kvant_page_metrics* given = plan.constants().page_metrics(g.n_layers - 1);
+  ASSERT_NE(given, nullptr);
   const std::size_t of_head = static_cast<std::size_t>(g.head_dim) * kMetricRank;
-  ASSERT_EQ(sealed_with.directions.size(), g.n_kv_heads * of_head);
   for (int head = 0; head < g.n_kv_heads; ++head) {
-    const auto found = std::span<const float>(sealed_with.directions).subspan(head * of_head, of_head);
+    const std::span<const float> found(given->directions + head * of_head, of_head);
     const SidePlan& keys = plan->head(g.n_layers - 1, head).k;
     if (!keys.sealed->shapes_errors()) {
       EXPECT_TRUE(std::isnan(found[0])) << head;
@@ -111,15 +88,16 @@ TEST(DeviceCache, SealsWithTheMetricsOfKeysWhoseErrorsAreShaped) {
     }
     const std::span<const float> constant = keys.context.constants.find(kPageMetric);
     EXPECT_TRUE(std::ranges::equal(found, constant.first(of_head)));
-    EXPECT_TRUE(std::ranges::equal(sealed_with.turns, constant.subspan(of_head)));
+    EXPECT_TRUE(
+        std::ranges::equal(std::span(given->turns, std::size_t{2} * g.head_dim), constant.subspan(of_head)));
     std::vector<float> query(g.head_dim, 0.0F);
     query[3] = 1;
     keys.transform.query({query.data(), 1, g.head_dim}, nullptr);
-    EXPECT_TRUE(std::ranges::equal(
-        query, std::span<const float>(sealed_with.basis).subspan(std::size_t{3} * g.head_dim, g.head_dim)));
+    EXPECT_TRUE(
+        std::ranges::equal(query, std::span(given->basis + std::ptrdiff_t{3} * g.head_dim, g.head_dim)));
   }
-  sealed("k=tcq2,v=tcq2");
-  EXPECT_TRUE(sealed_with.directions.empty());
+  const auto plain = plan_on(std::make_shared<HostPages>(), "k=tcq2,v=tcq2");
+  EXPECT_EQ(plain.constants().page_metrics(0), nullptr);
 }
 
 TEST(DeviceCache, TruncationSaysWhyTheDeviceFailedAndLeavesTheSequence) {
@@ -154,20 +132,12 @@ TEST(DeviceCache, FillingSaysWhyTheDeviceFailed) {
   const auto device = std::make_shared<HostPages>();
   Cache cache(plan_on(device, kSinkRecipe), 0);
   const SequenceId sequence = cache.add();
-  const PageLibrary works = device->functions();
-  device->functions().last_error = lost;
-  device->functions().append = [](const auto*, const auto*, const auto*, kvant_stream) {
-    return fail_on_cuda();
-  };
-  expect_lost(fill_synthetic(cache, sequence, 300, 1), "filling a sequence");
-  device->functions().append = works.append;
-  device->functions().seal_pages = [](const auto*, const auto*, const auto*, kvant_stream) {
-    return fail_on_cuda();
-  };
-  expect_lost(fill_synthetic(cache, sequence, 300, 1), "sealing a page");
+  device->fail(error("the host failed: {}", lost()));
+  const Status failed = fill_synthetic(cache, sequence, 300, 1);
+  ASSERT_FALSE(failed.ok());
+  EXPECT_NE(failed.error().message.find(lost()), std::string::npos) << failed.error().message;
   EXPECT_EQ(cache.length(sequence), 0);
   EXPECT_EQ(cache.page_bytes_in_use(), 0);
-  device->functions() = works;
   EXPECT_TRUE(fill_synthetic(cache, sequence, 300, 1).ok());
 }
 

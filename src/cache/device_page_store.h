@@ -33,7 +33,6 @@ class DevicePageStore final : public SequenceStore {
   Status save_state(ByteWriter& to, const float* state) override;
   void load_state(const std::byte* from, float* state) override;
   Status finish() override { return device()->finish(); }
-  std::unique_ptr<SyntheticPages> synthetic_pages(std::uint64_t seed) override;
 
   const std::shared_ptr<PageDevice>& device() const { return placed_.device(); }
   const DeviceConstants& constants() const { return placed_.constants(); }
@@ -80,9 +79,9 @@ class DevicePageStore final : public SequenceStore {
   Result<std::size_t> gather_head(std::span<const PageEntry> entries, int layer, int kv_head);
   Status download_gathered(std::vector<std::byte>& to);
 
-  // Decodes sealed page `page` of a sequence in a group's layers into a tail's entry. Sink tokens and tokens that scores
-  // protect keep their unquantized values. An error says that memory is exhausted or that the device has
-  // failed.
+  // Decodes sealed page `page` of a sequence in a group's layers into a tail's entry. Sink tokens and tokens
+  // that scores protect keep their unquantized values. An error says that memory is exhausted or that the
+  // device has failed.
   Status reopen(const DeviceSequence& sequence, int group, int page, PageEntry sealed, PageEntry tail);
 
  private:

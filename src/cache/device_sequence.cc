@@ -307,9 +307,8 @@ Status DeviceSequence::save_page(ByteWriter& to, int group, int page) const {
   return DeviceImage(store_).write_page(to, group, entry_of(group, page), rows_of(group, page));
 }
 
-bool DeviceSequence::load_page(ByteReader& from, int group, int page) {
+void DeviceSequence::load_page(ByteReader& from, int group, int page) {
   DeviceImage(store_).read_page(from, group, entry_of(group, page), rows_of(group, page));
-  return true;
 }
 
 // --- of a step ---

@@ -47,7 +47,7 @@ class DeviceSequence final : public SequencePages {
   Status save_heads(const SeeHead& see) const override;
   bool load_heads(ByteReader& from, int n_sealed, const NextHead& next) override;
   Status save_page(ByteWriter& to, int group, int page) const override;
-  bool load_page(ByteReader& from, int group, int page) override;
+  void load_page(ByteReader& from, int group, int page) override;
 
  private:
   bool reserve_beside() override;

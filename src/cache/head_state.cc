@@ -230,6 +230,10 @@ bool HeadState::take(HeadImage& image) {
   length_ = pages_.ledger->length();
   n_sealed_ = pages_.ledger->n_sealed();
   if (observers_ != nullptr) *observers_ = std::move(image.observers);
+  for (int page = first_page(); page < n_sealed_; ++page) {
+    if (is_gone(image.chosen.mask(page))) continue;
+    if (!pages_.store->hold(pages_.ledger->sealed(page), index_)) return false;
+  }
   return protected_.take(static_cast<int>(image.chosen.tokens.size()), image.rows);
 }
 
@@ -238,12 +242,9 @@ void HeadState::export_page(int page, std::byte* entry) const {
     pages_.store->export_pages(pages_.ledger->sealed(page), index_, entry);
 }
 
-bool HeadState::import_page(int page, const std::byte* entry) {
+void HeadState::import_page(int page, const std::byte* entry) {
   const PageEntry sealed = pages_.ledger->sealed(page);
-  if (!has_pages(page, sealed)) return true;
-  if (!pages_.store->hold(sealed, index_)) return false;
-  pages_.store->import_pages(entry, index_, sealed);
-  return true;
+  if (has_pages(page, sealed)) pages_.store->import_pages(entry, index_, sealed);
 }
 
 }  // namespace kvant

@@ -119,7 +119,7 @@ class HeadState {
   // Write and read this head's pages of a sealed entry in the entry's canonical bytes. Freed pages leave the
   // bytes unchanged.
   void export_page(int page, std::byte* entry) const;
-  bool import_page(int page, const std::byte* entry);
+  void import_page(int page, const std::byte* entry);
 
   std::int64_t protected_bytes() const { return protected_.bytes(); }
   std::int64_t observer_bytes() const { return observers_ == nullptr ? 0 : observers_->bytes(); }

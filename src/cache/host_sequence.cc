@@ -6,7 +6,6 @@
 
 #include "base/check.h"
 #include "cache/layer_groups.h"
-#include "cache/synthetic_sequence.h"
 
 namespace kvant {
 
@@ -227,15 +226,13 @@ Status HostSequence::save_page(ByteWriter& to, int index, int page) const {
   return {};
 }
 
-bool HostSequence::load_page(ByteReader& from, int index, int page) {
+void HostSequence::load_page(ByteReader& from, int index, int page) {
   const PageLedger& of_group = ledger(index);
   if (page < of_group.n_sealed()) {
     const std::byte* entry = from.skip(group(index).layout.entry_bytes());
-    bool enough = true;
-    if (entry == nullptr) return true;
-    for_each_head_of(index,
-                     [&](int layer, int h) { enough = enough && head(layer, h).import_page(page, entry); });
-    return enough;
+    if (entry == nullptr) return;
+    for_each_head_of(index, [&](int layer, int h) { head(layer, h).import_page(page, entry); });
+    return;
   }
   HostPageStore& store = store_.pages(index);
   const int n = rows_of(index, page);
@@ -245,7 +242,6 @@ bool HostSequence::load_page(ByteReader& from, int index, int page) {
       if (rows != nullptr) store.import_rows(rows, n, h, side, of_group.tail(page));
     }
   }
-  return true;
 }
 
 // --- heads by name ---

@@ -25,7 +25,6 @@ class HostStore final : public SequenceStore {
   std::int64_t page_bytes_in_use() const override { return pools_.bytes_in_use(); }
   Status save_state(ByteWriter& to, const float* state) override;
   void load_state(const std::byte* from, float* state) override;
-  std::unique_ptr<SyntheticPages> synthetic_pages(std::uint64_t seed) override;
 
  private:
   ProtectedStore protected_store(int layer, int kv_head);
@@ -50,7 +49,7 @@ class HostSequence final : public SequencePages {
   Status save_heads(const SeeHead& see) const override;
   bool load_heads(ByteReader& from, int n_sealed, const NextHead& next) override;
   Status save_page(ByteWriter& to, int group, int page) const override;
-  bool load_page(ByteReader& from, int group, int page) override;
+  void load_page(ByteReader& from, int group, int page) override;
 
  private:
   void begin_beside() override;

@@ -29,7 +29,6 @@
 namespace kvant {
 
 class SequenceStore;
-class SyntheticPages;
 
 // Describes layers whose pages are opened, sealed and freed together (layer_groups.h).
 struct PageGroup {
@@ -148,9 +147,9 @@ class SequencePages {
   using NextHead = std::function<HeadImage(int layer, int kv_head)>;
   virtual bool load_heads(ByteReader& from, int n_sealed, const NextHead& next) = 0;
   // Writes and reads a page of a group: its sealed entry in the canonical order, or its rows of the tail.
-  // Returns the errors of save_heads() and load_heads().
+  // save_page() returns the errors of save_heads(). The reader refuses impossible data.
   virtual Status save_page(ByteWriter& to, int group, int page) const = 0;
-  virtual bool load_page(ByteReader& from, int group, int page) = 0;
+  virtual void load_page(ByteReader& from, int group, int page) = 0;
 
  protected:
   const PageGroup& group(int index) const;
@@ -232,8 +231,6 @@ class SequenceStore {
 
   // Waits until all writes have arrived. An error says that the device has failed.
   virtual Status finish() { return {}; }
-  // Writes plausible pages instead of attention (synthetic_sequence.h).
-  virtual std::unique_ptr<SyntheticPages> synthetic_pages(std::uint64_t seed) = 0;
 
  protected:
   // Allocations beyond byte_limit fail; 0 means no limit. The plan outlives the store, and so does the device
