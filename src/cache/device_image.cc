@@ -51,48 +51,24 @@ void DeviceImage::from_image(const std::byte* rows, int n, Side side, int d, std
 
 // --- pages ---
 
-template <class Visit>
-void DeviceImage::for_each_side(int group, const Visit& visit) const {
-  for (const int layer : store_.layers(group)) {
-    for (int head = 0; head < plan_.geometry.kv_heads(layer); ++head) {
-      for (const Side side : kSides) visit(layer, head, side);
-    }
-  }
+void DeviceImage::save_part(const std::byte* entry, const PagePart& part, std::byte* canonical) {
+  const EntryLayout::Layer& of_layer = store_.pages(part.layer).layout(part.entry.room).layers[part.layer];
+  const std::byte* page = entry + of_layer.place(part.kv_head, part.side);
+  const int d = plan_.geometry.dim(part.layer);
+  if (part.entry.room != kSealedRoom)
+    return to_image(page, of_layer.bytes(part.kv_head, part.side), part.side, d, part.n_rows, canonical);
+  const Format& format = *plan_.head(part.layer, part.kv_head).side(part.side).sealed;
+  store_.device()->page_to_host(format.name(), part.side, d, page, canonical);
 }
 
-Status DeviceImage::write_page(ByteWriter& to, int group, PageEntry entry, int n_rows) {
-  const EntryLayout& layout = store_.of_group(group).layout(entry.room);
-  const auto bytes = fetch(store_.of_group(group), entry);
-  if (!bytes.ok()) return bytes.error();
-  for_each_side(group, [&](int layer, int head, Side side) {
-    const EntryLayout::Layer& of_layer = layout.layers[layer];
-    const std::byte* page = bytes->data() + of_layer.place(head, side);
-    const int d = plan_.geometry.dim(layer);
-    if (entry.room != kSealedRoom) {
-      std::byte* rows = to.skip(std::size_t{2} * n_rows * d);
-      return to_image(page, of_layer.bytes(head, side), side, d, n_rows, rows);
-    }
-    const Format& format = *plan_.head(layer, head).side(side).sealed;
-    store_.device()->page_to_host(format.name(), side, d, page, to.skip(format.page_bytes(d)));
-  });
-  return {};
-}
-
-void DeviceImage::read_page(ByteReader& from, int group, PageEntry entry, int n_rows) {
-  const EntryLayout& layout = store_.of_group(group).layout(entry.room);
-  Bytes bytes(layout.bytes);
-  for_each_side(group, [&](int layer, int head, Side side) {
-    const EntryLayout::Layer& of_layer = layout.layers[layer];
-    std::byte* page = bytes.data() + of_layer.place(head, side);
-    const int d = plan_.geometry.dim(layer);
-    const Format& format = *plan_.head(layer, head).side(side).sealed;
-    const bool sealed = entry.room == kSealedRoom;
-    const std::byte* canonical = from.skip(sealed ? format.page_bytes(d) : std::size_t{2} * n_rows * d);
-    if (canonical == nullptr) return;
-    if (sealed) return store_.device()->page_from_host(format.name(), side, d, canonical, page);
-    from_image(canonical, n_rows, side, d, page, of_layer.bytes(head, side));
-  });
-  if (from.ok()) store_.of_group(group).upload(bytes.data(), entry);
+void DeviceImage::load_part(const std::byte* canonical, const PagePart& part, std::byte* entry) {
+  const EntryLayout::Layer& of_layer = store_.pages(part.layer).layout(part.entry.room).layers[part.layer];
+  std::byte* page = entry + of_layer.place(part.kv_head, part.side);
+  const int d = plan_.geometry.dim(part.layer);
+  if (part.entry.room != kSealedRoom)
+    return from_image(canonical, part.n_rows, part.side, d, page, of_layer.bytes(part.kv_head, part.side));
+  const Format& format = *plan_.head(part.layer, part.kv_head).side(part.side).sealed;
+  store_.device()->page_from_host(format.name(), part.side, d, canonical, page);
 }
 
 // --- what a sequence holds besides them ---

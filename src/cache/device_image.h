@@ -17,11 +17,10 @@ class DeviceImage {
   // The store outlives this object.
   explicit DeviceImage(DevicePageStore& store);
 
-  // --- pages: a sealed entry of a group, or the first n_rows rows of a tail entry ---
-  // Writes a page. An error says that the device has failed.
-  Status write_page(ByteWriter& to, int group, PageEntry entry, int n_rows);
-  // Reads a page. The reader refuses impossible data.
-  void read_page(ByteReader& from, int group, PageEntry entry, int n_rows);
+  // --- pages ---
+  // Write and read one part of a page in the bytes of its entry.
+  void save_part(const std::byte* entry, const PagePart& part, std::byte* canonical);
+  void load_part(const std::byte* canonical, const PagePart& part, std::byte* entry);
 
   // --- what a sequence holds besides pages ---
   using Bytes = std::vector<std::byte>;
@@ -55,8 +54,6 @@ class DeviceImage {
   bool put_sums(const std::vector<float>& sums, int layer, int kv_head, Bytes& entry) const;
   void observe(const Bytes& entry, int first, const ImagedHead& head, Observers& observers) const;
   bool put_observers(const Observers& observers, const ImagedHead& head, Entries& entries) const;
-  template <class Visit>
-  void for_each_side(int group, const Visit& visit) const;
 
   const Plan& plan_;
   DevicePageStore& store_;

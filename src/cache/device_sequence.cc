@@ -298,17 +298,23 @@ void DeviceSequence::keep_loaded(const DeviceImage::Entries& entries, bool any_s
   beside.upload(entries.observers.data(), protection_.observers.entry());
 }
 
-PageEntry DeviceSequence::entry_of(int group, int page) const {
-  const PageLedger& of_group = ledger(group);
-  return page < of_group.n_sealed() ? of_group.sealed(page) : of_group.tail(page);
-}
-
 Status DeviceSequence::save_page(ByteWriter& to, int group, int page) const {
-  return DeviceImage(store_).write_page(to, group, entry_of(group, page), rows_of(group, page));
+  DeviceImage image(store_);
+  const auto entry = image.fetch(store_.of_group(group), page_entry(group, page));
+  if (!entry.ok()) return entry.error();
+  for_each_part(group, page,
+                [&](const PagePart& part) { image.save_part(entry->data(), part, to.skip(part.bytes)); });
+  return {};
 }
 
 void DeviceSequence::load_page(ByteReader& from, int group, int page) {
-  DeviceImage(store_).read_page(from, group, entry_of(group, page), rows_of(group, page));
+  DeviceImage image(store_);
+  const PageEntry to = page_entry(group, page);
+  DeviceImage::Bytes entry(store_.of_group(group).layout(to.room).bytes);
+  for_each_part(group, page, [&](const PagePart& part) {
+    if (const std::byte* canonical = from.skip(part.bytes)) image.load_part(canonical, part, entry.data());
+  });
+  if (from.ok()) store_.of_group(group).upload(entry.data(), to);
 }
 
 // --- of a step ---

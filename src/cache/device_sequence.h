@@ -71,7 +71,6 @@ class DeviceSequence final : public SequencePages {
   void keep_loaded(const DeviceImage::Entries& entries, bool any_sums, bool any_checkpoint);
 
   const Plan& plan() const { return store_.plan(); }
-  PageEntry entry_of(int group, int page) const;
 
   DevicePageStore& store_;
   EntryHold sink_;

@@ -237,14 +237,4 @@ bool HeadState::take(HeadImage& image) {
   return protected_.take(static_cast<int>(image.chosen.tokens.size()), image.rows);
 }
 
-void HeadState::export_page(int page, std::byte* entry) const {
-  if (has_pages(page, pages_.ledger->sealed(page)))
-    pages_.store->export_pages(pages_.ledger->sealed(page), index_, entry);
-}
-
-void HeadState::import_page(int page, const std::byte* entry) {
-  const PageEntry sealed = pages_.ledger->sealed(page);
-  if (has_pages(page, sealed)) pages_.store->import_pages(entry, index_, sealed);
-}
-
 }  // namespace kvant

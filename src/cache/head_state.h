@@ -116,10 +116,14 @@ class HeadState {
   // std::bad_alloc if memory is exhausted. The caller must then drop this state.
   void add_to(HeadImage& image) const;
   bool take(HeadImage& image);
-  // Write and read this head's pages of a sealed entry in the entry's canonical bytes. Freed pages leave the
-  // bytes unchanged.
-  void export_page(int page, std::byte* entry) const;
-  void import_page(int page, const std::byte* entry);
+  // Write and read one side of page `page`, n rows in `entry`, in canonical bytes. save_page() leaves the
+  // bytes of pages unchanged that the head has dropped.
+  void save_page(int page, PageEntry entry, Side side, int n, std::byte* canonical) const {
+    if (has_pages(page, entry)) pages_.store->save(entry, index_, side, n, canonical);
+  }
+  void load_page(const std::byte* canonical, int n, Side side, int page, PageEntry entry) {
+    if (has_pages(page, entry)) pages_.store->load(canonical, n, index_, side, entry);
+  }
 
   std::int64_t protected_bytes() const { return protected_.bytes(); }
   std::int64_t observer_bytes() const { return observers_ == nullptr ? 0 : observers_->bytes(); }

@@ -104,9 +104,10 @@ bool HostSequence::copy_beside(const SequencePages& from) {
 }
 
 Status HostSequence::reopen(int group, int n_tokens, PageEntry sealed, PageEntry tail) {
-  for_each_head_of(group, [&](int layer, int h) {
-    head(layer, h).reopen(n_tokens / kPageTokens, n_tokens % kPageTokens, sealed, tail);
-  });
+  for (const int layer : this->group(group).layers) {
+    for (int h = 0; h < geometry().kv_heads(layer); ++h)
+      head(layer, h).reopen(n_tokens / kPageTokens, n_tokens % kPageTokens, sealed, tail);
+  }
   return {};
 }
 
@@ -209,39 +210,19 @@ bool HostSequence::load_heads(ByteReader& from, int /*n_sealed*/, const NextHead
   return enough;
 }
 
-Status HostSequence::save_page(ByteWriter& to, int index, int page) const {
-  const PageLedger& of_group = ledger(index);
-  if (page < of_group.n_sealed()) {
-    std::byte* entry = to.skip(group(index).layout.entry_bytes());
-    for_each_head_of(index, [&](int layer, int h) { head(layer, h).export_page(page, entry); });
-    return {};
-  }
-  const HostPageStore& store = store_.pages(index);
-  const int n = rows_of(index, page);
-  for (int h = 0; h < store.n_heads(); ++h) {
-    for (const Side side : kSides)
-      store.export_rows(of_group.tail(page), h, side, n,
-                        to.skip(store_.plan().tail->short_page_bytes(store.head_dim(h), n)));
-  }
+Status HostSequence::save_page(ByteWriter& to, int group, int page) const {
+  for_each_part(group, page, [&](const PagePart& part) {
+    head(part.layer, part.kv_head).save_page(page, part.entry, part.side, part.n_rows, to.skip(part.bytes));
+  });
   return {};
 }
 
-void HostSequence::load_page(ByteReader& from, int index, int page) {
-  const PageLedger& of_group = ledger(index);
-  if (page < of_group.n_sealed()) {
-    const std::byte* entry = from.skip(group(index).layout.entry_bytes());
-    if (entry == nullptr) return;
-    for_each_head_of(index, [&](int layer, int h) { head(layer, h).import_page(page, entry); });
-    return;
-  }
-  HostPageStore& store = store_.pages(index);
-  const int n = rows_of(index, page);
-  for (int h = 0; h < store.n_heads(); ++h) {
-    for (const Side side : kSides) {
-      const std::byte* rows = from.skip(store_.plan().tail->short_page_bytes(store.head_dim(h), n));
-      if (rows != nullptr) store.import_rows(rows, n, h, side, of_group.tail(page));
-    }
-  }
+void HostSequence::load_page(ByteReader& from, int group, int page) {
+  for_each_part(group, page, [&](const PagePart& part) {
+    const std::byte* canonical = from.skip(part.bytes);
+    if (canonical == nullptr) return;
+    head(part.layer, part.kv_head).load_page(canonical, part.n_rows, part.side, page, part.entry);
+  });
 }
 
 // --- heads by name ---

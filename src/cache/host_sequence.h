@@ -63,13 +63,6 @@ class HostSequence final : public SequencePages {
   void add_bytes_beside(CacheBytes& bytes) const override;
 
   const Geometry& geometry() const { return store_.plan().geometry; }
-  // Calls visit(layer, kv_head) for the heads of a group's layers, in order.
-  template <class Visit>
-  void for_each_head_of(int index, const Visit& visit) const {
-    for (const int layer : group(index).layers) {
-      for (int h = 0; h < geometry().kv_heads(layer); ++h) visit(layer, h);
-    }
-  }
 
   HostStore& store_;
   std::vector<HeadState> heads_;  // by Geometry::head_index

@@ -51,7 +51,6 @@ std::array<EntryTable, sizeof...(I)> tail_tables(const Plan& plan, const std::ve
 HostPageStore::HostPageStore(const Plan& plan, std::vector<int> layers, PagePools& pools)
     : plan_(plan),
       layers_(std::move(layers)),
-      layout_(plan, layers_),
       sides_(sides_of(plan, layers_)),
       sealed_(sealed_pools(sides_, pools)),
       tails_(tail_tables(plan, sides_, pools, std::make_index_sequence<kTailSizes>())) {
@@ -134,31 +133,20 @@ void HostPageStore::read(PageEntry entry, int head, Side which, int n, float* va
   page.format->decode(page.bytes, n, *page.context, values);
 }
 
-void HostPageStore::export_pages(PageEntry sealed, int head, std::byte* entry) const {
-  for (const Side side : kSides) {
-    const int at = part(head, side);
-    to_canonical_order(*sides_[at]->sealed, head_dim(head), sealed_.data(sealed.id, at),
-                       entry + layout_.offset(head, side));
-  }
+void HostPageStore::save(PageEntry entry, int head, Side which, int n, std::byte* canonical) const {
+  const PageSide page = side(entry, head, which);
+  if (entry.room == kSealedRoom)
+    return to_canonical_order(*page.format, page.context->head_dim, page.bytes, canonical);
+  plan_.tail->copy_rows(page.bytes, *page.context, n, with_room(*page.context, n), canonical);
 }
 
-void HostPageStore::import_pages(const std::byte* entry, int head, PageEntry sealed) {
-  for (const Side side : kSides) {
-    const int at = part(head, side);
-    from_canonical_order(*sides_[at]->sealed, head_dim(head), entry + layout_.offset(head, side),
-                         sealed_.data(sealed.id, at));
-  }
-}
-
-void HostPageStore::export_rows(PageEntry tail, int head, Side which, int n, std::byte* rows) const {
-  const PageSide page = side(tail, head, which);
-  plan_.tail->copy_rows(page.bytes, *page.context, n, with_room(*page.context, n), rows);
-}
-
-void HostPageStore::import_rows(const std::byte* rows, int n, int head, Side which, PageEntry tail) {
+void HostPageStore::load(const std::byte* canonical, int n, int head, Side which, PageEntry entry) {
   const int at = part(head, which);
-  const PageContext& context = tail_context(at, tail.room);
-  plan_.tail->copy_rows(rows, with_room(context, n), n, context, table(tail.room).data(tail.id, at));
+  const PageContext& context = *side(entry, head, which).context;
+  std::byte* const page = table(entry.room).data(entry.id, at);
+  if (entry.room == kSealedRoom)
+    return from_canonical_order(*sides_[at]->sealed, context.head_dim, canonical, page);
+  plan_.tail->copy_rows(canonical, with_room(context, n), n, context, page);
 }
 
 std::int64_t HostPageStore::head_bytes(int room, int head) const {

@@ -12,7 +12,6 @@
 
 #include "base/matrix_view.h"
 #include "cache/entry_table.h"
-#include "cache/page_layout.h"
 #include "cache/page_ledger.h"
 #include "cache/page_pool.h"
 #include "format/page_view.h"
@@ -35,9 +34,6 @@ class HostPageStore final : public EntryStore {
 
   // Returns the index of a (layer, KV head) in the group. `head` is this index in the functions below.
   int head_index(int layer, int kv_head) const;
-
-  int n_heads() const { return sealed_.n_parts() / 2; }
-  int head_dim(int head) const { return sides_[part(head, Side::key)]->context.head_dim; }
 
   // Gives a head memory for its pages of a sealed entry, unless it has them. Returns false or throws
   // std::bad_alloc if memory is exhausted.
@@ -62,12 +58,10 @@ class HostPageStore final : public EntryStore {
     return {plan_.tail, table(entry.room).data(entry.id, at), &tail_context(at, entry.room)};
   }
 
-  // Write and read a head's part of a sealed entry, whose interchange bytes are canonical (PageLayout).
-  void export_pages(PageEntry sealed, int head, std::byte* entry) const;
-  void import_pages(const std::byte* entry, int head, PageEntry sealed);
-  // Write and read the first n rows of one side of a tail's entry, short_page_bytes(d, n) bytes.
-  void export_rows(PageEntry tail, int head, Side side, int n, std::byte* rows) const;
-  void import_rows(const std::byte* rows, int n, int head, Side side, PageEntry tail);
+  // Write and read one side of a head in canonical bytes: a sealed page, or the first n rows of a tail's
+  // entry as a short page.
+  void save(PageEntry entry, int head, Side side, int n, std::byte* canonical) const;
+  void load(const std::byte* canonical, int n, int head, Side side, PageEntry entry);
 
   // Returns the bytes of a head's two pages in an entry of this room.
   std::int64_t head_bytes(int room, int head) const;
@@ -84,8 +78,7 @@ class HostPageStore final : public EntryStore {
   }
 
   const Plan& plan_;
-  std::vector<int> layers_;  // in ascending order
-  PageLayout layout_;
+  std::vector<int> layers_;                 // in ascending order
   std::vector<const SidePlan*> sides_;      // [parts]
   std::vector<PageContext> tail_contexts_;  // [parts][kTailSizes]
   EntryTable sealed_;

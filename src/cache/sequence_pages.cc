@@ -21,10 +21,6 @@ const PageLedger& SequencePages::ledger_of(int layer) const {
   return ledger(store_.group_of(layer));
 }
 
-int SequencePages::rows_of(int group, int page) const {
-  return std::min(kPageTokens, ledger(group).length() - page * kPageTokens);
-}
-
 // Without a choice by scores, a device keeps no tokens. The sink is then known.
 std::vector<int> SequencePages::protected_tokens(int layer, int kv_head, int n_sealed) const {
   const Plan& plan = store_.plan();
@@ -130,6 +126,23 @@ bool SequencePages::take_pages(int group, int length, int n_sealed, int first_pa
 }
 
 // --- images ---
+
+void SequencePages::for_each_part(int group, int page,
+                                  const std::function<void(const PagePart&)>& visit) const {
+  const Plan& plan = store_.plan();
+  const PageEntry entry = page_entry(group, page);
+  const int n_rows = std::min(kPageTokens, length() - page * kPageTokens);
+  for (const int layer : this->group(group).layers) {
+    const int d = plan.geometry.dim(layer);
+    for (int h = 0; h < plan.geometry.kv_heads(layer); ++h) {
+      for (const Side side : kSides) {
+        const Format& sealed = *plan.head(layer, h).side(side).sealed;
+        visit({layer, h, side, entry, n_rows,
+               entry.room == kSealedRoom ? sealed.page_bytes(d) : plan.tail->short_page_bytes(d, n_rows)});
+      }
+    }
+  }
+}
 
 HeadImage SequencePages::image_of_tokens(int layer, int kv_head) const {
   HeadImage image;

@@ -60,6 +60,15 @@ struct SequenceSums {
   virtual ~SequenceSums() = default;
 };
 
+// Names one side of a head in a page of a sequence.
+struct PagePart {
+  int layer = 0, kv_head = 0;
+  Side side = Side::key;
+  PageEntry entry;
+  int n_rows = 0;         // Only the open page has fewer than kPageTokens.
+  std::size_t bytes = 0;  // The bytes in an image: a sealed page in canonical order, or rows of the tail.
+};
+
 class SequencePages {
  public:
   // The store outlives the sequence.
@@ -155,8 +164,13 @@ class SequencePages {
   const PageGroup& group(int index) const;
   const PageLedger& ledger_of(int layer) const;
   PageLedger& mutable_ledger(int group) { return *ledgers_[group]; }
-  // Returns how many tokens a page has; only the open page has fewer than kPageTokens.
-  int rows_of(int group, int page) const;
+  // Returns the entry of a page, between steps.
+  PageEntry page_entry(int group, int page) const {
+    const PageLedger& of_group = ledger(group);
+    return page < of_group.n_sealed() ? of_group.sealed(page) : of_group.tail(page);
+  }
+  // Calls visit(part) for the parts of a page of a group, in the order of an image.
+  void for_each_part(int group, int page, const std::function<void(const PagePart&)>& visit) const;
   void set_sums(std::shared_ptr<SequenceSums> sums, std::shared_ptr<SequenceSums> at_checkpoint) {
     sums_ = std::move(sums);
     checkpoint_sums_ = std::move(at_checkpoint);
