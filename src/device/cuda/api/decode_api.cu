@@ -173,8 +173,8 @@ struct PartialFloats {
   std::size_t sums, outs;
 
   PartialFloats(int n_ctas, std::size_t n_columns, int head_dim)
-      : sums(std::size_t{2} * n_ctas * n_columns * slices_of_column(head_dim) * 2),
-        outs(std::size_t{2} * n_ctas * n_columns * head_dim) {}
+      : sums(std::size_t{2} * part_places(n_ctas) * n_columns * slices_of_column(head_dim) * 2),
+        outs(std::size_t{2} * part_places(n_ctas) * n_columns * head_dim) {}
   std::size_t both() const { return sums + outs; }
 };
 
@@ -186,11 +186,11 @@ std::size_t lay_out(const Shape& shape, int n_ctas, void* memory, Workspace* wor
   const std::size_t n_slices = n_columns * slices_of_column(shape.head_dim);
   schedule->first_unit = cursor.take<std::int32_t>(n_seqs + 1);
   schedule->protected_pages = cursor.take<std::int32_t>(n_seqs);
-  schedule->starts = cursor.take<WorkStart>(std::size_t{2} * shape.n_kv_heads * n_ctas);
+  schedule->starts = cursor.take<WorkStart>(std::size_t{kDivisions} * shape.n_kv_heads * n_ctas);
   const std::size_t passes = query_passes(shape.group) * launches_for_queries(shape);
   const std::size_t launches = shape.groups.n * passes;
   // Shapes that differ in their groups of KV heads may share a schedule.
-  workspace->n_arrivals = kMaxHeadGroups * passes * n_ctas * n_slices;
+  workspace->n_arrivals = kMaxHeadGroups * passes * arrival_rows(n_ctas) * n_slices;
   schedule->arrivals = cursor.take<std::int32_t>(workspace->n_arrivals);
   // Shapes with different groups must find each launch's partial results at one place, with nothing else
   // there. The call that makes the schedule marks the results as unwritten, and launches restore the mark.
@@ -250,13 +250,13 @@ void describe_page(const AnyPage& page, float unit, const float* levels, AnyPage
 }
 
 // Launches a kernel whose setup overlaps the end of the previous kernel.
-cudaError_t launch(const void* kernel, int copying_warps, const Gpu& gpu, int shared_bytes, SeveralArgs& args,
-                   cudaStream_t stream) {
+cudaError_t launch(const void* kernel, int n_ctas, int copying_warps, const Gpu& gpu, int shared_bytes,
+                   SeveralArgs& args, cudaStream_t stream) {
   cudaLaunchAttribute overlap{};
   overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   overlap.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(gpu.multiprocessors);
+  config.gridDim = dim3(n_ctas);
   config.blockDim = dim3((args.consumer_warps + copying_warps) * kLanes);
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
@@ -293,13 +293,26 @@ void select_queries(const LaunchPlan& plan, SeveralArgs* args) {
   args->queries.per_head = (kTwoToThe16th + plan.n_heads - 1) / plan.n_heads;
 }
 
-// Returns whether CTAs have so few pages that the last pages take much of the time. The caller's maximum
-// decides.
+// Returns whether CTAs have at most `most` sealed pages each, if all launches of a call are counted. The
+// caller's maximum decides. Without a maximum, the number is unknown.
+bool has_at_most(int most, const Shape& shape, const kvant_decode_lengths& lengths, const Gpu& gpu) {
+  const std::int64_t pages = std::int64_t{shape.n_seqs} * shape.n_kv_heads * lengths.max_sealed_pages;
+  return lengths.sealed_pages != nullptr && pages > 0 && pages <= std::int64_t{most} * gpu.multiprocessors;
+}
+
+// Returns whether CTAs have so few pages that the last pages take much of the time.
 bool has_few_pages(const Shape& shape, const kvant_decode_lengths& lengths, const Gpu& gpu) {
   constexpr int kFewPages = 6;  // pages of a CTA; with 15 the launch is slower
-  const std::int64_t pages = std::int64_t{shape.n_seqs} * shape.n_kv_heads * lengths.max_sealed_pages;
-  return gpu.has.shares_few_pages && lengths.sealed_pages != nullptr && pages > 0 &&
-         pages <= std::int64_t{kFewPages} * gpu.multiprocessors;
+  return gpu.has.shares_few_pages && has_at_most(kFewPages, shape, lengths, gpu);
+}
+
+// Returns whether the launches on groups of heads should run at the same time, each on some of the SMs. CTAs
+// then begin and end once, and not once for each group. With many pages, the launches go on one after another
+// on all SMs, because side by side the launches do not end at quite the same time.
+bool is_side_by_side(const Shape& shape, const kvant_decode_lengths& lengths, const Gpu& gpu) {
+  constexpr int kSideBySidePages = 160;  // pages of a CTA; with 230 the launches are up to 5 % slower
+  return shape.groups.n > 1 && gpu.has.overlaps_launches && shape.n_kv_heads <= gpu.multiprocessors &&
+         has_at_most(kSideBySidePages, shape, lengths, gpu);
 }
 
 DecodeKernel for_few_pages(DecodeKernel kernel) {
@@ -312,25 +325,23 @@ DecodeKernel for_few_pages(DecodeKernel kernel) {
   return kernel;
 }
 
-// Runs launch `nth` of a call, which may be the last. Launches of one call overlap, so each has its own place
-// for partial results.
-cudaError_t launch_plan(const Shape& shape, const LaunchPlan& plan, int nth, bool is_last, bool few_pages,
-                        const Gpu& gpu, SeveralArgs args, cudaStream_t stream) {
-  const int n_ctas = gpu.multiprocessors;
+// Runs launch `nth` of a call. Launches of one call overlap, so each has its own place for partial results.
+cudaError_t launch_plan(const Shape& shape, const LaunchPlan& plan, int nth, bool few_pages,
+                        Division division, const Gpu& gpu, SeveralArgs args, cudaStream_t stream) {
+  const int n_sms = gpu.multiprocessors;
   const HeadGroup& group = *plan.heads;
   const bool several = shape.max_queries > 1 || args.queries.begins != nullptr;
   const DecodeKernel kernel =
       few_pages && !several ? for_few_pages(*plan.kernel) : for_columns(*plan.kernel, gpu, plan.sharers_log2);
   select_heads(shape, plan, nth, &args);
   select_queries(plan, &args);
-  const bool graded = nth > 0 && is_last && group.heads.n < shape.n_kv_heads;
-  args.schedule.starts += ((group.heads.n - 1) * 2 + (graded ? 1 : 0)) * static_cast<std::ptrdiff_t>(n_ctas);
-  if (args.follows != 0) args.settled = 0;                            // The launch waits for nothing.
-  const std::size_t before = static_cast<std::size_t>(nth) * n_ctas;  // CTAs of earlier launches
+  args.schedule.starts +=
+      ((group.heads.n - 1) * kDivisions + static_cast<int>(division)) * static_cast<std::ptrdiff_t>(n_sms);
+  if (args.follows != 0) args.settled = 0;  // The launch waits for nothing.
   const std::size_t n_columns = args.queries.n_columns;
   const std::size_t n_slices = n_columns * slices_of_column(shape.head_dim);
-  args.schedule.arrivals += before * n_slices;
-  const PartialFloats partials(n_ctas, n_columns, shape.head_dim);
+  args.schedule.arrivals += static_cast<std::size_t>(nth) * arrival_rows(n_sms) * n_slices;
+  const PartialFloats partials(n_sms, n_columns, shape.head_dim);
   args.schedule.partial_sums += nth * partials.both();
   args.schedule.partial_out += nth * partials.both();
   const void* function = several ? kernel.for_several : kernel.function;
@@ -338,7 +349,10 @@ cudaError_t launch_plan(const Shape& shape, const LaunchPlan& plan, int nth, boo
   const cudaError_t error =
       cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
   const int copying_warps = function == plan.kernel->by_warpgroups.function ? kWarpgroupWarps : 1;
-  return error == cudaSuccess ? launch(function, copying_warps, gpu, shared_bytes, args, stream) : error;
+  const int n_ctas =
+      division == Division::side_by_side ? side_by_side_ctas(n_sms, group.heads.n, shape.n_kv_heads) : n_sms;
+  return error == cudaSuccess ? launch(function, n_ctas, copying_warps, gpu, shared_bytes, args, stream)
+                              : error;
 }
 
 // Runs all launches of a layer for short sequences with some sealed pages.
@@ -552,8 +566,14 @@ kvant_status kvant_decode_attention(const kvant_decode_shape* shape,
   }
   cudaError_t error = cudaSuccess;
   const bool few_pages = has_few_pages(known, lengths, gpu);
-  for (int i = 0; i < plans.n && error == cudaSuccess; ++i)
-    error = launch_plan(known, plans.of[i], i, i + 1 == plans.n, few_pages, gpu, args, cuda_stream);
+  const bool side_by_side = is_side_by_side(known, lengths, gpu);
+  for (int i = 0; i < plans.n && error == cudaSuccess; ++i) {
+    const bool is_graded = i > 0 && i + 1 == plans.n && known.groups.n > 1;
+    const Division division = side_by_side ? Division::side_by_side
+                              : is_graded  ? Division::graded
+                                           : Division::equal;
+    error = launch_plan(known, plans.of[i], i, few_pages, division, gpu, args, cuda_stream);
+  }
   return status_of(error);
 }
 

@@ -41,6 +41,22 @@ KVANT_HOST_DEVICE constexpr int slices_of_column(int head_dim) {
   return (head_dim > 256 ? 512 : 256) / kSlice;
 }
 
+// The last CTA of a block of this many combines the results that the block's CTAs have left
+// (partial_results.cuh). A warp loads the results of a block at once, with the sum of each in one lane, so 32
+// is the limit. 17 CTAs share each of 8 KV heads on 132 SMs.
+inline constexpr int kPartsTogether = 17;
+KVANT_HOST_DEVICE constexpr int cta_blocks(int n_ctas) {
+  return (n_ctas + kPartsTogether - 1) / kPartsTogether;
+}
+
+// Returns the number of places for partial results, and the number of rows of counters (Schedule).
+KVANT_HOST_DEVICE constexpr int part_places(int n_ctas) {
+  return n_ctas + cta_blocks(n_ctas);
+}
+KVANT_HOST_DEVICE constexpr int arrival_rows(int n_ctas) {
+  return n_ctas + 2 * cta_blocks(n_ctas);
+}
+
 // Returns how many launches serve the query heads of one KV head. All launches for a KV head read the same
 // pages.
 KVANT_HOST_DEVICE constexpr int query_passes(int group) {
@@ -63,6 +79,18 @@ inline constexpr int kMaxLaunches =
 // branch. The branch also makes the code larger, and kernels for `prog2` took 2 to 4 % longer.
 enum class SasUse : std::uint8_t { never, on_request, always };
 
+// Says how a launch divides its work among CTAs. `equal` gives each SM a CTA, and CTAs have equal ranges.
+// `graded` does so with longer ranges for CTAs that begin earlier. `side_by_side` leaves SMs to the other
+// launches of the call, which run at the same time.
+enum class Division : std::uint8_t { equal, graded, side_by_side };
+inline constexpr int kDivisions = 3;
+// Returns the number of CTAs of a launch on `n_heads` of the KV heads that runs side by side with the
+// launches on the other heads. All these launches together have at most as many CTAs as the GPU has SMs. SMs
+// are not divided by the bytes of pages, because the time of trellis codes does not follow their bytes.
+KVANT_HOST_DEVICE constexpr int side_by_side_ctas(int n_sms, int n_heads, int n_kv_heads) {
+  return n_sms * n_heads / n_kv_heads;
+}
+
 // Describes one CTA's share of a launch's work, and the sequence and KV head in which the share begins
 // (work_range.cuh).
 struct alignas(16) WorkStart {
@@ -84,20 +112,21 @@ struct Schedule {
   // Holds the first unit of each sequence, counted from the first unit of the sequence's head, [n_seqs + 1].
   std::int32_t* first_unit;
   std::int32_t* protected_pages;  // [n_seqs], the largest number of pages over the heads
-  // Holds each CTA's share for every kind of launch, [n_kv_heads][2][n_ctas]. The first index is the number
-  // of heads that a launch serves, less one. The second index is 0 for equal ranges and 1 for graded ranges.
-  // A decode kernel's pointer leads to the n_ctas shares of its launch.
+  // Holds each CTA's share for every kind of launch, [n_kv_heads][kDivisions][n_ctas]. The first index is the
+  // number of heads that a launch serves, less one. The second index is the Division. A decode kernel's
+  // pointer leads to the n_ctas shares of its launch.
   WorkStart* starts;
   // Each launch has its own part of the arrays `arrivals`, partial_out and partial_sums. In the schedule
   // kernel the pointers lead to the first launch's parts.
   //
-  // `arrivals` counts the CTAs that have left their part of a slice, [n_ctas][n_slices], if several CTAs
-  // share a sequence and head. The counters of the first sharing CTA are used. All counters are 0 between
-  // launches.
+  // `arrivals` counts the parts of a slice that have been left, [arrival_rows(n_ctas)][n_slices], if several
+  // CTAs share a sequence and head. The counters of the first sharing CTA are used. After the rows of the
+  // CTAs come two rows for each block of CTAs. All counters are 0 between launches.
   std::int32_t* arrivals;
-  // If sequences have one query each, both arrays hold kUnwrittenBits between launches (partial_results.cuh).
-  float* partial_out;   // [2 n_ctas][kPaddedGroup][d]
-  float* partial_sums;  // [2 n_ctas][n_slices][2]: maximum and sum
+  // Parts lie at the places of CTAs and, after them, of blocks of CTAs. If sequences have one query each,
+  // both arrays hold kUnwrittenBits between launches (partial_results.cuh).
+  float* partial_out;   // [2 part_places(n_ctas)][kPaddedGroup][d]
+  float* partial_sums;  // [2 part_places(n_ctas)][n_slices][2]: maximum and sum
 };
 
 struct DecodeArgs {

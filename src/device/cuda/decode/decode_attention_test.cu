@@ -307,6 +307,25 @@ TEST_P(HeadMix, AgreesWherePagesTakeTheirOwnRoom) {
   }
 }
 
+// With announced lengths the launches on groups of heads run side by side. The cases have few CTAs for each
+// head, many CTAs for one sequence, and ranges over many sequences.
+TEST_P(HeadMix, AgreesWhereLaunchesRunSideBySide) {
+  if (!have_gpu()) GTEST_SKIP() << "no GPU";
+  const auto& [mix, d] = GetParam();
+  const std::vector<SequenceLengths> many(60, {3, 40, 4});
+  const std::vector<std::vector<SequenceLengths>> cases = {
+      {{40, 9, 4}, {1, 127, 4}, {0, 3, 0}, {33, 140, 4}}, {{600, 1, 7}}, many};
+  for (const int group : {1, 6, 12}) {
+    for (const std::vector<SequenceLengths>& lengths : cases) {
+      TestCache cache(mix.pairs, d, lengths, 4, /*masks=*/false, Tables::own, Values::normal, 7);
+      cache.say_lengths();
+      const double error = cache.worst_error(group, KVANT_F32);
+      std::printf("  %s, d = %d, group %d: relative error %.5f\n", mix.name, d, group, error);
+      EXPECT_LE(error, kTolerance);
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Mixes, HeadMix,
     ::testing::Combine(

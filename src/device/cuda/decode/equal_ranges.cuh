@@ -9,11 +9,11 @@
 namespace kvant::cuda {
 
 // Returns the cost of leaving a sequence and head, in units. The cost arises because the CTA's warps wait for
-// the slowest warp and merge. A launch on all heads needs one value for all formats. With a cost of 16,
-// formats bound by memory bandwidth are up to 1 % faster. Trellis codes, which are bound by the SMs, are 2 %
-// slower.
-__device__ constexpr int segment_cost(bool on_all_heads) {
-  return on_all_heads ? 6 : 16;
+// the slowest warp and merge. A launch that has its SMs to itself needs one value for all formats. With a
+// cost of 16, formats bound by memory bandwidth are up to 1 % faster. Trellis codes, which are bound by the
+// SMs, are 2 % slower.
+__device__ constexpr int segment_cost(bool shares_sms) {
+  return shares_sms ? 16 : 6;
 }
 
 // A call's last launch on a group of heads begins on SMs as the SMs finish the previous launch. The launch's
@@ -26,10 +26,10 @@ enum class Cuts { anywhere, between_sequences };
 // Computes the ranges of a launch on the first `n_heads` heads of its list.
 class EqualRanges {
  public:
-  __device__ EqualRanges(const DecodeArgs& args, int n_heads, bool graded, int n_ctas, Cuts cuts)
+  __device__ EqualRanges(const DecodeArgs& args, int n_heads, Division division, int n_ctas, Cuts cuts)
       : first_unit_(args.schedule.first_unit),
         n_seqs_(args.n_seqs),
-        segment_cost_(segment_cost(n_heads == args.n_kv_heads)),
+        segment_cost_(segment_cost(n_heads < args.n_kv_heads && division != Division::side_by_side)),
         cuts_(cuts) {
     head_units = first_unit_[n_seqs_];
     head_size_ = head_units + n_seqs_ * segment_cost_;
@@ -37,7 +37,8 @@ class EqualRanges {
     n_busy =
         static_cast<int>(min(static_cast<long long>(n_ctas), static_cast<long long>(head_units) * n_heads));
     constexpr int kLeast = 16;  // least number of positions of a graded range
-    grade_ = graded && size_ >= static_cast<long long>(n_busy) * kLeast ? kGradePercent : 0;
+    grade_ =
+        division == Division::graded && size_ >= static_cast<long long>(n_busy) * kLeast ? kGradePercent : 0;
   }
 
   int head_units;  // units of one head, over all sequences
@@ -91,8 +92,8 @@ class EqualRanges {
     const int of_head = static_cast<int>(position % head_size_);
     const int seq = find_sequence(of_head);
     const int before = of_head - first_unit_[seq] - seq * segment_cost_;
-    const int behind = first_unit_[seq + 1] + (seq + 1) * segment_cost_ - of_head;
-    return position + (behind < before ? behind : -before);
+    const int after = first_unit_[seq + 1] + (seq + 1) * segment_cost_ - of_head;
+    return position + (after < before ? after : -before);
   }
 
   // Returns the sequence of a head that holds a position. The extra units after a sequence belong to that
@@ -122,10 +123,10 @@ class EqualRanges {
 };
 
 // Returns a CTA's share of the units of a launch's heads if ranges are equal. Up to n_ctas CTAs get work.
-__device__ inline WorkStart equal_range(const DecodeArgs& args, int n_heads, bool graded, int n_ctas,
+__device__ inline WorkStart equal_range(const DecodeArgs& args, int n_heads, Division division, int n_ctas,
                                         Cuts cuts, int cta) {
   WorkStart start{};
-  const EqualRanges ranges(args, n_heads, graded, n_ctas, cuts);
+  const EqualRanges ranges(args, n_heads, division, n_ctas, cuts);
   if (cta >= ranges.n_busy) return start;
   const EqualRanges::Start first = ranges.start(cta);
   const EqualRanges::Start next = ranges.start(cta + 1);

@@ -243,13 +243,41 @@ __device__ __forceinline__ void leave_segment(const Args& args, int sharers_log2
     }
   }
   const bool whole = segment.first == 0 && segment.last == segment.n_units;
-  const int first_cta = range.first_cta(segment);
-  const int last_cta = range.last_cta(segment);
+  constexpr int kSlices = D / kSlice;  // slices of a query head
+  const int n_columns = segment.n_columns(args);
+  // A warp processes one slice at a time, or all slices of a query head if outputs are rotated. One loop
+  // serves both cases, because small code matters. The loop runs once a segment, and its code usually comes
+  // from memory.
+  const int together_log2 = args.out_hadamard != 0 ? log2_of(kSlices) : 0;
+  const int together = 1 << together_log2;
+  const SharingCtas ctas{range.first_cta(segment), range.last_cta(segment)};
   // Kernels for several queries need their registers for products with more columns, so they exchange results
   // by fences.
   using Shared = std::conditional_t<Part::kSeveralQueries, FencedResults<D>, MarkedResults<D>>;
-  constexpr int kSlices = D / kSlice;  // slices of a query head
-  const int n_columns = segment.n_columns(args);
+  float x[2 * kSlices];  // the lane's channels of the slices that the warp stores
+  const auto channel = [&](int slice) { return slice * kSlice + 2 * lane; };
+  const auto keep = [&](int query, int slice, int nth, const PartialResult& result) {
+    const ColumnQuery to = segment.query_of(args, query);
+    const float2 out = normalize<D>(args, to.row, segment.head * args.group + to.head, channel(slice),
+                                    result.out, result.max, result.sum);
+#pragma unroll
+    for (int s = 0; s < kSlices; ++s) {
+      x[2 * s] = s == nth ? out.x : x[2 * s];
+      x[2 * s + 1] = s == nth ? out.y : x[2 * s + 1];
+    }
+  };
+  const auto store = [&](int query, int first_slice) {
+    const ColumnQuery to = segment.query_of(args, query);
+    if (args.out_hadamard != 0) rotate_channels(lane, x);
+#pragma unroll
+    for (int s = 0; s < kSlices; ++s)
+      if (s < together)
+        store_pair(args, to.row, segment.head, to.head, channel(first_slice + s), {x[2 * s], x[2 * s + 1]},
+                   D);
+  };
+  const auto shared_slice = [&](int query, int slice, int level) {
+    return ctas.slice(query * kSlices + slice, level, columns_of_partials(args), lane);
+  };
   for (int first = 0; first < n_columns; first += kMergedHeads) {
     if (first > 0) named_barrier(1, n_threads);
     // of_warp is the column's index within a warp. `sharer` is the index of the column's warp among the warps
@@ -260,32 +288,12 @@ __device__ __forceinline__ void leave_segment(const Args& args, int sharers_log2
     if (t / 2 == of_warp / kMergedHeads && is_ours) buffer.put(acc, warp, lane);
     named_barrier(1, n_threads);
     const int n_heads = min(n_columns - first, kMergedHeads);
-    // A warp processes one slice at a time, or all slices of a query head if outputs are rotated. One loop
-    // serves both cases, because small code matters. The loop runs once a segment, and its code usually comes
-    // from memory.
-    const int together_log2 = args.out_hadamard != 0 ? log2_of(kSlices) : 0;
-    const int together = 1 << together_log2;
     for (int i = warp; i < (n_heads * kSlices) >> together_log2; i += n_warps) {
       const int query = first + (i << together_log2) / kSlices;
       const int first_slice = (i << together_log2) % kSlices;
-      const auto channel = [&](int slice) { return (first_slice + slice) * kSlice + 2 * lane; };
-      const auto shared_slice = [&](int slice) {
-        return SharedSlice{query * kSlices + first_slice + slice, first_cta, last_cta, lane,
-                           columns_of_partials(args)};
-      };
-      const ColumnQuery to = segment.query_of(args, query);
-      float x[2 * kSlices];
-      const auto keep = [&](int slice, const PartialResult& result) {
-        const float2 out = normalize<D>(args, to.row, segment.head * args.group + to.head, channel(slice),
-                                        result.out, result.max, result.sum);
-#pragma unroll
-        for (int s = 0; s < kSlices; ++s) {
-          x[2 * s] = s == slice ? out.x : x[2 * s];
-          x[2 * s + 1] = s == slice ? out.y : x[2 * s + 1];
-        }
-      };
 #pragma unroll 1
-      for (int slice = 0; slice < together; ++slice) {
+      for (int nth = 0; nth < together; ++nth) {
+        const int slice = first_slice + nth;
         const int block = kBlocks == 1 ? 0 : block_channel(PageSide::value, D, channel(slice)).block;
         const int from_warp = sharer + block;
         const int step_log2 = sharers_log2 + log2_of(kBlocks);
@@ -298,25 +306,41 @@ __device__ __forceinline__ void leave_segment(const Args& args, int sharers_log2
                                                  from_warp, step_log2);
         }();
         if (whole) {
-          keep(slice, mine);
+          keep(query, slice, nth, mine);
         } else {
-          Shared::leave(args.schedule, shared_slice(slice), mine);
+          Shared::leave(args.schedule, shared_slice(query, slice, 0), mine);
         }
       }
-      if (!whole) {
-        __syncwarp();
-        Shared shared(args.schedule, shared_slice(0));
-        if (!shared.is_last()) continue;
+      if (whole) store(query, first_slice);
+    }
+  }
+  if (whole) return;
+  // Query heads are combined only after the parts of all have been left. Otherwise the last CTA would combine
+  // kMergedHeads at a time.
+  if constexpr (Part::kSeveralQueries) named_barrier(1, n_threads);  // Fences cover what all warps have left.
+  for (int i = warp; i < (n_columns * kSlices) >> together_log2; i += n_warps) {
+    const int query = (i << together_log2) / kSlices;
+    const int first_slice = (i << together_log2) % kSlices;
 #pragma unroll 1
-        for (int slice = 0; slice < together; ++slice)
-          keep(slice, shared.combine(args.schedule, shared_slice(slice), slice == 0));
-      }
-      if (args.out_hadamard != 0) rotate_channels(lane, x);
+    for (int level = 0; level < ctas.n_levels(); ++level) {
+      __syncwarp();
+      Shared shared(args.schedule, shared_slice(query, first_slice, level), together > 1);
+      if (!shared.is_last()) break;
+      const bool is_last_level = level + 1 == ctas.n_levels();
+#pragma unroll 1
+      for (int nth = 0; nth < together; nth += Shared::kTogether) {
+        PartialResult result[Shared::kTogether];
+        shared.combine(args.schedule, shared_slice(query, first_slice + nth, level), nth == 0, result);
 #pragma unroll
-      for (int slice = 0; slice < kSlices; ++slice)
-        if (slice < together)
-          store_pair(args, to.row, segment.head, to.head, channel(slice), {x[2 * slice], x[2 * slice + 1]},
-                     D);
+        for (int s = 0; s < Shared::kTogether; ++s) {
+          if (nth + s >= together) continue;
+          if (is_last_level)
+            keep(query, first_slice + nth + s, nth + s, result[s]);
+          else
+            Shared::leave(args.schedule, shared_slice(query, first_slice + nth + s, level + 1), result[s]);
+        }
+      }
+      if (is_last_level) store(query, first_slice);
     }
   }
 }

@@ -1,6 +1,10 @@
 // Exchanges results between CTAs that share a sequence and KV head, one slice at a time. The warp that is the
 // last to leave its part of a slice combines all parts. Therefore no warp waits for a warp that has not yet
 // left its part. FencedResults takes fewer registers, and MarkedResults takes less time.
+//
+// More than kPartsTogether parts are combined in two levels, because one warp would take too long. CTAs form
+// blocks of kPartsTogether. The last CTA of each block combines the parts of its block and leaves the result
+// as one part of the second level.
 #pragma once
 
 #include "device/cuda/common/ptx.cuh"
@@ -18,27 +22,51 @@ struct PartialResult {
   float max, sum;
 };
 
-// A slice is kSlice channels of a query head's result. CTAs [first_cta, last_cta] share the slice's sequence
-// and KV head. Slices are independent, except that all slices of a query head may share the counter of the
+// Says where the parts of a slice lie that are combined together. A slice is kSlice channels of a query
+// head's result. Slices are independent, except that all slices of a query head may share the counter of the
 // first slice.
 struct SharedSlice {
   // Slices are numbered within the KV head.
   int index;
-  int first_cta, last_cta;
   int lane;
-  int n_columns;  // columns for which a CTA's partial results have space
+  int n_columns;       // columns for which a place has space
+  int first_place, n;  // The parts lie at places [first_place, first_place + n).
+  int own_place;       // the place of this CTA's part
+  bool begins;         // The parts at the first place belong to a sequence that begins there.
+  int counter;         // the row of the counter in Schedule::arrivals
 
   template <int D>
   __device__ int n_slices() const {
     return n_columns * slices_of_column(D);
   }
-  // Returns the CTA's place for partial results. A CTA has two places. The first place is for the sequence in
-  // which its range begins, and the second place is for the sequence in which its range ends. For first_cta,
-  // the shared sequence is the sequence in which the range ends.
-  __device__ int slot(int cta) const { return 2 * cta + (cta == first_cta ? 1 : 0); }
+  // Returns where the part at a place lies. A place has two parts. The first part is for the sequence in
+  // which the range of the place begins, and the second part is for the sequence in which its range ends.
+  __device__ int slot(int place) const { return 2 * place + (begins && place == first_place ? 1 : 0); }
   template <int D>
-  __device__ std::int32_t* counter(const Schedule& schedule) const {
-    return schedule.arrivals + first_cta * n_slices<D>() + index;
+  __device__ std::int32_t* counter_in(const Schedule& schedule) const {
+    return schedule.arrivals + counter * n_slices<D>() + index;
+  }
+};
+
+// Says which CTAs share a sequence and KV head, and in which levels their parts are combined.
+struct SharingCtas {
+  int first, last;
+
+  __device__ int n_levels() const { return last - first < kPartsTogether ? 1 : 2; }
+  // Describes slice `index` at level 0 or 1.
+  __device__ SharedSlice slice(int index, int level, int n_columns, int lane) const {
+    const int cta = static_cast<int>(blockIdx.x);
+    const int n_ctas = static_cast<int>(gridDim.x);
+    if (n_levels() == 1) return {index, lane, n_columns, first, last - first + 1, cta, true, first};
+    const int block = cta / kPartsTogether;
+    const int first_block = first / kPartsTogether;
+    if (level == 1)
+      return {index,          lane, n_columns, n_ctas + first_block, last / kPartsTogether - first_block + 1,
+              n_ctas + block, true, first};
+    const int begin = max(first, block * kPartsTogether);
+    const int end = min(last + 1, (block + 1) * kPartsTogether);
+    const bool begins = block == first_block;
+    return {index, lane, n_columns, begin, end - begin, cta, begins, n_ctas + 2 * block + (begins ? 1 : 0)};
   }
 };
 
@@ -67,18 +95,22 @@ __device__ __forceinline__ void take_in(PartialResult& result, float2 sum, const
   }
 }
 
-// The loads of this many parts are in flight together. One lane holds the sum of each part, so 32 is the
-// limit.
-inline constexpr int kPartsTogether = 17;
+// Parts of this many slices of a query head are combined at the same time if outputs are rotated. Registers
+// do not hold the parts of more slices.
+__device__ constexpr int slices_together(int d) {
+  return d > kSlice ? 2 : 1;
+}
 
 // Detects parts by a counter. A CTA increases the counter only after its earlier writes are visible to all
 // CTAs.
 template <int D>
 class FencedResults {
  public:
+  static constexpr int kTogether = 1;  // slices that combine() gives
+
   static __device__ __forceinline__ void leave(const Schedule& schedule, const SharedSlice& slice,
                                                const PartialResult& mine) {
-    const std::int64_t slot = slice.slot(static_cast<int>(blockIdx.x));
+    const std::int64_t slot = slice.slot(slice.own_place);
     auto* out = reinterpret_cast<float2*>(schedule.partial_out + slot * slice.n_columns * D);
     out[slice.index * kLanes + slice.lane] = mine.out;
     if (slice.lane == 0) {
@@ -89,34 +121,33 @@ class FencedResults {
 
   // Counts the CTA's part of this slice, and of slices that share the counter. All lanes must have left their
   // parts before this call.
-  __device__ __forceinline__ FencedResults(const Schedule& schedule, const SharedSlice& slice) {
+  __device__ __forceinline__ FencedResults(const Schedule& schedule, const SharedSlice& slice, bool) {
     int before = 0;
     if (slice.lane == 0) {
-      std::int32_t* counter = slice.counter<D>(schedule);
+      std::int32_t* counter = slice.counter_in<D>(schedule);
       before = add_acquire_release(counter, 1);
-      if (before == slice.last_cta - slice.first_cta) *counter = 0;
+      if (before == slice.n - 1) *counter = 0;
     }
-    is_last_ = __shfl_sync(~0U, before, 0) == slice.last_cta - slice.first_cta;
+    is_last_ = __shfl_sync(~0U, before, 0) == slice.n - 1;
   }
   __device__ __forceinline__ bool is_last() const { return is_last_; }
 
-  __device__ __forceinline__ PartialResult combine(const Schedule& schedule, const SharedSlice& slice,
-                                                   bool) const {
+  __device__ __forceinline__ void combine(const Schedule& schedule, const SharedSlice& slice, bool,
+                                          PartialResult (&result)[kTogether]) const {
     const auto* outs =
         reinterpret_cast<const float2*>(schedule.partial_out) + slice.index * kLanes + slice.lane;
     const auto* sums = reinterpret_cast<const float2*>(schedule.partial_sums) + slice.index;
-    PartialResult result{{0, 0}, kNoScore, 0};
-    for (int begin = slice.first_cta; begin <= slice.last_cta; begin += kPartsTogether) {
-      const auto slot = [&](int i) { return slice.slot(min(begin + i, slice.last_cta)); };
+    result[0] = {{0, 0}, kNoScore, 0};
+    for (int begin = 0; begin < slice.n; begin += kPartsTogether) {
+      const auto slot = [&](int i) { return slice.slot(slice.first_place + min(begin + i, slice.n - 1)); };
       float2 part[kPartsTogether];
       float2 sum = __ldcg(sums + slot(slice.lane) * slice.n_slices<D>());
 #pragma unroll
       for (int i = 0; i < kPartsTogether; ++i)
         part[i] = __ldcg(outs + static_cast<std::int64_t>(slot(i)) * (slice.n_columns * D / 2));
-      if (slice.lane >= kPartsTogether || begin + slice.lane > slice.last_cta) sum = make_float2(kNoScore, 0);
-      take_in(result, sum, part);
+      if (slice.lane >= kPartsTogether || begin + slice.lane >= slice.n) sum = make_float2(kNoScore, 0);
+      take_in(result[0], sum, part);
     }
-    return result;
   }
 
  private:
@@ -142,52 +173,71 @@ __device__ __forceinline__ void write_partial(float2* to, float2 x) {
   store_relaxed(to, x);
 }
 
-// Loads the parts of up to kPartsTogether CTAs, with all loads in flight together.
+// Loads the parts of up to kPartsTogether CTAs, with all loads in flight together. The parts cover one slice
+// or, if `both` is set, the slice and the next slice of the same query head.
 template <int D>
 struct MarkedParts {
-  int n;
-  float2 sum;                  // maximum and sum of this lane's part
-  float2 out[kPartsTogether];  // this lane's channels of each part
+  static constexpr int kTogether = slices_together(D);
 
-  __device__ __forceinline__ MarkedParts(const Schedule& schedule, const SharedSlice& slice, int begin)
-      : n(min(kPartsTogether, slice.last_cta + 1 - begin)),
-        first_slot_(begin == slice.first_cta ? 1 : 0),
-        slot_size_(slice.n_columns * D / 2),
-        outs_(reinterpret_cast<float2*>(schedule.partial_out) +
-              static_cast<std::int64_t>(2 * begin) * slot_size_ + slice.index * kLanes + slice.lane) {
+  int n;
+  bool both;
+  float2 sum[kTogether];                  // maximum and sum of this lane's part
+  float2 out[kTogether][kPartsTogether];  // this lane's channels of each part
+
+  __device__ __forceinline__ MarkedParts(const Schedule& schedule, const SharedSlice& slice, bool both,
+                                         int begin)
+      : n(min(kPartsTogether, slice.n - begin)),
+        both(both),
+        first_slot_(begin == 0 && slice.begins ? 1 : 0),
+        slot_size_(slice.n_columns * D / 2) {
+    const int place = slice.first_place + begin;
+    outs_ = reinterpret_cast<float2*>(schedule.partial_out) +
+            static_cast<std::int64_t>(2 * place) * slot_size_ + slice.index * kLanes + slice.lane;
     const int own = min(slice.lane, n - 1);
     sum_ = reinterpret_cast<float2*>(schedule.partial_sums) + slice.index +
-           (2 * (begin + own) + (own == 0 ? first_slot_ : 0)) * slice.n_slices<D>();
+           (2 * (place + own) + (own == 0 ? first_slot_ : 0)) * slice.n_slices<D>();
     load();
   }
 
   __device__ __forceinline__ void load() {
-    // Addresses are computed again here, because registers are scarce and must not hold them.
-    const float2* from = opaque(outs_);
-    sum = load_relaxed(sum_);
-    out[0] = load_relaxed(from + first_slot_ * slot_size_);
 #pragma unroll
-    for (int i = 1; i < kPartsTogether; ++i)
-      out[i] = i < n ? load_relaxed(from + 2 * i * slot_size_) : make_float2(0, 0);
+    for (int s = 0; s < kTogether; ++s) {
+      // Addresses are computed again here, because registers are scarce and must not hold them.
+      const float2* from = opaque(outs_) + s * kLanes;
+      const bool is_read = s == 0 || both;
+      sum[s] = is_read ? load_relaxed(sum_ + s) : make_float2(kNoScore, 0);
+      out[s][0] = is_read ? load_relaxed(from + first_slot_ * slot_size_) : make_float2(0, 0);
+#pragma unroll
+      for (int i = 1; i < kPartsTogether; ++i)
+        out[s][i] = is_read && i < n ? load_relaxed(from + 2 * i * slot_size_) : make_float2(0, 0);
+    }
   }
   __device__ __forceinline__ bool are_there() const {
-    bool all = !is_unwritten(sum);
+    bool all = true;
 #pragma unroll
-    for (int i = 0; i < kPartsTogether; ++i) all = all && !is_unwritten(out[i]);
+    for (int s = 0; s < kTogether; ++s) {
+      all = all && !is_unwritten(sum[s]);
+#pragma unroll
+      for (int i = 0; i < kPartsTogether; ++i) all = all && !is_unwritten(out[s][i]);
+    }
     return __all_sync(~0U, all);
   }
   // Restores the marks of the parts that have been read.
   __device__ __forceinline__ void take(int lane) const {
-    if (lane < n) store_relaxed(sum_, unwritten());
-    float2* const to = opaque(outs_);
-    store_relaxed(to + first_slot_ * slot_size_, unwritten());
 #pragma unroll
-    for (int i = 1; i < kPartsTogether; ++i)
-      if (i < n) store_relaxed(to + 2 * i * slot_size_, unwritten());
+    for (int s = 0; s < kTogether; ++s) {
+      if (s > 0 && !both) break;
+      if (lane < n) store_relaxed(sum_ + s, unwritten());
+      float2* const to = opaque(outs_) + s * kLanes;
+      store_relaxed(to + first_slot_ * slot_size_, unwritten());
+#pragma unroll
+      for (int i = 1; i < kPartsTogether; ++i)
+        if (i < n) store_relaxed(to + 2 * i * slot_size_, unwritten());
+    }
   }
 
  private:
-  // The first part lies this many places after place 2 * cta of its CTA (SharedSlice::slot).
+  // 1 if the first part is the second part of its place (SharedSlice::slot), otherwise 0.
   int first_slot_;
   int slot_size_;
   float2 *outs_, *sum_;
@@ -199,9 +249,11 @@ struct MarkedParts {
 template <int D>
 class MarkedResults {
  public:
+  static constexpr int kTogether = MarkedParts<D>::kTogether;
+
   static __device__ __forceinline__ void leave(const Schedule& schedule, const SharedSlice& slice,
                                                const PartialResult& mine) {
-    const std::int64_t slot = slice.slot(static_cast<int>(blockIdx.x));
+    const std::int64_t slot = slice.slot(slice.own_place);
     auto* out = reinterpret_cast<float2*>(schedule.partial_out + slot * slice.n_columns * D);
     write_partial(out + slice.index * kLanes + slice.lane, mine.out);
     if (slice.lane == 0) {
@@ -212,32 +264,35 @@ class MarkedResults {
   }
 
   // Counts this CTA's part and begins to load the other parts. All lanes must have called leave() for every
-  // slice that shares the counter.
-  __device__ __forceinline__ MarkedResults(const Schedule& schedule, const SharedSlice& slice)
-      : counter_(slice.counter<D>(schedule)),
+  // slice that shares the counter. `both` says that combine() gives the slice and the next one.
+  __device__ __forceinline__ MarkedResults(const Schedule& schedule, const SharedSlice& slice, bool both)
+      : counter_(slice.counter_in<D>(schedule)),
         before_(slice.lane == 0 ? add_relaxed(counter_, 1) : -1),
-        last_(slice.last_cta - slice.first_cta),
-        parts_(schedule, slice, slice.first_cta) {}
+        last_(slice.n - 1),
+        parts_(schedule, slice, both, 0) {}
   // Returns whether this CTA was the last to leave its part. All lanes must call this function.
   __device__ __forceinline__ bool is_last() const {
     if (before_ == last_) *counter_ = 0;
     return __any_sync(~0U, before_ == last_);
   }
 
-  // Combines all parts of a slice. `is_first` says that the constructor has begun to load the parts of this
-  // slice.
-  __device__ __forceinline__ PartialResult combine(const Schedule& schedule, const SharedSlice& slice,
-                                                   bool is_first) {
-    if (!is_first) parts_ = MarkedParts<D>(schedule, slice, slice.first_cta);
-    PartialResult result{{0, 0}, kNoScore, 0};
+  // Combines all parts of a slice, and of the next slice if the constructor's `both` was set. `is_first` says
+  // that the constructor has begun to load the parts of this slice.
+  __device__ __forceinline__ void combine(const Schedule& schedule, const SharedSlice& slice, bool is_first,
+                                          PartialResult (&result)[kTogether]) {
+    if (!is_first) parts_ = MarkedParts<D>(schedule, slice, parts_.both, 0);
+#pragma unroll
+    for (PartialResult& of_slice : result) of_slice = {{0, 0}, kNoScore, 0};
 #pragma unroll 1
-    for (int begin = slice.first_cta;;) {
+    for (int begin = 0;;) {
       while (!parts_.are_there()) parts_.load();
-      take_in(result, slice.lane < parts_.n ? parts_.sum : make_float2(kNoScore, 0), parts_.out);
+#pragma unroll
+      for (int s = 0; s < kTogether; ++s)
+        take_in(result[s], slice.lane < parts_.n ? parts_.sum[s] : make_float2(kNoScore, 0), parts_.out[s]);
       parts_.take(slice.lane);
       begin += kPartsTogether;
-      if (begin > slice.last_cta) return result;
-      parts_ = MarkedParts<D>(schedule, slice, begin);
+      if (begin >= slice.n) return;
+      parts_ = MarkedParts<D>(schedule, slice, parts_.both, begin);
     }
   }
 

@@ -1,6 +1,6 @@
 // Divides a step's work among CTAs. The kernel runs once a step, for all layers. Its grid has a CTA for each
-// number of KV heads that a launch may serve. Each CTA finds the units of all sequences independently, so no
-// CTA waits for another.
+// number of KV heads that a launch may serve, and for each such number the kernel writes every Division. Each
+// CTA finds the units of all sequences independently, so no CTA waits for another.
 #pragma once
 
 #include "cache/page_counts.h"
@@ -52,13 +52,13 @@ inline constexpr int kSegmentUnits = 8;
 // return, other CTAs may get at most an eighth more units. On the SMs of idle CTAs the next layer begins
 // while the last CTA of each sequence and head still combines. Idle CTAs gain up to 10 % with few units, but
 // cost 3 % with 64 units.
-__device__ inline int undivided_share(const DecodeArgs& args, int n_ctas, int equal_share) {
+__device__ inline int undivided_share(const DecodeArgs& args, int n_heads, int n_ctas, int equal_share) {
   __shared__ int best, best_with_spares;
   const int maximum = equal_share + kSegmentUnits;
-  const int n_spare = equal_share <= kFewUnits ? args.n_seqs * args.n_kv_heads : 0;
+  const int n_spare = equal_share <= kFewUnits ? args.n_seqs * n_heads : 0;
   if (threadIdx.x == 0) best = best_with_spares = maximum + 1;
   __syncthreads();
-  if (threadIdx.x <= kSegmentUnits && args.n_seqs * args.n_kv_heads <= n_ctas) {
+  if (threadIdx.x <= kSegmentUnits && args.n_seqs * n_heads <= n_ctas) {
     const int more = static_cast<int>(threadIdx.x);
     const int share = equal_share + more;
     int ctas = 0;
@@ -66,7 +66,7 @@ __device__ inline int undivided_share(const DecodeArgs& args, int n_ctas, int eq
       const int units = args.schedule.first_unit[seq + 1] - args.schedule.first_unit[seq];
       ctas += (units + share - 1) / share;
     }
-    ctas *= args.n_kv_heads;
+    ctas *= n_heads;
     if (ctas <= n_ctas) atomicMin(&best, share);
     if (ctas <= n_ctas - n_spare && more <= equal_share / 8) atomicMin(&best_with_spares, share);
   }
@@ -77,12 +77,12 @@ __device__ inline int undivided_share(const DecodeArgs& args, int n_ctas, int eq
 
 // Returns a CTA's share of the work if each CTA works for one sequence and head. A sequence and head get one
 // CTA for each `share` units.
-__device__ inline WorkStart deal_undivided(const DecodeArgs& args, int cta, int share) {
+__device__ inline WorkStart deal_undivided(const DecodeArgs& args, int n_heads, int cta, int share) {
   WorkStart start{};
   const std::int32_t* first_unit = args.schedule.first_unit;
   const int head_units = first_unit[args.n_seqs];
   int before = 0;  // CTAs of earlier heads and sequences
-  for (int head = 0; head < args.n_kv_heads; ++head) {
+  for (int head = 0; head < n_heads; ++head) {
     for (int seq = 0; seq < args.n_seqs; ++seq) {
       const int units = first_unit[seq + 1] - first_unit[seq];
       const int n = (units + share - 1) / share;
@@ -103,17 +103,17 @@ __device__ inline WorkStart deal_undivided(const DecodeArgs& args, int cta, int 
   return start;
 }
 
-// A launch on all heads is cut between sequences if no CTA then gets more than this many units above the
-// mean. If a sequence is cut in two, one more CTA leaves the sequence, and the two parts must be combined.
-// For CTAs that are not bound by memory, leaving and combining take as long as 10 to 20 units. With a
-// kCutUnits of 12, memory-bound formats took up to 3 % longer. All formats took longer with sequences of two
-// pages, because each CTA then has many sequences.
+// A launch with SMs of its own is cut between sequences if no CTA then gets more than this many units above
+// the mean. If a sequence is cut in two, one more CTA leaves the sequence, and the two parts must be
+// combined. For CTAs that are not bound by memory, leaving and combining take as long as 10 to 20 units. With
+// a kCutUnits of 12, memory-bound formats took up to 3 % longer. All formats took longer with sequences of
+// two pages, because each CTA then has many sequences.
 inline constexpr int kCutUnits = 6;
 // Cuts between sequences require this many units a sequence on average.
 inline constexpr int kLeastUncut = 3;
-__device__ inline Cuts best_cuts(const DecodeArgs& args, int n_ctas) {
+__device__ inline Cuts best_cuts(const DecodeArgs& args, int n_heads, Division division, int n_ctas) {
   if (args.schedule.first_unit[args.n_seqs] < kLeastUncut * args.n_seqs) return Cuts::anywhere;
-  const EqualRanges ranges(args, args.n_kv_heads, false, n_ctas, Cuts::between_sequences);
+  const EqualRanges ranges(args, n_heads, division, n_ctas, Cuts::between_sequences);
   bool is_more = false;
   for (int cta = static_cast<int>(threadIdx.x); cta < ranges.n_busy; cta += kScheduleThreads)
     is_more = is_more || ranges.positions(cta) > ranges.mean_positions() + kCutUnits;
@@ -142,20 +142,27 @@ __global__ void __launch_bounds__(kScheduleThreads)
     if (threadIdx.x == kScheduleThreads - 1) carry = sum;
     __syncthreads();
   }
-  const int head_units = schedule.first_unit[args.n_seqs];
   const int n_heads = static_cast<int>(blockIdx.x) + 1;
-  const long long units = static_cast<long long>(head_units) * n_heads;
-  const int n_busy = static_cast<int>(min(static_cast<long long>(n_ctas), units));
-  const int share = n_busy == 0 || n_heads < args.n_kv_heads
-                        ? 0
-                        : undivided_share(args, n_ctas, static_cast<int>((units + n_busy - 1) / n_busy));
-  const Cuts cuts =
-      share > 0 || n_busy == 0 || n_heads < args.n_kv_heads ? Cuts::anywhere : best_cuts(args, n_ctas);
-  for (int i = static_cast<int>(threadIdx.x); i < 2 * n_ctas; i += kScheduleThreads) {
+  // One division of each launch has SMs to itself. Its ranges keep to sequences where that pays.
+  const bool on_all_heads = n_heads == args.n_kv_heads;
+  const Division alone = on_all_heads ? Division::equal : Division::side_by_side;
+  const int n_alone = on_all_heads ? n_ctas : side_by_side_ctas(n_ctas, n_heads, args.n_kv_heads);
+  const long long units = static_cast<long long>(schedule.first_unit[args.n_seqs]) * n_heads;
+  const int n_busy = static_cast<int>(min(static_cast<long long>(n_alone), units));
+  const int share =
+      n_busy == 0 ? 0
+                  : undivided_share(args, n_heads, n_alone, static_cast<int>((units + n_busy - 1) / n_busy));
+  const Cuts cuts = share > 0 || n_busy == 0 ? Cuts::anywhere : best_cuts(args, n_heads, alone, n_alone);
+  for (int i = static_cast<int>(threadIdx.x); i < kDivisions * n_ctas; i += kScheduleThreads) {
     const int cta = i % n_ctas;
-    schedule.starts[(n_heads - 1) * 2 * n_ctas + i] =
-        share > 0 ? deal_undivided(args, cta, share)
-                  : equal_range(args, n_heads, i >= n_ctas, n_ctas, cuts, cta);
+    const auto division = static_cast<Division>(i / n_ctas);
+    const bool is_alone = division == alone;
+    WorkStart& start = schedule.starts[(n_heads - 1) * kDivisions * n_ctas + i];
+    if (is_alone && share > 0)
+      start = deal_undivided(args, n_heads, cta, share);
+    else
+      start = equal_range(args, n_heads, division, is_alone ? n_alone : n_ctas,
+                          is_alone ? cuts : Cuts::anywhere, cta);
   }
   const int n_threads = static_cast<int>(gridDim.x) * kScheduleThreads;
   for (int i = static_cast<int>(blockIdx.x * kScheduleThreads + threadIdx.x); i < n_arrivals; i += n_threads)

@@ -33,14 +33,10 @@ ShortSealedKernel short_sealed_entry() {
 }
 
 // Makes the entry for launches with few pages, in which warps share pages as for short sequences. The entry
-// exists only for heads of 128 channels, for which it was timed. Pairs that have separate kernels for four
-// and eight query heads have the entry for four only.
+// exists only for heads of 128 channels, for which it was timed.
 template <class Pair, int D>
 FewPagesKernel few_pages_entry() {
-  constexpr bool kHasTwoSets = requires {
-    requires(Pair::kMaxGroup == kPaddedGroup);
-  };
-  if constexpr (D == 128 && kPageWarps<Pair> == 1 && !kHasTwoSets && requires { typename Pair::OfShort; }) {
+  if constexpr (D == 128 && kPageWarps<Pair> == 1 && requires { typename Pair::OfShort; }) {
     using Few = typename Pair::OfShort;
     int warp_bytes = 0;
     if constexpr (requires { Few::kWarpBytes; }) warp_bytes = Few::kWarpBytes;
