@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <span>
 
 #include "device/cuda/api/append_rows.h"
 #include "device/cuda/common/caller_pages.h"
@@ -70,18 +71,40 @@ Reason read_shape(const kvant_decode_shape* from, Shape* shape) {
   return reason == nullptr ? group_heads(*shape, &shape->groups) : reason;
 }
 
-// Describes the work of one launch: KV heads of equal formats, some query heads of each KV head, and some
-// queries of each sequence.
+// Describes the work of one launch: some KV heads, some query heads of each KV head, and some queries of each
+// sequence.
 struct LaunchPlan {
-  const HeadGroup* heads;
-  int first_head, n_heads;
+  HeadList kv_heads;
+  int first_head, n_heads;  // query heads of each KV head
   int first_query, n_queries;
-  int sharers_log2;  // log2 of the warps that share pages
-  const DecodeKernel* kernel;
+  int sharers_log2;            // log2 of the warps that share pages
+  const DecodeKernel* kernel;  // the registry's entry for the first KV head
+  // If true, other KV heads may have codes of other widths.
+  bool has_unlike_heads;
+  int key_bytes, value_bytes;  // the largest pages
+
+  // Returns the functions and sizes of pages for the launch's heads.
+  DecodeKernel kernel_of_heads() const {
+    DecodeKernel used = *kernel;
+    used.key_bytes = key_bytes;
+    used.value_bytes = value_bytes;
+    if (has_unlike_heads) {
+      used.function = kernel->for_unlike_heads.function;
+      used.for_several = kernel->for_unlike_heads.for_several;
+      used.for_short.function = kernel->for_unlike_heads.for_short;
+      used.for_few.function = kernel->for_unlike_heads.for_few;
+    } else {
+      used.bytes_of_bit = 0;
+    }
+    return used;
+  }
 };
 struct LaunchPlans {
   int n = 0;
   std::array<LaunchPlan, kMaxLaunches> of{};
+
+  // Returns whether each launch serves only some of the KV heads.
+  bool differ_by_head(const kvant_decode_shape& shape) const { return of[0].kv_heads.n < shape.n_kv_heads; }
 };
 
 int launches_for_queries(const Shape& shape) {
@@ -111,6 +134,27 @@ DecodeKernel for_columns(const DecodeKernel& kernel, const Gpu& gpu, int sharers
   return fits(shared, gpu, 1 << sharers_log2) ? shared : kernel;
 }
 
+// Adds the KV heads of a plan to a launch whose kernel also serves their code widths. Returns false if there
+// is no such launch. Kernels whose warps share pages by columns serve one code width.
+bool join_launch(const LaunchPlan& plan, const Gpu& gpu, LaunchPlans* plans) {
+  if (plan.kernel->for_unlike_heads.function == nullptr || plan.sharers_log2 > 0) return false;
+  for (LaunchPlan& other : std::span(plans->of).first(plans->n)) {
+    if (other.kernel->function != plan.kernel->function || other.first_head != plan.first_head ||
+        other.first_query != plan.first_query || other.sharers_log2 > 0)
+      continue;
+    LaunchPlan both = other;
+    both.has_unlike_heads = true;
+    both.key_bytes = std::max(other.key_bytes, plan.key_bytes);
+    both.value_bytes = std::max(other.value_bytes, plan.value_bytes);
+    if (!fits(both.kernel_of_heads(), gpu)) continue;
+    std::copy_n(plan.kv_heads.at, plan.kv_heads.n, both.kv_heads.at + both.kv_heads.n);
+    both.kv_heads.n += plan.kv_heads.n;
+    other = both;
+    return true;
+  }
+  return false;
+}
+
 // Returns why there is no kernel for some heads, or null.
 Reason plan_launches_of(const Shape& shape, const Gpu& gpu, const HeadGroup& group, int first_query,
                         int n_queries, LaunchPlans* plans) {
@@ -132,7 +176,9 @@ Reason plan_launches_of(const Shape& shape, const Gpu& gpu, const HeadGroup& gro
     if (kernel == nullptr) return "no kernel reads these formats of keys and values at this head size";
     if (!fits(for_columns(*kernel, gpu, sharers_log2), gpu, 1 << sharers_log2))
       return "pages of these formats are larger than the shared memory of this GPU";
-    plans->of[plans->n++] = {&group, first, n, first_query, n_queries, sharers_log2, kernel};
+    const LaunchPlan plan{group.heads,  first,  n,     first_query,       n_queries,
+                          sharers_log2, kernel, false, kernel->key_bytes, kernel->value_bytes};
+    if (!join_launch(plan, gpu, plans)) plans->of[plans->n++] = plan;
   }
   return nullptr;
 }
@@ -266,15 +312,30 @@ cudaError_t launch(const void* kernel, int n_ctas, int copying_warps, const Gpu&
   return cudaLaunchKernelExC(&config, kernel, arguments);
 }
 
+// Sets the code widths of a launch's heads, for a kernel that serves unlike widths.
+void set_code_widths(const Shape& shape, const LaunchPlan& plan, DecodeArgs* args) {
+  const auto width = [&](const char* const* by_head, const char* of_all, int head) {
+    const FormatDescription& described =
+        *find_known_format(by_head != nullptr ? by_head[head] : of_all)->description;
+    args->trellis_units[described.page.bits] = described.unit;
+    return described.page.bits;
+  };
+  for (const int head : std::span(plan.kv_heads.at).first(plan.kv_heads.n)) {
+    const int of_keys = width(shape.head_key_formats, shape.key_format, head);
+    const int of_values = width(shape.head_value_formats, shape.value_format, head);
+    args->bits_of_heads[head] = static_cast<std::uint8_t>(of_keys | of_values << 4);
+  }
+}
+
 // Sets the arguments that differ between the launches of a call: heads, and the levels of their codes.
 void select_heads(const Shape& shape, const LaunchPlan& plan, int nth, DecodeArgs* args) {
-  const HeadGroup& group = *plan.heads;
   const DecodeKernel& kernel = *plan.kernel;
-  args->heads = group.heads;
+  args->heads = plan.kv_heads;
   args->n_queries = plan.n_heads;
   args->follows = nth > 0 ? 1 : 0;
-  set_levels(group.key_format, shape.head_dim, &args->key_bits, &args->key_unit, args->key_levels);
-  set_levels(group.value_format, shape.head_dim, &args->value_bits, &args->value_unit, args->value_levels);
+  set_levels(kernel.key_format, shape.head_dim, &args->key_bits, &args->key_unit, args->key_levels);
+  set_levels(kernel.value_format, shape.head_dim, &args->value_bits, &args->value_unit, args->value_levels);
+  if (plan.has_unlike_heads) set_code_widths(shape, plan, args);
   describe_page(kernel.key_page, args->key_unit, args->key_levels, &args->key_page);
   describe_page(kernel.value_page, args->value_unit, args->value_levels, &args->value_page);
 }
@@ -309,10 +370,11 @@ bool has_few_pages(const Shape& shape, const kvant_decode_lengths& lengths, cons
 // Returns whether the launches on groups of heads should run at the same time, each on some of the SMs. CTAs
 // then begin and end once, and not once for each group. With many pages, the launches go on one after another
 // on all SMs, because side by side the launches do not end at quite the same time.
-bool is_side_by_side(const Shape& shape, const kvant_decode_lengths& lengths, const Gpu& gpu) {
+bool is_side_by_side(const Shape& shape, const LaunchPlans& plans, const kvant_decode_lengths& lengths,
+                     const Gpu& gpu) {
   constexpr int kSideBySidePages = 160;  // pages of a CTA; with 230 the launches are up to 5 % slower
-  return shape.groups.n > 1 && gpu.has.overlaps_launches && shape.n_kv_heads <= gpu.multiprocessors &&
-         has_at_most(kSideBySidePages, shape, lengths, gpu);
+  return plans.differ_by_head(shape) && gpu.has.overlaps_launches &&
+         shape.n_kv_heads <= gpu.multiprocessors && has_at_most(kSideBySidePages, shape, lengths, gpu);
 }
 
 DecodeKernel for_few_pages(DecodeKernel kernel) {
@@ -329,14 +391,14 @@ DecodeKernel for_few_pages(DecodeKernel kernel) {
 cudaError_t launch_plan(const Shape& shape, const LaunchPlan& plan, int nth, bool few_pages,
                         Division division, const Gpu& gpu, SeveralArgs args, cudaStream_t stream) {
   const int n_sms = gpu.multiprocessors;
-  const HeadGroup& group = *plan.heads;
   const bool several = shape.max_queries > 1 || args.queries.begins != nullptr;
-  const DecodeKernel kernel =
-      few_pages && !several ? for_few_pages(*plan.kernel) : for_columns(*plan.kernel, gpu, plan.sharers_log2);
+  const DecodeKernel kernel = few_pages && !several
+                                  ? for_few_pages(plan.kernel_of_heads())
+                                  : for_columns(plan.kernel_of_heads(), gpu, plan.sharers_log2);
   select_heads(shape, plan, nth, &args);
   select_queries(plan, &args);
   args.schedule.starts +=
-      ((group.heads.n - 1) * kDivisions + static_cast<int>(division)) * static_cast<std::ptrdiff_t>(n_sms);
+      ((plan.kv_heads.n - 1) * kDivisions + static_cast<int>(division)) * static_cast<std::ptrdiff_t>(n_sms);
   if (args.follows != 0) args.settled = 0;  // The launch waits for nothing.
   const std::size_t n_columns = args.queries.n_columns;
   const std::size_t n_slices = n_columns * slices_of_column(shape.head_dim);
@@ -349,8 +411,9 @@ cudaError_t launch_plan(const Shape& shape, const LaunchPlan& plan, int nth, boo
   const cudaError_t error =
       cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
   const int copying_warps = function == plan.kernel->by_warpgroups.function ? kWarpgroupWarps : 1;
-  const int n_ctas =
-      division == Division::side_by_side ? side_by_side_ctas(n_sms, group.heads.n, shape.n_kv_heads) : n_sms;
+  const int n_ctas = division == Division::side_by_side
+                         ? side_by_side_ctas(n_sms, plan.kv_heads.n, shape.n_kv_heads)
+                         : n_sms;
   return error == cudaSuccess ? launch(function, n_ctas, copying_warps, gpu, shared_bytes, args, stream)
                               : error;
 }
@@ -365,7 +428,8 @@ cudaError_t launch_short(const Shape& shape, const kvant_decode_lengths& lengths
     ShortSealedArgs args{of_layer};
     args.first_query = plans.of[i].first_head;
     select_heads(shape, plans.of[i], i, &args);
-    error = attend_short_sealed(shape, lengths, layer, new_rows, *plans.of[i].kernel, gpu, args, stream);
+    error = attend_short_sealed(shape, lengths, layer, new_rows, plans.of[i].kernel_of_heads(), gpu, args,
+                                stream);
   }
   return error;
 }
@@ -551,10 +615,10 @@ kvant_status kvant_decode_attention(const kvant_decode_shape* shape,
   args.out_seq_stride = layer.out_seq_stride;
   args.out_head_stride = layer.out_head_stride;
   // Formats with larger pages come first, because a shorter last launch costs less at its end.
-  std::stable_sort(
-      plans.of.begin(), plans.of.begin() + plans.n, [](const LaunchPlan& a, const LaunchPlan& b) {
-        return a.kernel->key_bytes + a.kernel->value_bytes > b.kernel->key_bytes + b.kernel->value_bytes;
-      });
+  std::stable_sort(plans.of.begin(), plans.of.begin() + plans.n,
+                   [](const LaunchPlan& a, const LaunchPlan& b) {
+                     return a.key_bytes + a.value_bytes > b.key_bytes + b.value_bytes;
+                   });
   if (is_short)
     return status_of(launch_short(known, lengths, layer, appended, plans, gpu, args, cuda_stream));
   args.queries.begins = lengths.query_begins;
@@ -566,9 +630,9 @@ kvant_status kvant_decode_attention(const kvant_decode_shape* shape,
   }
   cudaError_t error = cudaSuccess;
   const bool few_pages = has_few_pages(known, lengths, gpu);
-  const bool side_by_side = is_side_by_side(known, lengths, gpu);
+  const bool side_by_side = is_side_by_side(known, plans, lengths, gpu);
   for (int i = 0; i < plans.n && error == cudaSuccess; ++i) {
-    const bool is_graded = i > 0 && i + 1 == plans.n && known.groups.n > 1;
+    const bool is_graded = i > 0 && i + 1 == plans.n && plans.differ_by_head(known);
     const Division division = side_by_side ? Division::side_by_side
                               : is_graded  ? Division::graded
                                            : Division::equal;

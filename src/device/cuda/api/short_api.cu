@@ -81,8 +81,7 @@ int lay_out_short(const DecodeKernel& kernel, const Gpu& gpu, DecodeArgs* args) 
   tables.table_bytes = kernel.for_short.table_bytes;
   tables.merge_bytes = kernel.for_short.static_bytes + kAlignment;
   const int table_bytes = place_codebooks(tables, gpu, &args->key_page, &args->value_page);
-  args->key_bytes = kernel.key_bytes;
-  args->value_bytes = kernel.value_bytes;
+  set_page_bytes(kernel, args);
   args->slot_bytes = std::max(kernel.key_bytes, kernel.value_bytes);
   args->barriers_at = round_up_16(table_bytes);
   args->ring_at = (args->barriers_at + Rings::bytes(kShortWarps, kShortStages) + 127) / 128 * 128;

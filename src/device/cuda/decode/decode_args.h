@@ -12,6 +12,7 @@
 #include "device/cuda/common/limits.h"
 #include "device/cuda/page/any_page.h"
 #include "device/cuda/page/page_layout.h"
+#include "format/trellis_code.h"
 
 namespace kvant::cuda {
 
@@ -179,7 +180,8 @@ struct DecodeArgs {
   int correction_absolute;
   std::int64_t out_seq_stride, out_head_stride;
   Schedule schedule;
-  // Kernels that serve several code widths read the bits of each side's codes from these members.
+  // Kernels that serve several code widths, but one width in a launch, read the bits of each side's codes
+  // from these members.
   int key_bits, value_bits;
   // A code stands for its level times the side's unit.
   float key_unit, value_unit;
@@ -189,10 +191,22 @@ struct DecodeArgs {
   int merge_at, barriers_at, ring_at;
   int consumer_warps;
   int slot_bytes, stages;
-  int key_bytes, value_bytes;  // bytes of a sealed page
+  // A sealed page has page_bytes() bytes. If all heads of the launch have pages of equal size, bytes_of_bit
+  // is 0.
+  int key_bytes, value_bytes, bytes_of_bit;
+  // Some trellis kernels serve heads of unlike code widths in one launch. These kernels read the bits of a
+  // head's codes by bits_of(), and the unit of the levels from here, [bits].
+  float trellis_units[kMaxTrellisBits + 1];
+  std::uint8_t bits_of_heads[kMaxKvHeads];  // bits of the keys, plus 16 times the bits of the values
   // Only the generic kernel reads these two descriptions of pages.
   AnyPage key_page, value_page;
   SealedSource sealed;  // this long member comes last, because kernels read only the entries of their heads
+
+  // `head` counts among all KV heads. `side` is 0 for keys and 1 for values.
+  KVANT_HOST_DEVICE int bits_of(int head, int side) const { return bits_of_heads[head] >> (4 * side) & 15; }
+  KVANT_HOST_DEVICE int page_bytes(int head, int side) const {
+    return (side == 0 ? key_bytes : value_bytes) + bytes_of_bit * bits_of(head, side);
+  }
 };
 
 // Says which queries a launch serves if sequences have several.

@@ -307,14 +307,15 @@ TEST_P(HeadMix, AgreesWherePagesTakeTheirOwnRoom) {
   }
 }
 
-// With announced lengths the launches on groups of heads run side by side. The cases have few CTAs for each
-// head, many CTAs for one sequence, and ranges over many sequences.
-TEST_P(HeadMix, AgreesWhereLaunchesRunSideBySide) {
+// With announced lengths the launches on groups of heads run side by side, and trellis codes of unlike widths
+// are one launch. The cases have short sequences, few CTAs for each head, many CTAs for one sequence, and
+// ranges over many sequences.
+TEST_P(HeadMix, AgreesWithAnnouncedLengths) {
   if (!have_gpu()) GTEST_SKIP() << "no GPU";
   const auto& [mix, d] = GetParam();
   const std::vector<SequenceLengths> many(60, {3, 40, 4});
   const std::vector<std::vector<SequenceLengths>> cases = {
-      {{40, 9, 4}, {1, 127, 4}, {0, 3, 0}, {33, 140, 4}}, {{600, 1, 7}}, many};
+      {{3, 40, 4}, {2, 9, 4}}, {{40, 9, 4}, {1, 127, 4}, {0, 3, 0}, {33, 140, 4}}, {{600, 1, 7}}, many};
   for (const int group : {1, 6, 12}) {
     for (const std::vector<SequenceLengths>& lengths : cases) {
       TestCache cache(mix.pairs, d, lengths, 4, /*masks=*/false, Tables::own, Values::normal, 7);

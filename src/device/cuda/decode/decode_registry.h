@@ -30,6 +30,12 @@ struct ManyColumnsKernel {
   int max_warps, table_bytes, warp_bytes;
 };
 
+// Holds the functions of a DecodeKernel for launches on heads whose codes have unlike widths.
+struct UnlikeHeadsKernel {
+  const void* function = nullptr;  // Null means that a launch serves heads of one width.
+  const void *for_several, *for_short, *for_few;
+};
+
 // Describes the kernels of a pair of formats for one head size.
 struct DecodeKernel {
   const char* name;  // An example is "cuda/sm90/ch4g128+tok4g128". name_on() gives the name on other GPUs.
@@ -49,6 +55,9 @@ struct DecodeKernel {
   int table_bytes, merge_bytes;  // bytes with max_consumer_warps() warps
   int warp_bytes;                // bytes of each warp, at the end of the tables
   int key_bytes, value_bytes;    // bytes of a sealed page; 0 if nothing is sealed
+  // If a launch serves heads of unlike code widths, a page has this many bytes for each bit of a code, and
+  // bytes_without_codes more. Otherwise bytes_of_bit is 0.
+  int bytes_of_bit, bytes_without_codes;
   // Only the generic kernel uses these two descriptions of pages.
   AnyPage key_page, value_page;
   ShortSealedKernel for_short;
@@ -56,6 +65,7 @@ struct DecodeKernel {
   ManyColumnsKernel for_many[2];
   // On Hopper, warpgroups serve 17 to 32 columns (warpgroup_decoding.cuh).
   ManyColumnsKernel by_warpgroups;
+  UnlikeHeadsKernel for_unlike_heads;
 };
 
 #define KVANT_PAIR_KERNELS(group) std::span<const DecodeKernel> group##_kernels();

@@ -43,14 +43,20 @@ inline void place_parts(const DecodeKernel& kernel, bool for_all_warps, int tabl
   args->ring_at = (args->barriers_at + Rings::bytes(kMaxConsumerWarps, kMaxStages) + 127) / 128 * 128;
 }
 
+// Sets the members that DecodeArgs::page_bytes() reads.
+inline void set_page_bytes(const DecodeKernel& kernel, DecodeArgs* args) {
+  args->bytes_of_bit = kernel.bytes_of_bit;
+  args->key_bytes = kernel.bytes_of_bit == 0 ? kernel.key_bytes : kernel.bytes_without_codes;
+  args->value_bytes = kernel.bytes_of_bit == 0 ? kernel.value_bytes : kernel.bytes_without_codes;
+}
+
 // Chooses the largest number of rings with kLeastStages slots each, and then the largest number of slots.
 // Each ring belongs to one consumer warp or to several warps that share pages. `column_warps` warps share
 // pages by columns. Returns the bytes of shared memory, or 0 if no ring fits.
 inline int lay_out_shared(const DecodeKernel& kernel, const Gpu& gpu, int column_warps, DecodeArgs* args) {
   const int tile_bytes = 16 * kernel.head_dim * 2;
   const int table_bytes = place_codebooks(kernel, gpu, &args->key_page, &args->value_page);
-  args->key_bytes = kernel.key_bytes;
-  args->value_bytes = kernel.value_bytes;
+  set_page_bytes(kernel, args);
   args->slot_bytes = std::max({tile_bytes, kernel.key_bytes, kernel.value_bytes});
   const auto slots = [&](int warps) {
     place_parts(kernel, gpu.has.large_shared_memory, table_bytes, warps, args);

@@ -104,7 +104,7 @@ class PageCopier {
       expect_bytes(full, kTileBytes);
       bulk_copy(slot, tile(), kTileBytes, full);
     } else {
-      const int bytes = step_ == 0 ? args_.key_bytes : args_.value_bytes;
+      const int bytes = args_.page_bytes(segment_.head, step_);
       expect_bytes(full, bytes);
       bulk_copy(slot, sealed_page(), bytes, full);
     }
@@ -158,7 +158,7 @@ class PageCopier {
     const std::uint32_t slot = rings_.slot(warp_, stage_);
     const std::uint32_t full = rings_.full(warp_, stage_);
     if (tiles_ > 0) return {slot, full, kTileBytes, tile()};
-    return {slot, full, step_ == 0 ? args_.key_bytes : args_.value_bytes, sealed_page()};
+    return {slot, full, args_.page_bytes(segment_.head, step_), sealed_page()};
   }
 
   __device__ void advance() {

@@ -64,7 +64,7 @@ __device__ __forceinline__ void copy_sealed(const DecodeArgs& args, const Rings&
 #pragma unroll
     for (int side = 0; side < 2; ++side) {
       const std::uint32_t full = rings.full(ring, stage + side);
-      const int bytes = side == 0 ? args.key_bytes : args.value_bytes;
+      const int bytes = args.page_bytes(head, side);
       expect_bytes(full, bytes);
       bulk_copy(rings.slot(ring, stage + side), args.sealed.at(side == 0 ? ids.x : ids.y, head, side), bytes,
                 full);

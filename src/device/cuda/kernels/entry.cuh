@@ -93,6 +93,18 @@ ManyColumnsKernel warpgroup_entry() {
     return {};
 }
 
+// Makes the entry for heads of unlike code widths, if the pair supports them.
+template <class Pair, int D>
+UnlikeHeadsKernel unlike_heads_entry() {
+  if constexpr (requires { typename Pair::OfUnlikeHeads; }) {
+    using Unlike = typename Pair::OfUnlikeHeads;
+    return {reinterpret_cast<const void*>(&decode_kernel<Unlike, D, DecodeArgs>),
+            reinterpret_cast<const void*>(&decode_kernel<Unlike, D, SeveralArgs>),
+            short_sealed_entry<Unlike, D>().function, few_pages_entry<Unlike, D>().function};
+  }
+  return {};
+}
+
 template <class Pair, int D>
 DecodeKernel decode_entry(const char* name, const char* key, const char* value) {
   DecodeKernel entry{name,
@@ -111,12 +123,15 @@ DecodeKernel decode_entry(const char* name, const char* key, const char* value) 
                      0,
                      0,
                      0,
+                     0,
+                     0,
                      {},
                      {},
                      short_sealed_entry<Pair, D>(),
                      few_pages_entry<Pair, D>(),
                      {many_columns_entry<Pair, D, 2>(), many_columns_entry<Pair, D, 4>()},
-                     warpgroup_entry<Pair, D>()};
+                     warpgroup_entry<Pair, D>(),
+                     unlike_heads_entry<Pair, D>()};
   if constexpr (Pair::kSealed && requires { Pair::Key::kPageBytes; }) {
     entry.key_bytes = Pair::Key::kPageBytes;
     entry.value_bytes = Pair::Value::kPageBytes;

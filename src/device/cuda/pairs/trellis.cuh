@@ -265,10 +265,12 @@ template <int D>
 struct TrellisStrips;  // defined in trellis_strips.cuh
 
 // TrellisPair attends to trellis-coded keys and values, for `Sets` sets of four query heads. PageWarps warps
-// share each page.
-template <int D, int Sets, int PageWarps = D == 256 ? 2 : 1>
+// share each page. With `UnlikeHeads`, heads of a launch may have codes of unlike widths. Each page then
+// reads the width of its head, and kernels take 4 % longer if nothing else limits them.
+template <int D, int Sets, int PageWarps = D == 256 ? 2 : 1, bool UnlikeHeads = false>
 struct TrellisPair {
-  using OfShort = TrellisPair<D, Sets, D == 64 ? 2 : 4>;
+  using OfShort = TrellisPair<D, Sets, D == 64 ? 2 : 4, UnlikeHeads>;
+  using OfUnlikeHeads = TrellisPair<D, Sets, PageWarps, true>;
   using Strips = TrellisStrips<D>;
   static constexpr bool kSealed = true;
   static constexpr bool kTablesPerHead = false;
@@ -314,7 +316,8 @@ struct TrellisPair {
     store_scores(args, shared, segment, page, ring.wait(), state, lane, scratch);
     ring.release();
     const unsigned char* values = ring.wait();
-    const unsigned char* parameters = values + args.value_bits * (kPageTokens * D / 8);
+    const int value_bits = UnlikeHeads ? args.bits_of(segment.head, 1) : args.value_bits;
+    const unsigned char* parameters = values + value_bits * (kPageTokens * D / 8);
     const Gains gains(parameters + first_step() * 32, lane);
     PageWeights weights[Sets];
 #pragma unroll
@@ -328,8 +331,8 @@ struct TrellisPair {
     }
     __syncwarp();
     [&]<int... Pass>(std::integer_sequence<int, Pass...>) {
-      (add_values<Pass>(args, values, parameters, weights, reinterpret_cast<const uint2*>(scratch), lane,
-                        state),
+      (add_values<Pass>(values, value_bits, UnlikeHeads ? args.trellis_units[value_bits] : args.value_unit,
+                        parameters, weights, reinterpret_cast<const uint2*>(scratch), lane, state),
        ...);
     }
     (std::make_integer_sequence<int, kPasses>{});
@@ -394,17 +397,19 @@ struct TrellisPair {
                                                       const Part& segment, int page,
                                                       const unsigned char* keys, const State& state, int lane,
                                                       float4* scores) {
-    const unsigned char* parameters = keys + args.key_bits * (kPageTokens * D / 8);
+    const int key_bits = UnlikeHeads ? args.bits_of(segment.head, 0) : args.key_bits;
+    const unsigned char* parameters = keys + key_bits * (kPageTokens * D / 8);
     float mean[Sets];
     mean_scores(parameters, state, lane, mean);
     const Gains gains(parameters + first_step() * 32, lane);
-    const float unit = loudest_gain<D>(parameters) * args.key_unit / 2;
+    const float key_unit = UnlikeHeads ? args.trellis_units[key_bits] : args.key_unit;
+    const float unit = loudest_gain<D>(parameters) * key_unit / 2;
     float factor[Sets];
 #pragma unroll
     for (int set = 0; set < Sets; ++set) factor[set] = state.query[set].factor * unit;
     const unsigned char* codes = keys;
-    if constexpr (kPageWarps > 1) codes += first_step() * (args.key_bits * (32 * D / 8));
-    with_bits(args.key_bits, [&](auto bits) {
+    if constexpr (kPageWarps > 1) codes += first_step() * (key_bits * (32 * D / 8));
+    with_bits(key_bits, [&](auto bits) {
 #pragma unroll 1
       for (int part = 0; part < kParts; ++part) {
         int s[Sets][2 * kStepsOfPart<D>][4] = {};
@@ -472,16 +477,16 @@ struct TrellisPair {
 
   // Adds a page's values to the sums, for the m tiles of this pass.
   template <int Pass>
-  static __device__ __forceinline__ void add_values(const DecodeArgs& args, const unsigned char* values,
-                                                    const unsigned char* parameters,
+  static __device__ __forceinline__ void add_values(const unsigned char* values, int value_bits,
+                                                    float value_unit, const unsigned char* parameters,
                                                     const PageWeights (&page)[Sets], const uint2* stored,
                                                     int lane, State& state) {
     constexpr int kTiles = D / 16 / kPasses;
     constexpr int kFirst = Pass * kTiles;
     int sums[Sets][kTiles][4] = {};
     const unsigned char* codes = values;
-    if constexpr (kPageWarps > 1) codes += first_step() * (args.value_bits * (32 * D / 8));
-    with_bits(args.value_bits, [&](auto bits) {
+    if constexpr (kPageWarps > 1) codes += first_step() * (value_bits * (32 * D / 8));
+    with_bits(value_bits, [&](auto bits) {
 #pragma unroll 1
       for (int part = 0; part < kParts; ++part) {
         StepWeights weights[Sets][kStepsOfPart<D>];
@@ -496,7 +501,7 @@ struct TrellisPair {
                                                 sums);
       }
     });
-    const float unit = loudest_gain<D>(parameters) * args.value_unit / (2 * 32767);
+    const float unit = loudest_gain<D>(parameters) * value_unit / (2 * 32767);
     const float step = mean_step<D>(parameters);
     const auto* means =
         reinterpret_cast<const std::uint32_t*>(parameters + kTrellisMeansAt + lane / 4 * (D / 8));
