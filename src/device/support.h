@@ -27,22 +27,48 @@ inline Reason fault_of_plan(const kvant_plan& plan) {
        {(plan.features & ~all_features()) == 0, "plan.features has bits that kvant.h does not name"}});
 }
 
+// Returns why no device gives a shape the feature, as kvant.h has it, or null.
+inline Reason never(kvant_feature feature, const kvant_decode_shape& shape) {
+  switch (feature) {
+    case KVANT_CORRECTION:
+      return first_failing(
+          {{shape.score_softcap == 0,
+            "KVANT_CORRECTION: a correction is not there for scores that are capped"},
+           {shape.max_queries <= 1, "KVANT_CORRECTION: a correction is for one query of a sequence"}});
+    case KVANT_INTEGER_PROMPTS:
+      return first_failing(
+          {{shape.score_softcap == 0 && shape.corrected == 0,
+            "KVANT_INTEGER_PROMPTS: prompts in integers have neither soft-capped scores nor a correction"}});
+    default:
+      return nullptr;
+  }
+}
+
+// Returns why no device serves the plan's features together, as kvant.h has it, or null.
+inline Reason never_together(const kvant_plan& plan) {
+  const bool in_integers = (plan.features & KVANT_INTEGER_PROMPTS) != 0;
+  return in_integers && (plan.features & (KVANT_SINK_LOGITS | KVANT_CORRECTION)) != 0
+             ? "KVANT_INTEGER_PROMPTS: prompts in integers have neither sink logits nor a correction"
+             : nullptr;
+}
+
 // Fills in limits.features, and returns why the device does not serve the plan, or null. of_shape says why
-// the shape alone is not served, or is null. reason_without(feature) returns why the plan's shape cannot have
-// a feature, or null.
+// the shape alone is not served, or is null. reason_without(feature) returns why this device can't give the
+// plan's shape a feature, or null.
 template <class ReasonWithout>
-Reason judge_plan(const kvant_plan& plan, Reason of_shape, const ReasonWithout& reason_without,
-                  kvant_limits& limits) {
+Reason judge_plan(const kvant_plan& plan, const kvant_decode_shape& shape, Reason of_shape,
+                  const ReasonWithout& reason_without, kvant_limits& limits) {
   Reason reason = of_shape;
   if (reason == nullptr && plan.tail_format != nullptr && std::strcmp(plan.tail_format, "bf16") != 0)
     reason = "plan.tail_format must be bf16: unquantized tokens have no other format";
   limits.features = 0;
   for (const kvant_feature feature : kFeatures) {
-    const Reason without = of_shape != nullptr ? of_shape : reason_without(feature);
+    Reason without = of_shape != nullptr ? of_shape : never(feature, shape);
+    if (without == nullptr) without = reason_without(feature);
     if (without == nullptr) limits.features |= feature;
     if (reason == nullptr && (plan.features & feature) != 0) reason = without;
   }
-  return reason;
+  return reason == nullptr ? never_together(plan) : reason;
 }
 
 inline constexpr Reason kNoEviction =

@@ -492,7 +492,7 @@ kvant_status kvant_supports(const kvant_plan* plan, kvant_limits* limits) {
   constexpr int kAnyNumber = 1 << 20;
   kvant_limits most{sizeof most, kAnyNumber, kAnyNumber, kMostQueries, kAnyNumber, 0, 0};
   const Reason reason = judge_plan(
-      *plan, of_shape,
+      *plan, shape, of_shape,
       [&](kvant_feature feature) -> Reason {
         if (feature == KVANT_EVICTION) return kNoEviction;
         const bool seals = feature == KVANT_SEALING || feature == KVANT_SEALED_ROWS;

@@ -1,9 +1,11 @@
 // Implements kvant_supports, which says for a whole plan what the calls of the other files would refuse.
 #include "device/cuda/common/caller_pages.h"
 #include "device/cuda/common/caller_structs.h"
+#include "device/cuda/common/gpu.h"
 #include "device/cuda/common/limits.h"
 #include "device/cuda/correction/correction.h"
 #include "device/cuda/page/page_format.h"
+#include "device/cuda/prompt/launch.h"
 #include "device/cuda/seal/encode_args.h"
 #include "device/support.h"
 #include "kvant/kvant.h"
@@ -11,7 +13,7 @@
 namespace kvant::cuda {
 namespace {
 
-constexpr int kWidestWeighedHead = 256;
+constexpr int kWidestCommonHead = 256;  // Wider heads lack some kernels.
 
 bool encodes_as(const char* format, int head_dim, Encoding wanted) {
   PageFormat page;
@@ -25,11 +27,10 @@ Reason without_correction(const kvant_decode_shape& shape, const HeadGroups& gro
         !encodes_as(groups.of[i].value_format, shape.head_dim, Encoding::token_grid))
       return "KVANT_CORRECTION: a correction is there for keys of ch formats with values of tok formats";
   }
-  return device::first_failing(
-      {{can_be_corrected(shape.head_dim) && shape.group <= kPaddedGroup,
-        "KVANT_CORRECTION: a correction needs heads of 64 or 128 and at most 8 query heads of a KV head"},
-       {shape.score_softcap == 0, "KVANT_CORRECTION: a correction is not there for scores that are capped"},
-       {shape.max_queries <= 1, "KVANT_CORRECTION: a correction is for one query of a sequence"}});
+  return can_be_corrected(shape.head_dim) && shape.group <= kPaddedGroup
+             ? nullptr
+             : "KVANT_CORRECTION: a correction needs heads of 64 or 128 and at most 8 query heads of a KV "
+               "head";
 }
 
 Reason without_sealing(const HeadGroups& groups, int (*can_seal)(const char*), Reason otherwise) {
@@ -47,17 +48,20 @@ Reason reason_without(kvant_feature feature, const kvant_decode_shape& shape, co
       return without_sealing(groups, kvant_can_seal_rows,
                              "KVANT_SEALED_ROWS: pages of a format are made of the tail alone");
     case KVANT_PROTECTION:
-      return shape.head_dim <= kWidestWeighedHead
+      return shape.head_dim <= kWidestCommonHead
                  ? nullptr
                  : "KVANT_PROTECTION: tokens are weighed in heads of up to 256 channels";
     case KVANT_CORRECTION:
       return without_correction(shape, groups);
     case KVANT_INTEGER_PROMPTS:
-      return device::first_failing(
-          {{shape.head_dim <= kWidestWeighedHead,
-            "KVANT_INTEGER_PROMPTS: prompts in integers are there for heads of up to 256 channels"},
-           {shape.score_softcap == 0 && shape.corrected == 0,
-            "KVANT_INTEGER_PROMPTS: prompts in integers have neither caps nor a correction"}});
+      return shape.head_dim <= kWidestCommonHead
+                 ? nullptr
+                 : "KVANT_INTEGER_PROMPTS: prompts in integers are there for heads of up to 256 channels";
+    case KVANT_HALF_PROMPTS:
+      // Tiles of smaller heads fit into the shared memory of every GPU.
+      return shape.head_dim <= kWidestCommonHead || mma_prompt_sizes<512>(gpu_or_h100()).block_rows > 0
+                 ? nullptr
+                 : "KVANT_HALF_PROMPTS: this GPU has too little shared memory for prompts of heads of 512";
     case KVANT_EVICTION:
       return device::kNoEviction;
     default:
@@ -84,7 +88,8 @@ extern "C" kvant_status kvant_supports(const kvant_plan* from, kvant_limits* lim
   if (of_shape == nullptr && kvant_decode_kernel(&shape) == nullptr) of_shape = kvant_last_error();
   most = {sizeof most, kMaxKvHeads, kMaxGroup, kMaxQueries, kMaxHeadGroups, 0, 0};
   const Reason reason = kvant::device::judge_plan(
-      plan, of_shape, [&](kvant_feature feature) { return reason_without(feature, shape, groups); }, most);
+      plan, shape, of_shape, [&](kvant_feature feature) { return reason_without(feature, shape, groups); },
+      most);
   if (limits != nullptr) *limits = most;
   return reason == nullptr ? KVANT_OK : refuse(KVANT_UNSUPPORTED, reason);
 }
