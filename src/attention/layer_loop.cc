@@ -20,10 +20,12 @@
 #include "cache/host_sequence.h"
 #include "cache/page_counts.h"
 #include "cache/schedule.h"
+#include "device/cpu/kernels/finished_rows.h"
 #include "device/cpu/kernels/integer_products.h"
 #include "device/cpu/kernels/run_attention.h"
 #include "device/cpu/kernels/tile.h"
 #include "device/cpu/kernels/tile_attention.h"
+#include "recipe/constant_needs.h"
 
 namespace kvant {
 namespace {
@@ -44,9 +46,9 @@ struct HeadWork {
   QueryTile
       observers;  // The observers of the page that this tile ends. Without such a page, the tile has no rows.
   std::vector<double> token_weights;  // by absolute token: sums of the observers' weights
-  struct {
-    std::vector<float> q, phi, correction;
-  } correct;  // Buffers of correct_rows().
+  // Buffers of correct_rows().
+  std::vector<float> unscaled_q;
+  CorrectedRow corrected;
 };
 
 struct RunWork {
@@ -284,16 +286,13 @@ PartialAttention& merge_runs(HeadWork& work, int head_dim) {
   return total;
 }
 
-// Adds a sink logit to its head's softmax, as the score of a token without a value.
+// Adds sink logits to the softmax of their heads.
 void add_sinks(const Geometry& geometry, int layer, const HeadWork& work, PartialAttention& total) {
-  if (geometry.sink_logits.empty()) return;
   const QueryTile& tile = work.queries;
-  const float* of_group = geometry.sink_logits.data() + layer * geometry.n_heads + work.kv_head * tile.group;
-  for (int r = 0; r < tile.rows(); ++r) {
-    const float sink = of_group[r / tile.n_queries];
-    if (sink > total.max[r]) total.raise_max(r, sink, std::exp(total.max[r] - sink), geometry.dim(layer));
-    total.sum[r] += std::exp(sink - total.max[r]);
-  }
+  if (geometry.sink_logits.empty()) return;
+  for (int r = 0; r < tile.rows(); ++r)
+    add_sink(geometry.sink_logit(layer, work.kv_head * tile.group + r / tile.n_queries), r,
+             geometry.dim(layer), total);
 }
 
 void LayerLoop::attend(Step& step, int layer, Team& team) {
@@ -335,38 +334,22 @@ void LayerLoop::attend(Step& step, int layer, Team& team) {
   });
 }
 
-// Applies KVLinC's correction to finished rows (KVLinC section 3). c phi_q(q) S is added to the accumulator,
-// and c phi_q(q) P to the sum. `relative` uses c = 1, as Algorithm 1 prints it. `absolute` uses equation 5
-// with both sides multiplied by e^-m, where m = max(row's maximum, 0). So c = e^-m is at most 1, and the
-// exponentials of a row without positive scores stay unscaled.
+// Applies KVLinC's correction to rows that have seen all pages.
 void correct_rows(const Plan& plan, int layer, HeadWork& work, const CorrectionState& state,
                   PartialAttention& total) {
   const int d = plan.geometry.dim(layer);
   const QueryTile& tile = work.queries;
   const std::span<const float> adapters =
       plan.head(layer, work.kv_head).k.context.constants.find(kQueryAdapter);
-  auto& [q, phi, correction] = work.correct;
-  q.resize(d);
-  phi.resize(kCorrectionFeatures);
-  correction.resize(d);
+  const auto scale =
+      plan.recipe.correction == Correction::absolute ? CorrectionScale::absolute : CorrectionScale::relative;
+  work.unscaled_q.resize(d);
   for (int r = 0; r < tile.rows(); ++r) {
-    const float scale = (tile.q_scale.empty() ? 1.0F : tile.q_scale[r]) / plan.geometry.softmax_scale;
-    for (int c = 0; c < d; ++c) q[c] = tile.q[static_cast<std::ptrdiff_t>(r) * d + c] * scale;
-    const auto adapter =
-        adapters.subspan(r / tile.n_queries * feature_map_weights(d), feature_map_weights(d));
-    map_features(adapter, {q.data(), 1, d}, {phi.data(), 1, kCorrectionFeatures});
-    const float mass = state.apply(phi, correction.data());
-    if (mass == 0) continue;  // All sealed tokens are protected.
-    float* accumulator = total.accumulator.data() + static_cast<std::ptrdiff_t>(r) * d;
-    float c = 1;
-    if (plan.recipe.correction == Correction::absolute) {
-      c = std::exp(-std::max(total.max[r], 0.0F));
-      const float rescale = std::exp(std::min(total.max[r], 0.0F));
-      scale_row(accumulator, d, rescale);
-      total.sum[r] *= rescale;
-    }
-    add_scaled_row(accumulator, correction.data(), d, c);
-    total.sum[r] += c * mass;
+    const float unscale = (tile.q_scale.empty() ? 1.0F : tile.q_scale[r]) / plan.geometry.softmax_scale;
+    for (int c = 0; c < d; ++c) work.unscaled_q[c] = tile.q[static_cast<std::ptrdiff_t>(r) * d + c] * unscale;
+    const auto map = adapters.subspan(r / tile.n_queries * feature_map_weights(d), feature_map_weights(d));
+    correct_row(map.data(), work.unscaled_q.data(), state.sums_by_feature(), scale, r, d, work.corrected,
+                total);
   }
 }
 

@@ -8,25 +8,11 @@
 #include <utility>
 #include <vector>
 
+#include "base/linear_correction.h"
 #include "base/matrix_view.h"
 #include "base/token_mask.h"
-#include "recipe/constant_needs.h"
 
 namespace kvant {
-
-// --- the feature map of the correction (eq. 6): phi(x) = [softmax(x W1), softmax(x W2)] ---
-
-// D is the number of features of phi. Each of the two matrices gives half of them.
-inline constexpr int kCorrectionFeatures = kAdapterFeatures;
-
-// Returns the number of weights of one map for a head size d: W1 and W2, each [d, D / 2].
-inline constexpr std::size_t feature_map_weights(int head_dim) {
-  return static_cast<std::size_t>(head_dim) * kCorrectionFeatures;
-}
-
-// Sets features[r] = phi(x_r). `weights` holds W1 and then W2, row-major. x is [n, d], and features is [n,
-// D].
-void map_features(std::span<const float> weights, MatrixView<const float> x, MatrixView<float> features);
 
 // Returns the bytes of S and P for a head size.
 std::int64_t correction_bytes(int head_dim);
@@ -42,12 +28,12 @@ class CorrectionState {
   void add(std::span<const float> adapter, MatrixView<const float> errors, MatrixView<const float> values,
            const TokenMask& left_out);
 
-  // Sets out [d] to phi S, and returns phi P. phi is [D].
-  float apply(std::span<const float> phi, float* out) const;
-
   // Returns S and P as [D][d + 1], with P in the last column. The list is empty if nothing has been summed
   // up.
   const std::vector<float>& sums() const { return sums_; }
+  CorrectionSums<const float> sums_by_feature() const {
+    return {sums_.data(), head_dim_ + 1, sums_.data() + head_dim_, head_dim_ + 1};
+  }
   // Takes sums in the form of sums(), for heads of this size.
   void take(std::vector<float> sums, int head_dim) {
     sums_ = std::move(sums);
@@ -57,8 +43,6 @@ class CorrectionState {
 
  private:
   int head_dim_ = 0;
-  // Each page is summed on its own before it is added, so the relative error of the sums stays near 1e-7 for
-  // each page.
   std::vector<float> sums_;
 };
 

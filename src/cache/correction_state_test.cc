@@ -38,7 +38,7 @@ TEST(CorrectionState, GrowsByTheSameAmountForTwoThousandPages) {
   // A uniform phi of sum 2 gives phi S and phi P in closed form.
   const std::vector<float> phi(kCorrectionFeatures, static_cast<float>(feature));
   std::vector<float> out(kSize);
-  const float mass = state.apply(phi, out.data());
+  const float mass = multiply_by_sums(state.sums_by_feature(), phi.data(), kSize, out.data());
   EXPECT_NEAR(mass, 2 * tokens * feature, 1e-3 * tokens * feature);
   EXPECT_NEAR(out[3], mass * 0.4, 1e-4 * mass);
   EXPECT_EQ(state.bytes(), kCorrectionFeatures * (kSize + 1) * 4);

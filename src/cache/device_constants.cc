@@ -9,6 +9,7 @@
 #include "cache/correction_state.h"
 #include "cache/device_layout.h"
 #include "format/page_metric.h"
+#include "recipe/constant_needs.h"
 
 namespace kvant {
 namespace {

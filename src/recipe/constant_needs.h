@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/geometry.h"
+#include "base/linear_correction.h"
 #include "format/format.h"
 #include "recipe/recipe.h"
 #include "transform/transform.h"
@@ -58,7 +59,7 @@ struct ConstantNeed {
 // The maps phi(x) = [softmax(x W1), softmax(x W2)] of KVLinC's correction have D = kAdapterFeatures features.
 // The constant "adapter/q" holds W1 and W2 of every query head of the group, [G][2][d][D / 2]. The constant
 // "adapter/k" holds W1 and W2 of the KV head, [2][d][D / 2].
-inline constexpr int kAdapterFeatures = 256;
+inline constexpr int kAdapterFeatures = kCorrectionFeatures;
 inline constexpr const char* kQueryAdapter = "adapter/q";
 inline constexpr const char* kKeyAdapter = "adapter/k";
 

@@ -18,8 +18,8 @@
 #include "cache/page_counts.h"
 #include "device/caller_structs.h"
 #include "device/cpu/calls.h"
+#include "device/cpu/kernels/finished_rows.h"
 #include "device/cpu/kernels/run_attention.h"
-#include "device/cpu/partial_rows.h"
 #include "device/cpu/rows.h"
 #include "device/cpu/workers.h"
 
@@ -199,12 +199,12 @@ void Decode::finish_query(const HeadWork& head, QueryWork& work) const {
   if (work.pages.empty()) total.reset(work.tile.rows(), d);
   for (std::size_t run = 1; run < work.runs.size(); ++run) total.merge(work.runs[run], d);
   std::vector<float> q(layer_.correction != nullptr ? d : 0);
+  CorrectedRow corrected;
   for (int r = 0; r < work.tile.rows(); ++r) {
     const int query_head = head.head * work.tile.group + r;
     if (layer_.correction != nullptr) {
       read_query(shape_, layer_, work.row, query_head, q.data());
-      correct_row(*layer_.correction, correction_state(*layer_.correction, head.seq, head.head), query_head,
-                  q.data(), r, d, total);
+      correct_row(*layer_.correction, head.seq, head.head, query_head, q.data(), r, d, corrected, total);
     }
     if (layer_.sink_logits != nullptr) add_sink(layer_.sink_logits[query_head], r, d, total);
     const float lse = finish_row(r, d, total);

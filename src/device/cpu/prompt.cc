@@ -7,9 +7,9 @@
 #include "base/softmax.h"
 #include "cache/page_counts.h"
 #include "device/cpu/calls.h"
+#include "device/cpu/kernels/finished_rows.h"
 #include "device/cpu/kernels/tile_attention.h"
 #include "device/cpu/kernels/tile_products.h"
-#include "device/cpu/partial_rows.h"
 #include "device/cpu/rows.h"
 #include "device/cpu/workers.h"
 
@@ -33,6 +33,7 @@ struct PromptBuffers {
   QueryTile tile;
   PartialAttention partial;
   std::vector<float> q;
+  CorrectedRow corrected;
   std::vector<std::byte> rows[2];  // a page of each side
 };
 
@@ -241,8 +242,8 @@ void Prompt::finish(Work& work) const {
     const std::int64_t row = work.task.first + r % tile.n_queries;
     const int query_head = work.head * group_ + r / tile.n_queries;
     if (prompt_.correction != nullptr)
-      correct_row(*prompt_.correction, correction_state(*prompt_.correction, row, work.head), query_head,
-                  work.buffers.q.data() + at, r, d, total);
+      correct_row(*prompt_.correction, row, work.head, query_head, work.buffers.q.data() + at, r, d,
+                  work.buffers.corrected, total);
     if (prompt_.sink_logits != nullptr) add_sink(prompt_.sink_logits[query_head], r, d, total);
     const float lse = finish_row(r, d, total);
     float* const out = total.accumulator.data() + at;

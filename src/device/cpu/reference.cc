@@ -56,16 +56,29 @@ class TokenBlocks {
   virtual void read(int block, int side, float* rows) const = 0;
 };
 
+// Computes phi(x) by its definition.
+std::vector<double> features(const float* maps, const float* x, int d) {
+  constexpr int kHalf = kCorrectionFeatures / 2;
+  std::vector<double> phi(kCorrectionFeatures);
+  for (int half = 0; half < 2; ++half) {
+    double* const of_half = &phi[half * kHalf];
+    for (int i = 0; i < d; ++i) add_row(x[i], maps + (std::ptrdiff_t{half} * d + i) * kHalf, kHalf, of_half);
+    double sum = 0;
+    for (int j = 0; j < kHalf; ++j) sum += of_half[j] = std::exp(of_half[j]);
+    for (int j = 0; j < kHalf; ++j) of_half[j] /= sum;
+  }
+  return phi;
+}
+
 void add_correction(const ScoreRules& rules, int group, Query& query) {
   const kvant_correction& c = *rules.correction;
   const int d = rules.head_dim;
   const double scale = c.absolute != 0 ? std::exp(-query.max) : 1;
   const float* sums = correction_state(c, query.state_seq, query.query_head / group);
-  const auto phi =
-      features(c.query_maps + std::ptrdiff_t{2} * query.query_head * d * kHalfFeatures, query.q.data(), d);
-  for (int f = 0; f < 2 * kHalfFeatures; ++f) {
+  const auto phi = features(c.query_maps + query.query_head * feature_map_weights(d), query.q.data(), d);
+  for (int f = 0; f < kCorrectionFeatures; ++f) {
     add_row(scale * phi[f], sums + std::ptrdiff_t{1} * f * d, d, query.sums.data());
-    query.total += scale * phi[f] * sums[2 * kHalfFeatures * d + f];
+    query.total += scale * phi[f] * sums[feature_map_weights(d) + f];
   }
 }
 

@@ -152,22 +152,17 @@ KVANT_SIMD_CLONES void add_row(double factor, const float* row, int n, double* s
   for (int i = 0; i < n; ++i) sums[i] += factor * row[i];
 }
 
-std::vector<double> features(const float* maps, const float* x, int d) {
-  std::vector<double> phi(2 * kHalfFeatures);
-  for (int half = 0; half < 2; ++half) {
-    double* const of_half = &phi[half * kHalfFeatures];
-    for (int i = 0; i < d; ++i)
-      add_row(x[i], maps + (std::ptrdiff_t{half} * d + i) * kHalfFeatures, kHalfFeatures, of_half);
-    double sum = 0;
-    for (int j = 0; j < kHalfFeatures; ++j) sum += of_half[j] = std::exp(of_half[j]);
-    for (int j = 0; j < kHalfFeatures; ++j) of_half[j] /= sum;
-  }
-  return phi;
-}
-
 float* correction_state(const kvant_correction& c, std::int64_t seq, int head) {
   return c.states + (c.state_of_seq == nullptr ? seq : c.state_of_seq[seq]) * c.state_seq_stride +
          head * c.state_head_stride;
+}
+
+void correct_row(const kvant_correction& c, std::int64_t seq, int head, int query_head, const float* q, int r,
+                 int d, CorrectedRow& buffers, PartialAttention& total) {
+  const float* const state = correction_state(c, seq, head);
+  kvant::correct_row(
+      c.query_maps + query_head * feature_map_weights(d), q, {state, d, state + feature_map_weights(d), 1},
+      c.absolute != 0 ? CorrectionScale::absolute : CorrectionScale::relative, r, d, buffers, total);
 }
 
 }  // namespace kvant::device::cpu

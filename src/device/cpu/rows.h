@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/token_mask.h"
+#include "device/cpu/kernels/finished_rows.h"
 #include "format/format.h"
 #include "format/page_view.h"
 #include "kvant/kvant.h"
@@ -91,9 +92,10 @@ double dot(const float* a, const float* b, int n);
 // Adds factor * row to sums.
 void add_row(double factor, const float* row, int n, double* sums);
 
-inline constexpr int kHalfFeatures = 128;  // half the features of a correction
-// Computes phi(x) of kvant_correction. `maps` is [2][d][128].
-std::vector<double> features(const float* maps, const float* x, int d);
+// Returns the sums of a correction for a sequence and KV head: S [kCorrectionFeatures][head_dim], then z.
 float* correction_state(const kvant_correction& c, std::int64_t seq, int head);
+// Corrects row r. `q` is [d], without the softmax scale.
+void correct_row(const kvant_correction& c, std::int64_t seq, int head, int query_head, const float* q, int r,
+                 int d, CorrectedRow& buffers, PartialAttention& total);
 
 }  // namespace kvant::device::cpu

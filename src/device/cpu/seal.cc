@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/float16.h"
+#include "base/linear_correction.h"
 #include "device/cpu/calls.h"
 #include "device/cpu/rows.h"
 #include "device/cpu/workers.h"
@@ -53,22 +54,16 @@ std::unique_ptr<ErrorMetric> fixed_metric(const float* all, int d, int head) {
 
 // Adds the nth page of a sequence, which was just sealed, to the state of a correction. Rows are
 // [kPageTokens][d].
-void add_to_state(const kvant_correction& c, std::int64_t seq, int head, int nth, int d, int sink,
-                  const std::vector<float>& keys, const std::vector<float>& sealed_keys,
-                  const std::vector<float>& sealed_values) {
-  float* to = correction_state(c, seq, head) + (nth + 1) * c.state_page_stride;
+void add_to_state(const kvant_correction& c, std::int64_t seq, int head, int nth, int d,
+                  const TokenMask& left_out, const std::vector<float>& keys,
+                  const std::vector<float>& sealed_keys, const std::vector<float>& sealed_values) {
+  float* const to = correction_state(c, seq, head) + (nth + 1) * c.state_page_stride;
   if (c.state_page_stride != 0)
-    std::copy_n(to - c.state_page_stride, 2 * kHalfFeatures * (std::ptrdiff_t{1} + d), to);
-  std::vector<float> lost(d);
-  for (int t = sink; t < kPageTokens; ++t) {
-    const std::ptrdiff_t row = std::ptrdiff_t{1} * t * d;
-    for (int i = 0; i < d; ++i) lost[i] = keys[row + i] - sealed_keys[row + i];
-    const auto phi = features(c.key_maps + std::ptrdiff_t{2} * head * d * kHalfFeatures, lost.data(), d);
-    for (int f = 0; f < 2 * kHalfFeatures; ++f) {
-      for (int i = 0; i < d; ++i) to[f * d + i] += static_cast<float>(phi[f] * sealed_values[row + i]);
-      to[2 * kHalfFeatures * d + f] += static_cast<float>(phi[f]);
-    }
-  }
+    std::copy_n(to - c.state_page_stride, feature_map_weights(d) + kCorrectionFeatures, to);
+  std::vector<float> lost(keys.size());
+  for (std::size_t i = 0; i < lost.size(); ++i) lost[i] = keys[i] - sealed_keys[i];
+  add_to_sums(c.key_maps + head * feature_map_weights(d), {lost.data(), kPageTokens, d},
+              {sealed_values.data(), kPageTokens, d}, left_out, {to, d, to + feature_map_weights(d), 1});
 }
 
 // Describes a page that is due: the nth of a sequence, in the ith layer of the range.
@@ -125,8 +120,7 @@ class Sealing {
       sealed.decode(to, decoded[side].data());
     }
     if (layer.correction != nullptr && layer.correction->key_maps != nullptr)
-      add_to_state(*layer.correction, page.seq, head, page.nth, d, page.sealed == 0 ? layer.sink : 0, keys,
-                   decoded[0], decoded[1]);
+      add_to_state(*layer.correction, page.seq, head, page.nth, d, left_out, keys, decoded[0], decoded[1]);
   }
 
  private:
