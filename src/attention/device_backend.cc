@@ -1,6 +1,7 @@
 #include "attention/device_backend.h"
 
 #include <algorithm>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -106,6 +107,9 @@ KernelChoice DeviceBackend::kernel(const Plan& plan, int layer, int kv_head, Sid
   const char* name = device_->library().decode_kernel(&shape);
   if (name == nullptr)
     return {"none", fmt::format("no kernel of {} reads {}", device_->name(), side_name(side))};
+  if (side == Side::value && plan.recipe.skip > 0 && !std::string_view(name).ends_with("skipping values"))
+    return {name, fmt::format("the kernel reads all values, though skip={} lets it leave some unread",
+                              plan.recipe.skip)};
   return {name, ""};
 }
 

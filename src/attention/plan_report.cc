@@ -63,6 +63,19 @@ void add_rows(const Plan& plan, const AttentionBackend& backend, Side side, Plan
   for (auto& [first_layer, row] : found) report.rows.push_back(std::move(row));
 }
 
+// Lists where the plan's place had to change the recipe (place_on).
+void add_changes_of_place(const Plan& plan, PlanReport& report) {
+  const Recipe &asked = plan.asked, &served = plan.recipe;
+  if (!asked.tail.empty() && asked.tail != served.tail)
+    report.fallbacks.push_back(
+        {fmt::format("unsealed and protected tokens: {} instead of {}", served.tail, asked.tail),
+         "the device keeps them in no other format"});
+  if (asked.products != served.products)
+    report.fallbacks.push_back({fmt::format("products of {} tokens: real instead of integer",
+                                            served.prompt == PromptAttention::flashq ? "decoded" : "all"),
+                                "the device multiplies codes by q and weights in half precision"});
+}
+
 // Says what the plan does because a calibration is missing, and what a calibration would bring.
 std::string missing_calibration(const Plan& plan) {
   if (plan.calibration != CalibrationState::missing) return "";
@@ -105,6 +118,7 @@ PlanReport report_plan(const Plan& plan, const AttentionBackend& backend) {
   report.calibration_note = missing_calibration(plan);
   report.encoder = encoder_of_keys(plan);
   for (const Side side : kSides) add_rows(plan, backend, side, report);
+  add_changes_of_place(plan, report);
   return report;
 }
 

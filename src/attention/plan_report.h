@@ -19,7 +19,7 @@ struct PlanRow {
   std::size_t page_bytes = 0;  // bytes of 128 tokens of one KV head
 };
 
-// Names pages that are served by a kernel that is not meant for them.
+// Names something that is served otherwise than the recipe asks, or by a kernel that is not meant for it.
 struct Fallback {
   std::string what;    // for example "K of layers 0-29: ch3g64"
   std::string reason;  // one clause

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "attention/device_backend.h"
 #include "cache/cache_fixture.h"
 #include "cache/device_layout.h"
 #include "cache/testing/host_pages.h"
@@ -85,6 +86,49 @@ TEST(PlanReport, SaysWhatACalibrationWouldBring) {
   EXPECT_EQ(report.asked, "kvant-2bit");
   const auto fixed = testing::plan_for("k=ch2g128,v=tok2g128", geometry);
   EXPECT_EQ(plan_table(report_plan(*fixed, *backend)).find("calibrat"), std::string::npos);
+}
+
+// HostPages' library keeps tails in bf16 and multiplies real numbers, and its kernels skip values.
+TEST(PlanReport, SaysWhatADeviceChangesInEveryRecipe) {
+  const auto device = std::make_shared<testing::HostPages>();
+  const auto backend = make_device_backend(device);
+  const Geometry geometry = testing::small_geometry();
+  int n_placed = 0, n_changed = 0;
+  for (const Recipe& recipe : builtin_recipes()) {
+    const auto plan = place_on(device, testing::plan_for(recipe.name, geometry));
+    if (!plan.ok()) continue;
+    ++n_placed;
+    std::vector<std::string> expected;
+    if (!recipe.tail.empty() && recipe.tail != "bf16")
+      expected.push_back("unsealed and protected tokens: bf16 instead of " + recipe.tail);
+    if (recipe.products == Products::integer)
+      expected.emplace_back("products of decoded tokens: real instead of integer");
+    std::vector<std::string> found;
+    for (const Fallback& fallback : report_plan(**plan, *backend).fallbacks) found.push_back(fallback.what);
+    EXPECT_EQ(found, expected) << recipe.name;
+    n_changed += expected.empty() ? 0 : 1;
+  }
+  EXPECT_GT(n_placed, 20);
+  EXPECT_GT(n_changed, 1);
+}
+
+// A device without a kernel that skips values says so for every recipe that lets it.
+TEST(PlanReport, SaysWhereAllValuesAreRead) {
+  const auto device = std::make_shared<testing::HostPages>();
+  device->functions().decode_kernel = [](const kvant_decode_shape*) { return "a kernel"; };
+  const auto backend = make_device_backend(device);
+  int n_skipping = 0;
+  for (const Recipe& recipe : builtin_recipes()) {
+    const auto plan = place_on(device, testing::plan_for(recipe.name, testing::small_geometry()));
+    if (!plan.ok()) continue;
+    std::string reasons;
+    for (const Fallback& fallback : report_plan(**plan, *backend).fallbacks)
+      reasons += fallback.what + ": " + fallback.reason + "\n";
+    const bool is_said = reasons.find("reads all values") != std::string::npos;
+    EXPECT_EQ(is_said, recipe.skip > 0) << recipe.name << ": " << reasons;
+    n_skipping += recipe.skip > 0 ? 1 : 0;
+  }
+  EXPECT_GT(n_skipping, 0);
 }
 
 TEST(PlanReport, SaysHowErrorsOfKeysAreShaped) {

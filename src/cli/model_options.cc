@@ -52,7 +52,7 @@ void add_recipe_options(CLI::App& command, ModelOptions& options, bool many_reci
       ->capture_default_str();
   command.add_option("--backend", options.backend, backend_help())->capture_default_str();
   command.add_flag("-v,--verbose", options.verbose, "print the resolved plan: formats, kernels, bytes");
-  command.add_flag("--strict", options.strict, "fail if the recipe would fall back to a slower kernel");
+  command.add_flag("--strict", options.strict, "fail if the plan has a fallback");
   command.footer(recipe_help);
 }
 

@@ -4,6 +4,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
+#include "attention/device_backend.h"
+#include "attention/plan_report.h"
 #include "cache/cache_fixture.h"
 #include "cache/device_layout.h"
 #include "cache/testing/host_pages.h"
@@ -76,6 +80,23 @@ TEST_F(CudaAnswers, SayWhatKernelsLack) {
   for (int h = 0; h < 8; ++h) ladder += fmt::format(",k@0.{}={}", h, formats[h]);
   expect_refused(placed(ladder, testing::small_geometry(64, 9, 9)), "more than 8 pairs of formats",
                  "a smaller ladder");
+}
+
+// Of all kernels only one skips values.
+TEST_F(CudaAnswers, SayWhereAllValuesAreRead) {
+  const auto backend = make_device_backend(device_);
+  const auto reads_all = [&](const std::string& recipe, int head_dim) {
+    const auto plan = placed(recipe, testing::small_geometry(head_dim));
+    const PlanReport report = report_plan(**plan, *backend);
+    return std::ranges::any_of(report.fallbacks, [](const Fallback& fallback) {
+      return fallback.what.starts_with("V of layers 0-1: ") &&
+             fallback.reason.find("reads all values") != std::string::npos;
+    });
+  };
+  EXPECT_TRUE(reads_all("turbo3-sparse-v", 128));
+  EXPECT_TRUE(reads_all("k=ch4g128,v=tok4g128,skip=1e-6", 64));
+  EXPECT_FALSE(reads_all("k=ch4g128,v=tok4g128,skip=1e-6", 128));
+  EXPECT_FALSE(reads_all("kvant-4bit", 128));
 }
 
 TEST_F(CudaAnswers, DecideWhetherPromptsAreInIntegers) {

@@ -28,7 +28,7 @@ struct SessionOptions {
   bool kv_offload = true;
   // Prints plans to stderr.
   bool verbose = false;
-  // Makes a fall-back to something slower an error.
+  // Makes a fall-back an error.
   bool strict = false;
   // `stop` has the meaning of EngineOptions::stop; null lets Ctrl-C end calibrations.
   const std::atomic<bool>* stop = nullptr;
@@ -103,7 +103,7 @@ class Session {
   std::shared_ptr<ComputeDevice> device_;
 };
 
-// Returns an error if the plan falls back to something slower. --strict requires this check.
+// Returns an error if the plan has a fall-back. --strict requires this check.
 Status check_fallbacks(const PlanReport& report);
 // Returns an error for any device except the CPU. `what` names the feature that runs only on the CPU, such as
 // "--compare-backend".
