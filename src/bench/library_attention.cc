@@ -72,15 +72,13 @@ struct LibraryLayer {
 
 class CallsOfLibrary final : public LibraryAttention {
  public:
-  CallsOfLibrary(std::shared_ptr<const Plan> plan, int context) : plan_(std::move(plan)) {
-    // If pages are never quantized, all tokens lie in the tail.
-    counts_.tail_tokens = context;
-    if (is_sealed(*plan_)) counts_ = page_counts(context, plan_->layers[0].window);
+  CallsOfLibrary(std::shared_ptr<const Plan> plan, int context)
+      : plan_(std::move(plan)), context_(context), counts_(counts_of(context)) {
     const Geometry& g = plan_->geometry;
     values_ = random_attention_values({g.n_heads, g.n_kv_heads, g.head_dim}, kLibrarySeed);
     output_.resize(values_.q.size());
     shape_ = shape_of(*plan_);
-    sink_ = counts_.sealed > 0 ? plan_->layers[0].sink : 0;
+    sink_ = sink_of(counts_);
     tail_tokens_ = counts_.tail_tokens + 1;
     lengths_.struct_size = sizeof lengths_;
     lengths_.sealed_pages = counts_.sealed > 0 ? &counts_.sealed : nullptr;
@@ -132,21 +130,37 @@ class CallsOfLibrary final : public LibraryAttention {
     return std::chrono::duration<double>(Clock::now() - start).count() / n_layers();
   }
 
-  double layer_bytes() const override {
-    const Geometry& g = plan_->geometry;
-    const double of_pages = static_cast<double>(kvant_page_bytes(shape_.key_format, g.head_dim) +
-                                                kvant_page_bytes(shape_.value_format, g.head_dim));
-    return g.n_kv_heads * (counts_.sealed * of_pages + 4.0 * g.head_dim * (tail_tokens_ + sink_));
-  }
+  double layer_bytes() const override { return bytes_of(counts_.sealed, tail_tokens_ + sink_); }
+  // Bits are the mean over the positions of a page, as for a cache of the engine (mean_bits()).
   double bits() const override {
     const Geometry& g = plan_->geometry;
-    const double n_tokens = counts_.sealed * kPageTokens + counts_.tail_tokens;
-    return 8 * layer_bytes() / (2 * n_tokens * g.n_kv_heads * g.head_dim);
+    const int first = std::max(0, context_ - kPageTokens) + 1;
+    double sum = 0;
+    for (int n = first; n <= context_; ++n) {
+      const PageCounts counts = counts_of(n);
+      sum += 8 * bytes_of(counts.sealed, counts.tail_tokens + sink_of(counts)) /
+             (2.0 * n * g.n_kv_heads * g.head_dim);
+    }
+    return sum / (context_ - first + 1);
   }
   int n_layers() const override { return static_cast<int>(layers_.size()); }
   std::vector<std::string> kernels() const override { return {kvant_decode_kernel(&shape_)}; }
 
  private:
+  // If pages are never quantized, all tokens lie in the tail.
+  PageCounts counts_of(int n_tokens) const {
+    if (is_sealed(*plan_)) return page_counts(n_tokens, plan_->layers[0].window);
+    PageCounts counts;
+    counts.tail_tokens = n_tokens;
+    return counts;
+  }
+  int sink_of(const PageCounts& counts) const { return counts.sealed > 0 ? plan_->layers[0].sink : 0; }
+  double bytes_of(int n_sealed, int n_plain) const {
+    const int d = plan_->geometry.head_dim;
+    const double of_pages = static_cast<double>(kvant_page_bytes(shape_.key_format, d) +
+                                                kvant_page_bytes(shape_.value_format, d));
+    return plan_->geometry.n_kv_heads * (n_sealed * of_pages + 4.0 * d * n_plain);
+  }
   static Status checked(kvant_status status) {
     if (status == KVANT_OK) return {};
     return error("libkvant_cpu: {}", kvant_last_error());
@@ -197,6 +211,7 @@ class CallsOfLibrary final : public LibraryAttention {
   }
 
   std::shared_ptr<const Plan> plan_;
+  int context_;
   PageCounts counts_;
   std::int32_t tail_tokens_ = 0, sink_ = 0;
   kvant_decode_shape shape_{};
