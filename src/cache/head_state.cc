@@ -230,11 +230,15 @@ bool HeadState::take(HeadImage& image) {
   length_ = pages_.ledger->length();
   n_sealed_ = pages_.ledger->n_sealed();
   if (observers_ != nullptr) *observers_ = std::move(image.observers);
-  for (int page = first_page(); page < n_sealed_; ++page) {
-    if (is_gone(image.chosen.mask(page))) continue;
-    if (!pages_.store->hold(pages_.ledger->sealed(page), index_)) return false;
-  }
   return protected_.take(static_cast<int>(image.chosen.tokens.size()), image.rows);
+}
+
+bool HeadState::hold_sealed(int first, int end) {
+  for (int page = std::max(first, first_page()); page < std::min(end, n_sealed_); ++page) {
+    const PageEntry entry = pages_.ledger->sealed(page);
+    if (has_pages(page, entry) && !pages_.store->hold(entry, index_)) return false;
+  }
+  return true;
 }
 
 }  // namespace kvant

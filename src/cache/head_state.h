@@ -116,6 +116,9 @@ class HeadState {
   // std::bad_alloc if memory is exhausted. The caller must then drop this state.
   void add_to(HeadImage& image) const;
   bool take(HeadImage& image);
+  // Takes memory for the sealed pages [first, end) of an imaged head, if the sequence has them. The head's
+  // tokens must be known. Returns the errors of take().
+  bool hold_sealed(int first, int end);
   // Write and read one side of page `page`, n rows in `entry`, in canonical bytes. save_page() leaves the
   // bytes of pages unchanged that the head has dropped.
   void save_page(int page, PageEntry entry, Side side, int n, std::byte* canonical) const {

@@ -207,7 +207,19 @@ bool HostSequence::load_heads(ByteReader& from, int /*n_sealed*/, const NextHead
     return head(layer, h).take(image);
   });
   set_sums(loaded, at_checkpoint);
-  return enough;
+  return enough && hold_sealed();
+}
+
+// Takes memory for sealed pages in the order in which prompts of four pages for each step take it. Attention
+// reads them at the speed at which it reads such a prompt.
+bool HostSequence::hold_sealed() {
+  constexpr int kPagesOfStep = 4;
+  for (int first = 0; first < length() / kPageTokens; first += kPagesOfStep) {
+    for (HeadState& head : heads_) {
+      if (!head.hold_sealed(first, first + kPagesOfStep)) return false;
+    }
+  }
+  return true;
 }
 
 Status HostSequence::save_page(ByteWriter& to, int group, int page) const {

@@ -62,6 +62,8 @@ class HostSequence final : public SequencePages {
   std::shared_ptr<SequenceSums> make_sums() override;
   void add_bytes_beside(CacheBytes& bytes) const override;
 
+  bool hold_sealed();
+
   const Geometry& geometry() const { return store_.plan().geometry; }
 
   HostStore& store_;
