@@ -750,8 +750,8 @@ typedef struct kvant_prompt {
    * of its tail pages (`tail` of the layer). */
   const kvant_prompt_pages* pages;
   /* The types of q and out. Without half_products, both are KVANT_BF16 on a GPU. KVANT_BF16 stands for the
-   * 16-bit type of k and v (`half`) on a GPU, and for BF16 on a CPU. KVANT_F16 is half precision even if k, v
-   * and pages are BF16. F32 queries are read with 11 significant bits. */
+   * 16-bit type of k and v (`half`). KVANT_F16 is half precision even if k, v and pages are BF16. F32 queries
+   * are read with 11 significant bits. */
   kvant_type q_type, out_type;
   /* With half_products: attention sinks, as in kvant_decode_layer: F32 [n_heads] in device memory, or
    * null. */

@@ -569,7 +569,13 @@ kvant_status kvant_prompt_workspace(const kvant_prompt_shape* shape, size_t* byt
 
 kvant_status kvant_prompt_attention(const kvant_prompt_shape* shape, const kvant_prompt* prompt, void*,
                                     size_t, kvant_stream) {
-  return run(fault_of_prompt(shape, prompt), [&] { prompt_attention(*shape, *prompt); });
+  return run(fault_of_prompt(shape, prompt), [&] {
+    // KVANT_BF16 stands for the 16-bit type of the rows.
+    kvant_prompt of_type = *prompt;
+    for (kvant_type* type : {&of_type.q_type, &of_type.out_type})
+      if (*type == KVANT_BF16 && shape->half != 0) *type = KVANT_F16;
+    prompt_attention(*shape, of_type);
+  });
 }
 
 kvant_status kvant_weigh_tokens(const kvant_decode_shape* shape, const kvant_token_weights* weights,

@@ -157,6 +157,18 @@ TEST_P(CpuPrompts, SeeWhatIsSealedWhenTheyAttend) {
   }
 }
 
+// KVANT_BF16 names the type of the rows, so half-precision rows make it half precision.
+TEST_P(CpuPrompts, ReadSixteenBitQueriesInTheTypeOfTheRows) {
+  TestPrompt test("ch4g128", "tok4g64", 64, /*n_sealed=*/0);
+  test.shape.half = 1;
+  test.prompt.q_type = KVANT_BF16;
+  const TestLayer::Result named = test.attend(GetParam());
+  test.prompt.q_type = KVANT_F16;
+  EXPECT_EQ(named.out, test.attend(GetParam()).out);
+  test.shape.half = 0;
+  EXPECT_NE(named.out, test.attend(GetParam()).out);
+}
+
 TEST_P(CpuPrompts, TakeProtectedTokensFromTheirPages) {
   for (const int window : {0, 250}) {
     TestPrompt test("ch4g128", "tok4g128", 64, 2, /*n_protected=*/140);
