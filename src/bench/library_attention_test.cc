@@ -29,7 +29,7 @@ TEST(LibraryAttention, BitsAreTheMeanOverAPageAsInTheEngine) {
     double expected = 0;
     for (int n = first; n <= context; ++n) expected += bits_of_length(n) / (context - first + 1);
     EXPECT_NEAR((*library)->bits(), expected, 1e-9) << context;
-    // The engine's tail has memory for a few more tokens than it holds, which are many beside 100.
+    // The engine's tail has memory for a few more tokens than it holds, which matter at 100 tokens.
     if (context > 100) {
       EXPECT_NEAR((*library)->bits(), (*engine)->bits(), 0.4) << context;
     }

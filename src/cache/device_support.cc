@@ -19,7 +19,8 @@
 namespace kvant {
 namespace {
 
-// Returns what the cache and its attention lack on every device, as a clause. Empty: nothing.
+// Returns what the cache and its attention lack on every device, as a clause. The clause is empty if nothing
+// is lacking.
 std::string lacking_everywhere(const Plan& plan) {
   const Recipe& recipe = plan.recipe;
   const bool corrects = recipe.correction != Correction::none;
@@ -52,7 +53,7 @@ std::uint32_t features_of(const Plan& plan, int layer) {
   return features;
 }
 
-// Returns what the library lacks, as a clause. Empty: nothing.
+// Returns what the library lacks, as a clause. The clause is empty if nothing is lacking.
 std::string lacking(const PageLibrary& library, const kvant_decode_shape& shape, std::uint32_t features) {
   const kvant_plan asked{sizeof asked, &shape, nullptr, features, 0};
   if (library.supports(&asked, nullptr) == KVANT_OK) return "";
@@ -78,7 +79,8 @@ std::string layer_text(const Plan& plan, int layer) {
                      g.kv_heads(layer), g.dim(layer), g.group(layer));
 }
 
-// Returns what the device lacks for the plan, as a clause that begins with the layer. Empty: nothing.
+// Returns what the device lacks for the plan, as a clause that begins with the layer. The clause is empty if
+// nothing is lacking.
 std::string lacking(const PageDevice& device, const Plan& plan) {
   if (std::string rule = lacking_everywhere(plan); !rule.empty()) return rule;
   for (int layer = 0; layer < plan.geometry.n_layers; ++layer) {
@@ -100,16 +102,16 @@ bool has_format(const PageLibrary& library, const Format& format, int head_dim) 
   return lacking(library, shape, KVANT_SEALING).empty();
 }
 
-// Returns the formats that named recipes use. Others would be odd advice, such as 1 bit in groups of 32 for a
-// format of 2 bits.
+// Returns the formats that named recipes use. Other formats would be odd advice, such as 1 bit in groups of
+// 32 for a format of 2 bits.
 std::set<std::string> formats_of_recipes() {
   std::set<std::string> names;
   for (const Recipe& recipe : builtin_recipes()) names.insert({recipe.k.format, recipe.v.format});
   return names;
 }
 
-// Returns the format that the library has and whose bits are nearest to those of a format that it lacks.
-// Null: it has none.
+// Returns the format of the library whose bits are nearest to the bits of a refused format. The result is
+// null if the library has no format.
 const Format* nearest_format(const PageLibrary& library, const Format& refused, int head_dim) {
   const bool learns = !refused.needed_constants().empty();
   const Format* nearest = nullptr;
@@ -205,7 +207,8 @@ std::vector<Change> changes_of(const Plan& plan, const PageLibrary& library) {
   };
 }
 
-// Returns the fewest changes with which the device serves the plan, as imperatives. Empty: it serves none.
+// Returns the fewest changes with which the device serves the plan, as imperatives. The text is empty if the
+// device serves the plan with no changes of the list.
 std::string nearest_plan(const PageDevice& device, const Plan& plan) {
   std::vector<Change> changes = changes_of(plan, device.library());
   const auto is_served = [&](const std::vector<Change>& with) {

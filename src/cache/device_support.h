@@ -1,5 +1,5 @@
-// Asks a device whether it serves a plan. The library answers for each layer (kvant_supports). A few rules of
-// the cache and its attention come on top.
+// Asks a device whether it serves a plan. The library judges each layer (kvant_supports). A few rules of the
+// cache and its attention come on top.
 #pragma once
 
 #include "base/result.h"

@@ -1,5 +1,5 @@
-// Places plans on HostPages by the answers of libkvant_cuda, which needs no GPU for them. The tests are
-// skipped where the build has no CUDA compiler.
+// Places plans on HostPages by what libkvant_cuda says that it serves, for which the library needs no GPU.
+// The tests are skipped where the build has no CUDA compiler.
 #include "model/cuda_library.h"
 
 #include <gtest/gtest.h>
@@ -82,7 +82,7 @@ TEST_F(CudaAnswers, SayWhatKernelsLack) {
                  "a smaller ladder");
 }
 
-// Of all kernels only one skips values.
+// Only one kernel skips values.
 TEST_F(CudaAnswers, SayWhereAllValuesAreRead) {
   const auto backend = make_device_backend(device_);
   const auto reads_all = [&](const std::string& recipe, int head_dim) {
