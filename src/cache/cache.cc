@@ -207,13 +207,7 @@ Status Cache::truncate(SequenceId sequence, int n_tokens) {
 Status Cache::checkpoint(SequenceId sequence) {
   KVANT_RETURN_IF_ERROR(check_idle(sequence, "checkpoint"));
   Sequence& s = sequences_.at(sequence);
-  s.checkpoint_state = nullptr;
-  s.checkpoint_tokens = 0;
-  try {
-    s.pages->checkpoint();
-  } catch (const std::bad_alloc&) {
-    return out_of_memory("making a checkpoint");
-  }
+  s.pages->checkpoint();
   s.checkpoint_state = s.state;
   s.checkpoint_tokens = plan_->geometry.is_recurrent() ? s.length() : 0;
   return {};

@@ -130,7 +130,7 @@ class Cache {
   Status truncate(SequenceId sequence, int n_tokens);
   // Remembers the correction of the sealed pages and the recurrent state for truncate(), and replaces the
   // earlier checkpoint. The checkpoint takes the bytes of both once the sequence continues. A sequence
-  // without a correction and a state needs no checkpoint. An error says that memory is exhausted.
+  // without a correction and a state needs no checkpoint.
   Status checkpoint(SequenceId sequence);
   void free(SequenceId sequence);  // Does nothing for an unknown sequence. No step may be open.
   bool holds(SequenceId sequence) const { return sequences_.contains(sequence); }

@@ -8,6 +8,7 @@
 
 #include "base/float16.h"
 #include "cache/cache_fixture.h"
+#include "cache/correction_state.h"
 #include "cache/synthetic_sequence.h"
 
 namespace kvant {
@@ -407,8 +408,11 @@ TEST(Checkpoint, BringsBackWhatACorrectionHadSummedUp) {
   ASSERT_TRUE(append_tokens(cache, s, 30).ok());
   const std::int64_t lists = cache.bytes(s).protected_tokens;
   ASSERT_TRUE(cache.checkpoint(s).ok());
-  EXPECT_GT(cache.bytes(s).protected_tokens, lists);
+  EXPECT_EQ(cache.bytes(s).protected_tokens, lists);
   ASSERT_TRUE(append_tokens(cache, s, 500).ok());
+  // The sequence now has sums of its own, besides the sums of the checkpoint.
+  EXPECT_EQ(cache.bytes(s).protected_tokens,
+            lists + plan->geometry.n_all_kv_heads() * correction_bytes(plan->geometry.head_dim));
   const SequenceId fork = *cache.fork(s);
   for (const SequenceId id : {s, fork}) {
     ASSERT_TRUE(cache.truncate(id, 384).ok());

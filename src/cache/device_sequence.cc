@@ -138,8 +138,9 @@ void DeviceSequence::for_each_page(const Visit& visit) const {
       see(store_.beside(), {.name = {kBeside, Kind::beside}, .shared = shared, .part = part}, entry);
   };
   see_beside(sink(), &CacheBytes::sink);
-  for (const auto* held : {&sums(), &checkpoint_sums()})
-    see_beside(entry_of(*held), &CacheBytes::protected_tokens, held->use_count() > 1);
+  for_each_sums([&](const std::shared_ptr<SequenceSums>& held) {
+    see_beside(entry_of(held), &CacheBytes::protected_tokens, held.use_count() > 1);
+  });
   for (const EntryHold& rows : protection_.pages) see_beside(rows.entry(), &CacheBytes::protected_tokens);
   see_beside(protection_.observers.entry(), &CacheBytes::tail);
 }

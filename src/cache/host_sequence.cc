@@ -155,10 +155,9 @@ void HostSequence::add_bytes_beside(CacheBytes& bytes) const {
     }
     bytes.tail += head.observer_bytes();
   }
-  for (const auto& held : {sums(), checkpoint_sums()}) {
-    if (held == nullptr) continue;
+  for_each_sums([&](const std::shared_ptr<SequenceSums>& held) {
     for (const CorrectionState& of_head : host_sums(held).heads) bytes.protected_tokens += of_head.bytes();
-  }
+  });
 }
 
 void HostSequence::add_side_bytes(std::vector<std::int64_t>& k, std::vector<std::int64_t>& v) const {

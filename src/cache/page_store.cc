@@ -1,6 +1,5 @@
 #include "cache/page_store.h"
 
-#include <algorithm>
 #include <cstring>
 #include <utility>
 

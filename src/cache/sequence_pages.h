@@ -171,6 +171,12 @@ class SequencePages {
   }
   // Calls visit(part) for the parts of a page of a group, in the order of an image.
   void for_each_part(int group, int page, const std::function<void(const PagePart&)>& visit) const;
+  // Calls visit(sums) for sums() and checkpoint_sums(), unless null. Equal sums are visited once.
+  template <class See>
+  void for_each_sums(const See& visit) const {
+    if (sums_ != nullptr) visit(sums_);
+    if (checkpoint_sums_ != nullptr && checkpoint_sums_ != sums_) visit(checkpoint_sums_);
+  }
   void set_sums(std::shared_ptr<SequenceSums> sums, std::shared_ptr<SequenceSums> at_checkpoint) {
     sums_ = std::move(sums);
     checkpoint_sums_ = std::move(at_checkpoint);

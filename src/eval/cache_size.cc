@@ -36,8 +36,8 @@ std::int64_t tail_bytes(const Plan& plan, int layer, int n_tokens) {
 // observer_bytes() returns the bytes of the open page's observing queries, and score_bytes() returns the
 // bytes of the scores of earlier tokens.
 std::int64_t observer_bytes(const Geometry& g, int layer, int n_tokens) {
-  const int n = std::max(n_tokens % kPageTokens - (kPageTokens - kObservers), 0);
-  return static_cast<std::int64_t>(n) * g.group(layer) * Observers::bytes_of(g.dim(layer));
+  return static_cast<std::int64_t>(open_observers(n_tokens)) * g.group(layer) *
+         Observers::bytes_of(g.dim(layer));
 }
 std::int64_t score_bytes(int n_tokens) {
   return static_cast<std::int64_t>(n_tokens / kPageTokens * kPageTokens) * TokenScores::kTokenBytes;
