@@ -15,7 +15,7 @@ class Decorated final : public BackendDecorator {
 };
 
 TEST(BackendDecorator, AgreesWithTheBackendInsideOnEverything) {
-  for (const char* name : {"reference", "cpu/portable"}) {
+  for (const char* name : {"reference", "cpu"}) {
     const auto backend = make_backend(name);
     ASSERT_TRUE(backend.ok());
     Decorated decorated(**backend);

@@ -34,7 +34,7 @@ TEST(PlanReport, GroupsLayersAndHeadsThatAreAlike) {
 }
 
 TEST(PlanReport, SaysWhichPagesNoKernelMultiplies) {
-  const auto backend = make_cpu_backend("portable");
+  const auto backend = make_cpu_backend();
   const auto report_of = [&](const char* recipe, int head_dim) {
     const auto plan = testing::plan_for(recipe, testing::small_geometry(head_dim, 6, 2, /*n_layers=*/5),
                                         nullptr, backend->page_order());
@@ -50,7 +50,7 @@ TEST(PlanReport, SaysWhichPagesNoKernelMultiplies) {
 // `info` plans with stand-ins for constants, but `run` with calibrated constants. Both plans use the
 // backend's page order and must name equal kernels.
 TEST(PlanReport, NamesTheSameKernelsWhateverTheConstants) {
-  const auto backend = make_cpu_backend("portable");
+  const auto backend = make_cpu_backend();
   const Geometry geometry = testing::small_geometry();
   for (const Recipe& recipe : builtin_recipes()) {
     if (recipe.tier != Tier::product) continue;
