@@ -276,7 +276,8 @@ __device__ __forceinline__ void leave_segment(const Args& args, int sharers_log2
                    D);
   };
   const auto shared_slice = [&](int query, int slice, int level) {
-    return ctas.slice(query * kSlices + slice, level, columns_of_partials(args), lane);
+    return ctas.slice(static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x), query * kSlices + slice,
+                      level, columns_of_partials(args), lane);
   };
   for (int first = 0; first < n_columns; first += kMergedHeads) {
     if (first > 0) named_barrier(1, n_threads);

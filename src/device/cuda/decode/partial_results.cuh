@@ -1,6 +1,7 @@
-// Exchanges results between CTAs that share a sequence and KV head, one slice at a time. The warp that is the
-// last to leave its part of a slice combines all parts. Therefore no warp waits for a warp that has not yet
-// left its part. FencedResults takes fewer registers, and MarkedResults takes less time.
+// Exchanges results between CTAs that share a sequence and KV head, one slice at a time. Each CTA leaves its
+// part of a slice, and one of its warps counts the CTA. The warp that counts last combines all parts.
+// Therefore no warp waits for a CTA that may not have begun. FencedResults takes fewer registers, and
+// MarkedResults takes less time.
 //
 // More than kPartsTogether parts are combined in two levels, because one warp would take too long. CTAs form
 // blocks of kPartsTogether. The last CTA of each block combines the parts of its block and leaves the result
@@ -9,6 +10,7 @@
 
 #include "device/cuda/common/ptx.cuh"
 #include "device/cuda/decode/decode_args.h"
+#include "device/cuda/decode/sharing_ctas.h"
 
 namespace kvant::cuda {
 
@@ -20,54 +22,6 @@ inline constexpr float kNoScore = -1e30F;
 struct PartialResult {
   float2 out;
   float max, sum;
-};
-
-// Says where the parts of a slice lie that are combined together. A slice is kSlice channels of a query
-// head's result. Slices are independent, except that all slices of a query head may share the counter of the
-// first slice.
-struct SharedSlice {
-  // Slices are numbered within the KV head.
-  int index;
-  int lane;
-  int n_columns;       // columns for which a place has space
-  int first_place, n;  // The parts lie at places [first_place, first_place + n).
-  int own_place;       // the place of this CTA's part
-  bool begins;         // The parts at the first place belong to a sequence that begins there.
-  int counter;         // the row of the counter in Schedule::arrivals
-
-  template <int D>
-  __device__ int n_slices() const {
-    return n_columns * slices_of_column(D);
-  }
-  // Returns where the part at a place lies. A place has two parts. The first part is for the sequence in
-  // which the range of the place begins, and the second part is for the sequence in which its range ends.
-  __device__ int slot(int place) const { return 2 * place + (begins && place == first_place ? 1 : 0); }
-  template <int D>
-  __device__ std::int32_t* counter_in(const Schedule& schedule) const {
-    return schedule.arrivals + counter * n_slices<D>() + index;
-  }
-};
-
-// Says which CTAs share a sequence and KV head, and in which levels their parts are combined.
-struct SharingCtas {
-  int first, last;
-
-  __device__ int n_levels() const { return last - first < kPartsTogether ? 1 : 2; }
-  // Describes slice `index` at level 0 or 1.
-  __device__ SharedSlice slice(int index, int level, int n_columns, int lane) const {
-    const int cta = static_cast<int>(blockIdx.x);
-    const int n_ctas = static_cast<int>(gridDim.x);
-    if (n_levels() == 1) return {index, lane, n_columns, first, last - first + 1, cta, true, first};
-    const int block = cta / kPartsTogether;
-    const int first_block = first / kPartsTogether;
-    if (level == 1)
-      return {index,          lane, n_columns, n_ctas + first_block, last / kPartsTogether - first_block + 1,
-              n_ctas + block, true, first};
-    const int begin = max(first, block * kPartsTogether);
-    const int end = min(last + 1, (block + 1) * kPartsTogether);
-    const bool begins = block == first_block;
-    return {index, lane, n_columns, begin, end - begin, cta, begins, n_ctas + 2 * block + (begins ? 1 : 0)};
-  }
 };
 
 // Adds the parts of N CTAs to `result`. In lane i, `sum` holds the maximum and sum of part i, or kNoScore and
@@ -243,9 +197,10 @@ struct MarkedParts {
   float2 *outs_, *sum_;
 };
 
-// Detects parts by their contents. A CTA writes its part before it counts. When the last CTA counts, all
-// other parts have therefore arrived or will arrive soon, whatever else the GPU runs. The loads of parts
-// overlap the counting.
+// Detects parts by their contents. A warp may count its CTA shortly before another warp of the CTA has left
+// the part. That other warp waits for nothing before it leaves the part. When the last CTA counts, all parts
+// have therefore arrived or will arrive soon, whatever else the GPU runs. The loads of parts overlap the
+// counting.
 template <int D>
 class MarkedResults {
  public:
@@ -263,14 +218,14 @@ class MarkedResults {
     }
   }
 
-  // Counts this CTA's part and begins to load the other parts. All lanes must have called leave() for every
-  // slice that shares the counter. `both` says that combine() gives the slice and the next one.
+  // Counts this CTA and begins to load the parts. The CTA's warps must need no further barrier to leave their
+  // parts of all slices that share the counter. `both` says that combine() gives the slice and the next one.
   __device__ __forceinline__ MarkedResults(const Schedule& schedule, const SharedSlice& slice, bool both)
       : counter_(slice.counter_in<D>(schedule)),
         before_(slice.lane == 0 ? add_relaxed(counter_, 1) : -1),
         last_(slice.n - 1),
         parts_(schedule, slice, both, 0) {}
-  // Returns whether this CTA was the last to leave its part. All lanes must call this function.
+  // Returns whether this CTA was the last to count. All lanes must call this function.
   __device__ __forceinline__ bool is_last() const {
     if (before_ == last_) *counter_ = 0;
     return __any_sync(~0U, before_ == last_);
