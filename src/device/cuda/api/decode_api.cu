@@ -103,7 +103,8 @@ struct LaunchPlans {
   int n = 0;
   std::array<LaunchPlan, kMaxLaunches> of{};
 
-  // Returns whether each launch serves only some of the KV heads.
+  // Returns whether the first launch serves only some of the KV heads. Usually the other launches then do,
+  // too.
   bool differ_by_head(const kvant_decode_shape& shape) const { return of[0].kv_heads.n < shape.n_kv_heads; }
 };
 

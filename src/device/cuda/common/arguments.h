@@ -17,7 +17,7 @@ constexpr int bytes_of(NumberType type) {
   return type == NumberType::f32 ? 4 : 2;
 }
 
-// Lists KV heads whose pages have the same formats.
+// Lists KV heads that one launch serves.
 struct HeadList {
   int n;
   std::uint8_t at[kMaxKvHeads];

@@ -54,7 +54,7 @@ inline Reason read_sealed(const kvant_decode_layer& layer, int n_kv_heads, Seale
   return nullptr;
 }
 
-// HeadGroup lists the KV heads with one pair of formats. One launch handles a group.
+// HeadGroup lists the KV heads with one pair of formats.
 struct HeadGroup {
   const char *key_format, *value_format;
   HeadList heads;

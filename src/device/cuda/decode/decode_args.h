@@ -86,8 +86,9 @@ enum class SasUse : std::uint8_t { never, on_request, always };
 enum class Division : std::uint8_t { equal, graded, side_by_side };
 inline constexpr int kDivisions = 3;
 // Returns the number of CTAs of a launch on `n_heads` of the KV heads that runs side by side with the
-// launches on the other heads. All these launches together have at most as many CTAs as the GPU has SMs. SMs
-// are not divided by the bytes of pages, because the time of trellis codes does not follow their bytes.
+// launches on the other heads. The launches for the same query heads and queries together have at most as
+// many CTAs as the GPU has SMs. SMs are not divided by the bytes of pages, because the time of trellis codes
+// does not follow their bytes.
 KVANT_HOST_DEVICE constexpr int side_by_side_ctas(int n_sms, int n_heads, int n_kv_heads) {
   return n_sms * n_heads / n_kv_heads;
 }
@@ -126,7 +127,7 @@ struct Schedule {
   std::int32_t* arrivals;
   // Parts lie at the places of CTAs and, after them, of blocks of CTAs. If sequences have one query each,
   // both arrays hold kUnwrittenBits between launches (partial_results.cuh).
-  float* partial_out;   // [2 part_places(n_ctas)][kPaddedGroup][d]
+  float* partial_out;   // [2 part_places(n_ctas)][n_columns][d]
   float* partial_sums;  // [2 part_places(n_ctas)][n_slices][2]: maximum and sum
 };
 
