@@ -1,5 +1,5 @@
-// Shows an element's `title` to users without a mouse. The text appears in a box next to the element when a user
-// taps the element or reaches the element by keyboard. The marks of a completion are one Tab stop; the arrow keys
+// This script shows the `title` of elements to users without a mouse. A box with the text appears next to an element
+// that a user taps or reaches by keyboard. The marks of a completion are one Tab stop; the arrow keys
 // move between the marks.
 
 const MARKS = ".body [title]";

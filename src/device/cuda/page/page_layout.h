@@ -78,7 +78,7 @@ struct CodeLayout {
   int channels;  // channels per code, which is 1 except for vectors
 };
 
-// Place says which MMA fragment of a page holds an element, and which lane and register of the fragment.
+// Place gives the position of an element of a page: the MMA fragment, the lane and the register.
 struct Place {
   int lane, k_tile, m_tile, row, j;
   // Returns the index of the element's register among the four of the A operand.
