@@ -10,9 +10,11 @@ import torch
 
 from kvant import PAGE
 from kvant.paged import model_state
+from kvant.paged.arena_layout import ArenaLayout
 from kvant.paged.block_layout import BlockLayout
 from kvant.paged.codebooks import Codebooks, stacked
 from kvant.paged.key_scales import smoothing
+from kvant.paged.model_cache import formats_of_layers
 from kvant.paged.model_constants import ModelConstants
 from kvant.paged.recipes import Recipe
 
@@ -24,6 +26,9 @@ SINK = Recipe("sink", "tok4g64", "tok4g64", key_hadamard=True, value_hadamard=Tr
 LONG_SINK = Recipe("long sink", "tok4g64", "tok4g64", sink=4)
 SMOOTH_CODEBOOKS = Recipe("smooth, codebooks", "vq-d2b8", "vq-d2b8", key_hadamard=True, sink=4, key_smooth=True)
 CODEBOOKS = Recipe("codebooks", "vq-d2b8", "vq-d2b8")
+# All formats differ, and the layers' pages differ in size.
+BY_HEAD = Recipe("by head", "tok4g64", "tok4g64", key_hadamard=True, value_hadamard=True, sink=4,
+                 by_head=((("tok4g64", "tok2g64"), ("ch2g128", "tok8g64")), (("tok6g64", "fp8"), ("tok3g64", "ch4g128"))))
 
 
 def constants_of(recipe, n_kv_heads=None):
@@ -54,6 +59,7 @@ class Request:
         out = np.zeros((n, N_HEADS, D), np.float32)
         for head in range(N_HEADS):
             sides, kv_head = [], head * N_KV_HEADS // N_HEADS
+            formats = recipe.by_head[of_model][kv_head] if recipe.by_head else (recipe.key_format, recipe.value_format)
             for side, (x, is_rotated) in enumerate(((self.k, recipe.key_hadamard), (self.v, recipe.value_hadamard))):
                 x, book = x[layer, :, kv_head].float().numpy(), None
                 roots = constants.key_scales.of_queries[of_model, kv_head].numpy() if side == 0 and recipe.key_smooth else 1
@@ -65,7 +71,7 @@ class Request:
                 coded = x.copy()
                 for page in range(n // PAGE):
                     rows = slice(page * PAGE, (page + 1) * PAGE)
-                    coded[rows] = cpu_library.coded(x[rows], (recipe.key_format, recipe.value_format)[side], recipe.sink if page == 0 else 0, book)
+                    coded[rows] = cpu_library.coded(x[rows], formats[side], recipe.sink if page == 0 else 0, book)
                 coded[:recipe.sink] = x[:recipe.sink]
                 back = h if is_rotated else np.eye(D, dtype=np.float32)
                 sides.append((x @ back * roots, coded @ back * roots))
@@ -98,21 +104,38 @@ class RankRequest:
         self.computed, self.n_found, self.blocks, self.tail = n_found, n_found, [], []
 
 
+def arena_of(layout, n_blocks, device="cpu"):
+    """Returns a pool of blocks that hold all layers, with random contents, and the cells of each layer. Cells lie in
+    another order than layers, and the pool has a gap after the cells of each block."""
+    n_layers = len(layout.layer_bytes)
+    pool = torch.randint(0, 255, (n_blocks, (n_layers + 1) * layout.block_bytes), dtype=torch.uint8).to(device)
+    return pool, [pool[:, i * layout.block_bytes:(i + 1) * layout.block_bytes] for i in reversed(range(n_layers))]
+
+
 class Server:
     """Hands out blocks and builds vLLM's metadata for steps."""
 
     def __init__(self, recipe, library=None, device="cpu", n_blocks=64, max_drafts=0, max_seqs=8, constants=None,
-                 softcap=0.0, sink_logits=None):
-        """sink_logits: F32 [N_HEADS], equal in all layers, or None."""
+                 softcap=0.0, sink_logits=None, has_arenas=False):
+        """sink_logits: F32 [N_HEADS], equal in all layers, or None. has_arenas says whether a block holds all layers."""
         library, self.device = library or cpu_library.CpuLibrary(), torch.device(device)
         sizes = [library.page_bytes(format, D) for format in (recipe.key_format, recipe.value_format)]
-        self.layout = BlockLayout(N_KV_HEADS, D, *sizes, recipe.sink, tail_pages=2 if max_drafts else 1,
-                                  has_rows=library.has_rows)
+        common = dict(tail_pages=2 if max_drafts else 1, has_rows=library.has_rows)
+        if has_arenas:
+            formats = formats_of_layers(recipe, N_KV_HEADS, lambda name: library.page_bytes(name, D))
+            layer_bytes = [x.block_bytes for x in formats] * (N_LAYERS // len(formats))
+            self.layout = ArenaLayout(N_KV_HEADS, D, tuple(layer_bytes), recipe.sink, **common)
+        else:
+            self.layout = BlockLayout(N_KV_HEADS, D, *sizes, recipe.sink, **common)
         self.state = model_state.ModelState(recipe, self.layout, N_HEADS, SCALE, max_drafts, constants, softcap)
         self.sink_logits = sink_logits if sink_logits is None else sink_logits.to(self.device)
         self.rng = np.random.default_rng(3)
-        pool = torch.randint(0, 255, (N_LAYERS, n_blocks, self.layout.block_bytes), dtype=torch.uint8).to(device)
-        self.state.layers = [types.SimpleNamespace(kv_cache=pool[layer]) for layer in (1, 0)]
+        if has_arenas:
+            self.pool, blocks = arena_of(self.layout, n_blocks, device)
+        else:
+            self.pool = torch.randint(0, 255, (N_LAYERS, n_blocks, self.layout.block_bytes), dtype=torch.uint8).to(device)
+            blocks = [self.pool[layer] for layer in (1, 0)]
+        self.state.layers = [types.SimpleNamespace(kv_cache=x) for x in blocks]
         self.state.start(library, max_seqs, 1024, self.device)
         self.free = list(self.rng.permutation(np.arange(1, n_blocks)))
 

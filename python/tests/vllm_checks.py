@@ -5,6 +5,7 @@ the managers decide which requests share which blocks. `test_vllm` runs this fil
 import hashlib
 import importlib
 import os
+import sys
 import types
 import unittest
 from unittest import mock
@@ -23,9 +24,10 @@ from vllm.v1.core.kv_cache_manager import KVCacheManager
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVQuantMode, SlidingWindowSpec
 
 import kvant.vllm
+from kvant.paged.arena_layout import ArenaLayout
 from kvant.paged.block_layout import BlockLayout
 from kvant.vllm import attach, backend, recipes, refusals
-from vllm_model import attention, layer, simple, supported, use
+from vllm_model import attention, layer, planner_config, simple, supported, use
 
 MINOR = os.environ[vllm_stub.VERSION].rpartition(".")[0]
 IS_026 = MINOR == "0.26"
@@ -40,15 +42,17 @@ release.add_specs()
 kv_cache_utils.NONE_HASH = b"0"
 
 
+# In 0.33, a block may hold all layers, or the blocks of a layer follow one another.
+ARENAS, APART = "BLHNC", "LBNHC"
+resolved = ARENAS
+
+
+def has_arenas():
+    return not IS_026 and resolved == ARENAS
+
+
 def config():
-    layout = (lambda: None) if IS_026 else (lambda: kv_cache_layout.KVCacheLayout.LBNHC)
-    return simple(
-        scheduler_config=dict(disable_hybrid_kv_cache_manager=False), kv_transfer_config=None, speculative_config=None,
-        model_config=dict(max_model_len=131072, original_max_model_len=131072, is_encoder_decoder=False),
-        parallel_config=dict(decode_context_parallel_size=1, tensor_parallel_size=1), max_in_flight_tokens=16384,
-        attention_config=dict(hisparse_config=None),
-        cache_config=dict(num_gpu_blocks_override=None, block_size=BLOCK, enable_prefix_caching=True, prefix_match_unit=None,
-                          prefix_cache_retention_interval=None, get_resolved_kv_cache_layout=layout))
+    return planner_config(None if IS_026 else kv_cache_layout.KVCacheLayout[resolved])
 
 
 def plan(specs):
@@ -67,8 +71,14 @@ def kinds(planned):
     return [type(group.kv_cache_spec) for group in planned.kv_cache_groups]
 
 
+def layout_of(bits, n_layers, **more):
+    if not has_arenas():
+        return BlockLayout(KV_HEADS, D, PAGE_BYTES[bits], PAGE_BYTES[bits], **more)
+    return ArenaLayout(KV_HEADS, D, n_layers * (2 * KV_HEADS * PAGE_BYTES[bits],), **more)
+
+
 def layers(bits, n_layers=LAYERS, drafts=0):
-    layout = BlockLayout(KV_HEADS, D, PAGE_BYTES[bits], PAGE_BYTES[bits], sink_tokens=1, tail_pages=2 if drafts else 1)
+    layout = layout_of(bits, n_layers, sink_tokens=1, tail_pages=2 if drafts else 1)
     specs = {}
     for i in range(n_layers):
         specs[f"model.layers.{i}.attn"] = release.sealed_spec(KV_HEADS, D, layout.block_bytes, drafts)
@@ -255,6 +265,8 @@ class Managers(unittest.TestCase):
 class Library:
     """Stands in for the library with formats of 2 and 4 bits, without a GPU."""
 
+    has_rows = False
+
     def page_bytes(self, format, head_dim):
         return head_dim * PAGE_BYTES[2 if "2" in format else 4] // D
 
@@ -272,6 +284,9 @@ class Layers(unittest.TestCase):
     def use(self, vllm_config):
         return use(self, vllm_config, Library)
 
+    def layers_of(self, vllm_config):
+        return vllm_config.compilation_config.static_forward_context.values()
+
     def specs(self, vllm_config):
         context = vllm_config.compilation_config.static_forward_context
         return {name: layer.get_kv_cache_spec(vllm_config) for name, layer in context.items()}
@@ -286,7 +301,7 @@ class Layers(unittest.TestCase):
     def test_every_layer_gets_a_second_one_for_tails(self):
         specs = self.model(4, lambda i: True)
         self.assertEqual([type(spec).__name__ for spec in specs.values()], 4 * ["KvantSealedSpec", "KvantTailSpec"])
-        layout = BlockLayout(KV_HEADS, D, PAGE_BYTES[4], PAGE_BYTES[4], sink_tokens=4)
+        layout = layout_of(4, 4, sink_tokens=4)
         self.assertEqual({spec.page_size_bytes for spec in specs.values()}, {layout.block_bytes})
         self.assertEqual({spec.blocks_per_request for spec in list(specs.values())[1::2]}, {layout.tail_blocks})
 
@@ -299,19 +314,21 @@ class Layers(unittest.TestCase):
             self.assertEqual(len(windowed), sum(not is_full(i) for i in range(n_layers)))
             self.assertEqual(len(specs), n_layers + n_layers - len(windowed))
             block_bytes = next(iter(x for x in specs.values() if isinstance(x, release.KvantSealedSpec))).page_size_bytes
+            # vLLM 0.26 takes the smallest block size that the backend has, later releases take as many tokens as fit.
+            n_tokens = 32 if has_arenas() else 16 if IS_026 else block_bytes // (4 * heads * d) // 16 * 16
             for spec in windowed:
-                self.assertEqual((spec.dtype.name, spec.page_size_bytes), ("bfloat16", block_bytes))
-                # vLLM 0.26 takes the smallest block size that the backend has, later releases take as many tokens as
-                # fit.
-                self.assertEqual(spec.block_size, 16 if IS_026 else block_bytes // (4 * heads * d) // 16 * 16)
+                self.assertEqual((spec.dtype.name, spec.block_size), ("bfloat16", n_tokens))
+                self.assertEqual(spec.page_size_bytes, n_tokens * 4 * heads * d if has_arenas() else block_bytes)
             planned, tokens = plan(specs)
-            self.assertEqual(set(kinds(planned)), {release.KvantSealedSpec, release.KvantTailSpec, SlidingWindowSpec})
+            self.assertEqual({type(specs[group.layer_names[0]]) for group in planned.kv_cache_groups},
+                             {release.KvantSealedSpec, release.KvantTailSpec, SlidingWindowSpec})
             for group in planned.kv_cache_groups:
                 self.assertEqual(len({isinstance(specs[name], SlidingWindowSpec) for name in group.layer_names}), 1)
             self.assertGreater(tokens, 0)
             self.check_sharing(planned)
 
     def check_sharing(self, planned):
+        planned = kv_cache_utils.generate_scheduler_kv_cache_config([planned])
         planned.num_blocks = 400
         block_sizes = kv_cache_utils.resolve_kv_cache_block_sizes(planned, config())
         manager = KVCacheManager(kv_cache_config=planned, max_model_len=131072, scheduler_block_size=block_sizes[0],
@@ -330,12 +347,14 @@ class Layers(unittest.TestCase):
         self.assertEqual(manager.block_pool.get_num_free_blocks(), free)
 
     def test_layers_of_several_block_tables_are_refused(self):
-        for n_windowed, n_groups in ((4, 7), (14, 1)):
+        # A block that holds all layers has one table for kvant's layers.
+        for n_windowed, n_groups in ((4, 1 if has_arenas() else 7), (14, 1)):
             vllm_config = self.use(supported())
             for i in range(32 - n_windowed // 14 * 4):
                 layer(vllm_config, i, 1024 if i < n_windowed else None)
-            planned, _ = plan(self.specs(vllm_config))
-            sealed = [group for group in planned.kv_cache_groups if isinstance(group.kv_cache_spec, release.KvantSealedSpec)]
+            specs = self.specs(vllm_config)
+            planned, _ = plan(specs)
+            sealed = [group for group in planned.kv_cache_groups if isinstance(specs[group.layer_names[0]], release.KvantSealedSpec)]
             self.assertEqual(len(sealed), n_groups)
 
             def build():
@@ -353,13 +372,18 @@ class Layers(unittest.TestCase):
             self.assertEqual([getattr(spec, "max_drafts", None) for spec in specs.values()], [4, None, 4, None])
             # The tail has 32 pages of 32 KiB, 5 in each block.
             self.assertEqual(list(specs.values())[1].blocks_per_request, 7)
+            self.assertEqual(list(specs.values())[1].page_size_bytes // 32768, 5)
 
-    def test_blocks_of_a_layer_lie_side_by_side(self):
+    def test_blocks_lie_as_the_layout_says(self):
         if not IS_026:
             planned, _ = plan(self.model(4, lambda i: True))
             page = planned.kv_cache_groups[0].kv_cache_spec.page_size_bytes
-            self.assertEqual({tensor.block_stride for tensor in planned.kv_cache_tensors}, {page})
-            self.assertTrue(all(layout.is_layer_compact for layout in backend.KvantBackend.supported_kv_cache_layouts()))
+            self.assertEqual({tensor.block_stride for tensor in planned.kv_cache_tensors}, {4 * page if has_arenas() else page})
+            vllm_config = self.use(supported())
+            for kind in (layer(vllm_config, 0).get_attn_backend(), *(x.get_attn_backend() for x in self.layers_of(vllm_config))):
+                layouts = kind.supported_kv_cache_layouts()
+                self.assertEqual({layout.is_block_outermost for layout in layouts}, {has_arenas()})
+                self.assertEqual(layouts[0].name, resolved)
 
     def test_what_differs_among_layers_is_refused(self):
         for first, second, sentence in (
@@ -374,6 +398,9 @@ class Layers(unittest.TestCase):
         vllm_config = self.use(supported())
         layer(vllm_config, 0, heads=1, d=64)
         layer(vllm_config, 1, window=128, heads=16, d=256)
+        if has_arenas():
+            self.assertEqual(len(self.specs(vllm_config)), 3)
+            return
         with self.assertRaisesRegex(NotImplementedError, "too small for the model's other layers"):
             self.specs(vllm_config)
 
@@ -426,7 +453,7 @@ class Layers(unittest.TestCase):
 
     def test_short_models_are_refused(self):
         vllm_config = self.use(supported(max_model_len=256))
-        with self.assertRaisesRegex(NotImplementedError, "--max-model-len of at least 512"):
+        with self.assertRaisesRegex(NotImplementedError, f"--max-model-len of at least {128 * layout_of(4, 1, sink_tokens=4).tail_blocks},"):
             layer(vllm_config, 0)
 
     def test_the_backend_is_asked_for_by_name(self):
@@ -439,6 +466,21 @@ class Layers(unittest.TestCase):
         vllm_config = self.use(supported(cache_dtype="auto", backend=None))
         layer(vllm_config, 0, window=1024)
         self.assertEqual(vllm_config.attention_config.backend_per_kind, {})
+
+
+@unittest.skipIf(IS_026, "it has one layout")
+class LayersApart(Layers):
+    """Tests layers whose blocks follow one another, which VLLM_KV_CACHE_LAYOUT asks for."""
+
+    @classmethod
+    def setUpClass(cls):
+        pass
+
+    def setUp(self):
+        for where, name, value in ((attach.vllm.envs, "VLLM_KV_CACHE_LAYOUT", APART), (sys.modules[__name__], "resolved", APART)):
+            patch = mock.patch.object(where, name, value)
+            patch.start()
+            self.addCleanup(patch.stop)
 
 
 @unittest.skipIf(IS_026, "its configuration is not made without pydantic")

@@ -80,7 +80,7 @@ class Engine:
     """Runs vLLM's scheduler with a model that knows every request's tokens."""
 
     def __init__(self, chunk, n_blocks, max_drafts, is_async, rng):
-        self.server = Server(SINK, n_blocks=n_blocks, max_drafts=max_drafts)
+        self.server = Server(SINK, n_blocks=n_blocks, max_drafts=max_drafts, has_arenas=release.RELEASE.has_arenas)
         self.max_drafts, self.is_async, self.rng, self.requests = max_drafts, is_async, rng, {}
         self.events = collections.Counter()
         layout, names = self.server.layout, [f"model.layers.{i}.attn" for i in range(N_LAYERS)]

@@ -11,11 +11,17 @@ because they share a prefix, thereby share the sink."""
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from kvant import PAGE
-from kvant.paged.sink_layout import SinkLayout
+from kvant.paged.layer_memory import LayerMemory
+from kvant.paged.sink_layout import UNIT_BYTES, SinkLayout
+
+if TYPE_CHECKING:
+    import torch
 
 SIDES = 2
 BF16_BYTES = 2
@@ -23,49 +29,19 @@ BF16_BYTES = 2
 ALIGNMENT = 512
 
 
-@dataclass(frozen=True)
-class BlockLayout:
+class PoolLayout:
+    """Computes what all layouts of a pool have in common. Subclasses have the members n_kv_heads, head_dim, tail_pages
+    and block_bytes, the bytes of a layer's share of a block."""
+
     n_kv_heads: int
     head_dim: int
-    key_page_bytes: int  # bytes of one KV head
-    value_page_bytes: int
-    sink_tokens: int = 0
-    tail_pages: int = 1  # pages per head and side
-    # The flag has the meaning of SinkLayout.has_rows.
-    has_rows: bool = False
-
-    @cached_property
-    def sink(self) -> SinkLayout:
-        return SinkLayout(self.n_kv_heads, self.head_dim, self.sink_tokens, self.has_rows)
-
-    @property
-    def head_bytes(self) -> int:
-        """Returns the bytes of the K page and the V page of one head."""
-        return self.key_page_bytes + self.value_page_bytes
+    tail_pages: int
+    block_bytes: int
 
     @property
     def tail_page_bytes(self) -> int:
         """Returns the bytes of 128 unquantized tokens of one head and side."""
         return PAGE * self.head_dim * BF16_BYTES
-
-    @cached_property
-    def block_bytes(self) -> int:
-        """Returns the bytes of a block. At least one tail page must fit, so blocks with few heads are larger than their
-        sealed pages."""
-        sealed = self.sink.bytes + -(-self.n_kv_heads * self.head_bytes // ALIGNMENT) * ALIGNMENT
-        return max(sealed, self.tail_page_bytes)
-
-    # Tails and sinks are also counted in whole blocks, and their pages are addressed from the beginning of a block.
-    tail_block_bytes = sink_block_bytes = property(lambda self: self.block_bytes)
-    tail_begin = property(lambda self: 0)
-
-    @property
-    def sealed_begin(self) -> int:
-        return self.sink.bytes
-
-    def tail_units(self, blocks):
-        """Views a layer's blocks as uint8 [units, unit_bytes]."""
-        return blocks.view(-1, self.unit_bytes)
 
     @property
     def tail_pages_per_block(self) -> int:
@@ -101,3 +77,59 @@ class BlockLayout:
     def bf16_tokens_that_fit(self, n_blocks: int) -> int:
         """Returns how many BF16 tokens fit into the memory of n_blocks blocks."""
         return n_blocks * self.block_bytes * PAGE // self.bf16_block_bytes
+
+
+@dataclass(frozen=True)
+class BlockLayout(PoolLayout):
+    n_kv_heads: int
+    head_dim: int
+    key_page_bytes: int  # bytes of one KV head
+    value_page_bytes: int
+    sink_tokens: int = 0
+    tail_pages: int = 1  # pages per head and side
+    # The flag has the meaning of SinkLayout.has_rows.
+    has_rows: bool = False
+
+    @cached_property
+    def sink(self) -> SinkLayout:
+        return SinkLayout(self.n_kv_heads, self.head_dim, self.sink_tokens, self.has_rows)
+
+    @property
+    def head_bytes(self) -> int:
+        """Returns the bytes of the K page and the V page of one head."""
+        return self.key_page_bytes + self.value_page_bytes
+
+    @cached_property
+    def block_bytes(self) -> int:
+        """Returns the bytes of a block. At least one tail page must fit, so blocks with few heads are larger than their
+        sealed pages."""
+        sealed = self.sink.bytes + -(-self.n_kv_heads * self.head_bytes // ALIGNMENT) * ALIGNMENT
+        return max(sealed, self.tail_page_bytes)
+
+    # Only vLLM knows the distances between layers.
+    layer_distances = None
+    tail_block_bytes = property(lambda self: self.block_bytes)
+
+    @property
+    def sink_places(self) -> list[int]:
+        """Returns the places of the sinks of each head, K then V, from the beginning of a block. Tables of sinks count
+        in units of UNIT_BYTES."""
+        return [self.sink.place(head, side) // UNIT_BYTES for head in range(self.n_kv_heads) for side in range(SIDES)]
+
+    @property
+    def sink_units_per_block(self) -> int:
+        return self.block_bytes // UNIT_BYTES
+
+    def memory_of(self, layers: Sequence[torch.Tensor]) -> list[LayerMemory]:
+        """Returns where the pages of each layer lie. `layers` holds the blocks of each layer, uint8 [n_blocks, ...,
+        block_bytes]. Raises RuntimeError if blocks have gaps, because the next blocks would then be those of another
+        layer."""
+        for number, blocks in enumerate(layers):
+            block_bytes, stride = blocks[:1].nbytes, blocks.stride(0) * blocks.element_size()
+            if block_bytes != self.block_bytes or stride != block_bytes or not blocks[:1].is_contiguous():
+                raise RuntimeError(f"kvant: vLLM has laid out the cache of layer {number} in blocks of {block_bytes} bytes, "
+                                   f"{stride} bytes apart, and kvant's blocks are {self.block_bytes} bytes without gaps: "
+                                   "this model is not supported")
+        begins = [blocks.data_ptr() for blocks in layers]
+        return [LayerMemory(sealed=begin + self.sink.bytes, block_stride=self.block_bytes, tail=begin, tail_stride=self.block_bytes,
+                            sinks=begin, sink_stride=UNIT_BYTES) for begin in begins]

@@ -23,7 +23,7 @@ class DecodeStep:
     request_blocks: torch.Tensor  # int32 [n_requests, n_pages]
     block_table: torch.Tensor  # int32 [n_seqs, n_pages]
     tail_ids: torch.Tensor  # int32 [n_seqs, 2 * n_kv_heads]
-    sink_ids: torch.Tensor | None  # int32 [n_seqs, 2 * n_kv_heads]
+    sink_ids: torch.Tensor | None  # int32 [n_seqs, sink_entries of the cache]
 
 
 def prepare(cache: ModelCache, seq_lens: torch.Tensor, block_table: torch.Tensor, tail_blocks: torch.Tensor,
@@ -37,7 +37,7 @@ def prepare(cache: ModelCache, seq_lens: torch.Tensor, block_table: torch.Tensor
     def new_table(width):
         return torch.empty(plan.n_seqs, width, dtype=torch.int32, device=cache.device)
 
-    tail_ids, sink_ids, of_seqs = new_table(n_pages), new_table(n_pages) if n_sink else None, block_table
+    tail_ids, sink_ids, of_seqs = new_table(n_pages), new_table(cache.sink_entries) if n_sink else None, block_table
     tables = dict(tail=cache.tail_table(tail_ids, tail_blocks))
     if n_sink:
         tables["protected_pages"] = cache.sink_table(sink_ids, block_table)

@@ -16,6 +16,7 @@ class _Pending:
     sealed_blocks: torch.Tensor
     tail_ids: torch.Tensor
     page: torch.Tensor
+    has_first: bool
 
 
 class FilledPages:
@@ -30,33 +31,37 @@ class FilledPages:
         self._addresses: tuple[int, ...] = ()  # addresses of the layers' blocks
         self._offsets: torch.Tensor | None = None  # int64 [n_layers], bytes from the lowest address
 
-    def add(self, sealed_blocks: torch.Tensor, tail_ids: torch.Tensor, page: torch.Tensor) -> None:
+    def add(self, sealed_blocks: torch.Tensor, tail_ids: torch.Tensor, page: torch.Tensor, has_first: bool = True) -> None:
         """Adds pages to seal. sealed_blocks: int32 [n], their destinations. tail_ids: int32 [n, 2 * n_kv_heads], their
-        places in the tail. page: int32 [n], the number of each page in its sequence."""
-        self._pending = _Pending(sealed_blocks, tail_ids, page)
+        places in the tail. page: int32 [n], the number of each page in its sequence. has_first says whether `page` may
+        have a 0."""
+        self._pending = _Pending(sealed_blocks, tail_ids, page, has_first)
 
     def seal(self, layers: Sequence[torch.Tensor]) -> None:
         """Seals the pages. `layers` holds the blocks of each layer."""
         if self._pending is None:
             return
         pending, self._pending, cache = self._pending, None, self._cache
-        if cache.seals_layers_together:
-            lowest = min(layers, key=torch.Tensor.data_ptr)
-            self._seal(pending, lowest, metrics=cache.metrics_of_layers(pending.page), layer_offsets=self._layer_offsets(layers))
-        else:
+        if not cache.seals_layers_together(pending.has_first):
             for blocks in layers:
                 self._seal(pending, blocks, metrics=cache.metrics(blocks, pending.page))
+        elif (distances := cache.layout.layer_distances) is not None:
+            self._seal(pending, layers[0], *distances, metrics=cache.metrics_of_layers(pending.page), n_layers=len(layers))
+        else:
+            lowest = min(layers, key=torch.Tensor.data_ptr)
+            self._seal(pending, lowest, metrics=cache.metrics_of_layers(pending.page), layer_offsets=self._layer_offsets(layers))
 
-    def _seal(self, pending: _Pending, blocks: torch.Tensor, **how) -> None:
+    def _seal(self, pending: _Pending, blocks: torch.Tensor, sealed_distance: int = 0, tail_distance: int = 0, **how) -> None:
         """Seals the pages of one layer, whose blocks are `blocks`, or of all layers. For all layers, `blocks` belongs
-        to the layer with the lowest address."""
+        to the first layer or to the layer with the lowest address. The distances lie between neighbouring layers."""
         cache, place = self._cache, pending.page.clip(max=1)
+        sealed = cache.sealed_pages(cache.either_place(pending.sealed_blocks), blocks)
+        tail = cache.tail_pages(pending.tail_ids, blocks)
+        sealed.layer_offset, tail.layer_offset = sealed_distance, tail_distance
         cache.library.seal_pages(
-            cache.shape(len(place), blocks=blocks), Layer(
-                sealed=cache.sealed_pages(cache.either_place(pending.sealed_blocks), blocks),
-                tail=cache.tail_pages(pending.tail_ids, blocks), **cache.of_sealed(blocks),
-                **cache.sinks(cache.sink_ids(pending.sealed_blocks), blocks)),
-            torch.zeros_like(place), place, 1, keep_sink=cache.layout.sink_tokens > 0, **how)
+            cache.shape(len(place), blocks=blocks),
+            Layer(sealed=sealed, tail=tail, **cache.of_sealed(blocks), **cache.sinks(cache.sink_ids(pending.sealed_blocks), blocks)),
+            torch.zeros_like(place), place, 1, keep_sink=cache.layout.sink_tokens > 0 and pending.has_first, **how)
 
     def _layer_offsets(self, layers: Sequence[torch.Tensor]) -> torch.Tensor:
         addresses = tuple(blocks.data_ptr() for blocks in layers)

@@ -8,23 +8,25 @@ from typing import Any
 import torch
 
 from kvant.torch import PageMetrics, Pages, Shape, StepPlan, StepTable, TorchLibrary, step_table
+from kvant.paged.arena_layout import ArenaLayout
 from kvant.paged.block_layout import SIDES, BlockLayout
+from kvant.paged.layer_memory import LayerMemory
 from kvant.paged.model_constants import ModelConstants
 from kvant.paged.page_formats import PageFormats
 from kvant.paged.recipes import Recipe
 from kvant.paged.sequence_layout import SequenceLayout
-from kvant.paged.sink_layout import UNIT_BYTES
 
 MAX_TABLE_ENTRY = 2**31 - 1
+Layout = ArenaLayout | BlockLayout | SequenceLayout
 # A sequence has at most MAX_QUERIES queries in one call.
 MAX_QUERIES = 8
 
 
 class ModelCache:
-    """Describes one model's KV cache. A layer's blocks are uint8 [n_blocks, block_bytes] or, with a SequenceLayout, the
-    layer's whole memory."""
+    """Describes one model's KV cache. A layer's blocks are uint8 [n_blocks, ..., block_bytes] or, with a SequenceLayout,
+    the layer's whole memory."""
 
-    def __init__(self, library: TorchLibrary, recipe: Recipe, layout: BlockLayout | SequenceLayout, n_heads: int, softmax_scale: float,
+    def __init__(self, library: TorchLibrary, recipe: Recipe, layout: Layout, n_heads: int, softmax_scale: float,
                  max_requests: int, device: torch.device, max_rows: int = 1, constants: ModelConstants | None = None,
                  softcap: float = 0.0):
         """Makes the cache of a model with n_heads query heads. A step decodes at most max_requests requests, each with
@@ -41,7 +43,10 @@ class ModelCache:
         self.seals_rows = self._metrics is None and not (
             recipe.key_hadamard or recipe.value_hadamard or self.has_key_scales) and all(
             library.can_seal_rows(name) for name in recipe.formats)
-        self._layer_at: dict[int, int] = {}
+        # Holds the number and the memory of the layer whose blocks begin at each address.
+        self._layer_at: dict[int, tuple[int, LayerMemory]] = {}
+        self._addresses: tuple[int, ...] = ()
+        self._tail_units = layout.tail_block_bytes // layout.unit_bytes
         self._formats = formats_of_layers(recipe, layout.n_kv_heads, lambda name: library.page_bytes(name, layout.head_dim))
         self._shapes: dict[tuple[int, int, PageFormats], Shape] = {}
         self.max_rows, self.max_queries = max_rows, self._queries_together(max_rows)
@@ -54,11 +59,8 @@ class ModelCache:
         self._tail_block = torch.tensor([[block for block, _ in turn] for turn in places], device=device)
         self._tail_unit = torch.tensor([[unit for _, unit in turn] for turn in places], dtype=torch.int32, device=device)
         self._tail_places = torch.tensor(places, dtype=torch.int32, device=device)
-        if layout.sink_tokens:
-            self._sink_places = torch.tensor([[(0, layout.sink.place(*page) // UNIT_BYTES) for page in pages]],
-                                             dtype=torch.int32, device=device)
-            self._sink_unit = torch.tensor([layout.sink.place(*page) // UNIT_BYTES for page in pages],
-                                           dtype=torch.int32, device=device)
+        self._sink_unit = torch.tensor(layout.sink_places if layout.sink_tokens else [], dtype=torch.int32, device=device)
+        self._sink_places = torch.stack([torch.zeros_like(self._sink_unit), self._sink_unit], 1)[None].contiguous()
 
     def shape(self, n_seqs: int, max_queries: int = 1, blocks: torch.Tensor | None = None) -> Shape:
         """Returns the shape of n_seqs sequences with max_queries queries each. `blocks` belongs to the layer whose
@@ -96,30 +98,39 @@ class ModelCache:
         else:
             turn = (page % self.layout.tail_pages).long()
             blocks, unit = tail_blocks.gather(1, self._tail_block[turn]), self._tail_unit[turn]
-        return blocks * (self.layout.tail_block_bytes // self.layout.unit_bytes) + unit
+        return blocks * self._tail_units + unit
 
     def tail_table(self, table: torch.Tensor, tail_blocks: torch.Tensor) -> StepTable:
         """Tells kvant_plan_step how to make tail_ids. Each step writes table, int32 [n_seqs, 2 * n_kv_heads], from
         tail_blocks, int32 [n_requests, ...]."""
-        return step_table(table[:, :, None], tail_blocks, self._tail_places,
-                          self.layout.tail_block_bytes // self.layout.unit_bytes)
+        return step_table(table[:, :, None], tail_blocks, self._tail_places, self._tail_units)
+
+    @property
+    def sink_entries(self) -> int:
+        """Returns the number of entries per sequence in a table of sinks."""
+        return len(self._sink_unit)
 
     def sink_table(self, table: torch.Tensor, block_table: torch.Tensor) -> StepTable:
-        """Tells kvant_plan_step how to make sink_ids."""
-        return step_table(table[:, :, None], block_table, self._sink_places, self.layout.sink_block_bytes // UNIT_BYTES)
+        """Tells kvant_plan_step how to make sink_ids. table: int32 [n_seqs, sink_entries]."""
+        return step_table(table[:, :, None], block_table, self._sink_places, self.layout.sink_units_per_block)
 
     def tail_pages(self, tail_ids: torch.Tensor, blocks: torch.Tensor) -> Pages:
         """Describes a layer's tails, one page per sequence."""
         return Pages(table=tail_ids, seq_stride=tail_ids.stride(0), head_stride=SIDES, side_stride=1,
-                     pool=blocks.data_ptr() + self.layout.tail_begin, page_stride=self.layout.unit_bytes)
+                     pool=self._memory_of(blocks).tail, page_stride=self.layout.unit_bytes)
+
+    def tail_units(self, blocks: torch.Tensor) -> torch.Tensor:
+        """Views memory from a layer's first tail on as uint8 [units, unit_bytes]."""
+        storage, unit = blocks.untyped_storage(), self.layout.unit_bytes
+        begin = self._memory_of(blocks).tail - storage.data_ptr()
+        return blocks.as_strided(((storage.nbytes() - begin) // unit, unit), (unit, 1), begin)
 
     def sealed_pages(self, block_table: torch.Tensor, blocks: torch.Tensor) -> Pages:
         """Describes a layer's sealed pages. A Layer needs them together with of_sealed(). block_table: int32 [n_seqs,
         n_pages]."""
-        formats = self._formats_of(blocks)
-        stride = formats.block_bytes if isinstance(self.layout, SequenceLayout) else self.layout.block_bytes
-        return Pages(table=block_table, seq_stride=block_table.stride(0), pool=blocks.data_ptr() + self.layout.sealed_begin,
-                     page_stride=stride, **formats.offsets)
+        formats, memory = self._formats_of(blocks), self._memory_of(blocks)
+        return Pages(table=block_table, seq_stride=block_table.stride(0), pool=memory.sealed,
+                     page_stride=memory.block_stride or formats.block_bytes, **formats.offsets)
 
     def of_sealed(self, blocks: torch.Tensor) -> dict[str, Any]:
         """Returns the other members of a Layer with sealed pages, for the layer with these blocks. The members are
@@ -128,12 +139,21 @@ class ModelCache:
         return self._formats_of(blocks).of_sealed | codebooks
 
     def place_layers(self, layers: Sequence[torch.Tensor]) -> None:
-        """Tells the cache the blocks of each layer. Must be called before a step that uses these blocks."""
-        if len(self._formats) > 1 or any(x is not None for x in (self._metrics, self._codebooks, self._key_scales)):
-            self._layer_at = {blocks.data_ptr(): layer for layer, blocks in enumerate(layers)}
+        """Tells the cache the blocks of each layer. Must be called before a step that uses these blocks. Raises
+        RuntimeError if the blocks do not lie as the layout says."""
+        addresses = tuple(blocks.data_ptr() for blocks in layers)
+        if addresses == self._addresses:
+            return
+        memories = self.layout.memory_of(layers)
+        self._layer_at = dict(zip(addresses, enumerate(memories)))
+        self._addresses, self._tail_units = addresses, memories[0].tail_stride // self.layout.unit_bytes
 
     def _layer_of(self, blocks: torch.Tensor) -> int:
-        return self._layer_at[blocks.data_ptr()]
+        return self._layer_at[blocks.data_ptr()][0]
+
+    def _memory_of(self, blocks: torch.Tensor) -> LayerMemory:
+        found = self._layer_at.get(blocks.data_ptr())
+        return self.layout.memory_of([blocks])[0] if found is None else found[1]
 
     def metrics(self, blocks: torch.Tensor, first_pages: torch.Tensor | None = None) -> PageMetrics | None:
         """Returns the metrics for sealing keys of the layer with these blocks. KeyMetrics.of_layer explains
@@ -143,11 +163,12 @@ class ModelCache:
     def metrics_of_layers(self, first_pages: torch.Tensor) -> PageMetrics | None:
         return None if self._metrics is None else self._metrics.of_layers(first_pages)
 
-    @property
-    def seals_layers_together(self) -> bool:
+    def seals_layers_together(self, with_sinks: bool) -> bool:
         """Returns whether one call can seal pages of all layers. Codebooks and formats by head differ between layers,
-        so they prevent it."""
-        return self._codebooks is None and len(self._formats) == 1
+        so they prevent it. with_sinks says whether the call copies sinks, which have other distances between layers in
+        an ArenaLayout."""
+        is_linear = not isinstance(self.layout, ArenaLayout) or not (with_sinks and self.layout.sink_tokens)
+        return self._codebooks is None and len(self._formats) == 1 and is_linear
 
     def key_factors(self, blocks: torch.Tensor) -> torch.Tensor | None:
         """Returns F32 [n_kv_heads, head_dim], the factors of the layer's keys before rotation, or None."""
@@ -169,20 +190,20 @@ class ModelCache:
         return block[:, None].expand(-1, 2).contiguous()
 
     def sink_ids(self, first_blocks: torch.Tensor) -> torch.Tensor | None:
-        """Returns int32 [n_seqs, 2 * n_kv_heads], the places of each head's sink pages in a layer's blocks, K then V,
-        in units of UNIT_BYTES. Returns None without a sink. first_blocks: int32 [n_seqs], the block of each sequence's
+        """Returns int32 [n_seqs, sink_entries], the places of each head's sink pages in a layer's blocks, K then V, or
+        one place for all heads. Returns None without a sink. first_blocks: int32 [n_seqs], the block of each sequence's
         first page."""
         if self.layout.sink_tokens == 0:
             return None
-        return first_blocks[:, None] * (self.layout.sink_block_bytes // UNIT_BYTES) + self._sink_unit
+        return first_blocks[:, None] * self.layout.sink_units_per_block + self._sink_unit
 
     def sink_pages(self, sink_ids: torch.Tensor, blocks: torch.Tensor) -> Pages:
-        """Describes a layer's sinks, one page per sequence. sink_ids: int32 [n_seqs, 2 * n_kv_heads], in units of
-        UNIT_BYTES."""
-        if blocks.numel() // UNIT_BYTES > MAX_TABLE_ENTRY:
+        """Describes a layer's sinks, one page per sequence. sink_ids: int32 [n_seqs, sink_entries]."""
+        memory = self._memory_of(blocks)
+        if blocks.numel() // memory.sink_stride > MAX_TABLE_ENTRY:
             raise RuntimeError("kvant: recipes with a sink need layers of less than 32 GiB; --kv-cache-memory-bytes limits them")
-        return Pages(table=sink_ids, seq_stride=sink_ids.stride(0), head_stride=SIDES, side_stride=1, pool=blocks,
-                     page_stride=UNIT_BYTES)
+        by_head = dict(head_stride=SIDES, side_stride=1) if self.sink_entries > 1 else memory.sink_offsets
+        return Pages(table=sink_ids, seq_stride=sink_ids.stride(0), pool=memory.sinks, page_stride=memory.sink_stride, **by_head)
 
     def sinks(self, sink_ids: torch.Tensor | None, blocks: torch.Tensor) -> dict[str, Any]:
         """Returns the members of a Layer that describe sinks, or none if sink_ids is None."""

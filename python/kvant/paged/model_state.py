@@ -11,14 +11,12 @@ import torch
 
 from kvant.torch import TorchLibrary
 from kvant.paged import decode, draft_rows, prefill, step_rules, summary
-from kvant.paged.block_layout import BlockLayout
 from kvant.paged.device_arrays import DeviceArrays
 from kvant.paged.filled_pages import FilledPages
-from kvant.paged.model_cache import ModelCache
+from kvant.paged.model_cache import Layout, ModelCache
 from kvant.paged.model_constants import ModelConstants
 from kvant.paged.quality_guard import Check, GuardReport, QualityGuard
 from kvant.paged.recipes import Recipe
-from kvant.paged.sequence_layout import SequenceLayout
 
 
 @dataclass
@@ -61,7 +59,7 @@ class ModelState:
     """Collects the metadata of a step. vLLM describes a step twice, for sealed pages and for tails, in either order;
     the step is complete with the second description."""
 
-    def __init__(self, recipe: Recipe, layout: BlockLayout | SequenceLayout, n_heads: int, softmax_scale: float, max_drafts: int = 0,
+    def __init__(self, recipe: Recipe, layout: Layout, n_heads: int, softmax_scale: float, max_drafts: int = 0,
                  constants: ModelConstants | None = None, softcap: float = 0.0):
         """Makes the state before the model's layers exist. max_drafts is the largest number of draft tokens after a
         request's newest token; with drafts, tails need room for two pages. `constants` covers all layers that the model
@@ -80,7 +78,6 @@ class ModelState:
         self._step: Step | None = None
         self._max_model_len = 0
         self._is_announced = False
-        self._has_checked_blocks = False
 
     def start(self, library: TorchLibrary, max_seqs: int, max_model_len: int, device: torch.device) -> None:
         """Prepares the cache before the first step, and again whenever vLLM allocates the cache anew."""
@@ -94,7 +91,6 @@ class ModelState:
                              f"{' and soft-capped scores' if self.softcap else ''}")
         self._filled, self._step, self._max_model_len = FilledPages(self.cache), None, max_model_len
         self._guard = QualityGuard(self.cache, len(self.layers), self.watcher) if self.watcher else None
-        self._has_checked_blocks = False
 
     def add(self, kind: str, common) -> Step:
         """Takes the metadata of one kind of blocks. `kind` is "sealed" or "tail"; `common` is vLLM's
@@ -122,8 +118,6 @@ class ModelState:
         if self._guard is not None:
             self._guard.tell()
         layers = [layer.kv_cache for layer in self.layers]
-        if not self._has_checked_blocks and isinstance(self.layout, BlockLayout):
-            self._check_blocks(layers)
         cache.place_layers(layers)
         self._filled.seal(layers)
         step.n_rows = common.num_actual_tokens
@@ -145,17 +139,6 @@ class ModelState:
                 step.check = self._guard.choose(plan, table[n:])
                 step.checked = self.layers[step.check.layer].kv_cache.data_ptr() if step.check else 0
 
-    def _check_blocks(self, layers: list[torch.Tensor]) -> None:
-        """Checks the layers' blocks. Kernels compute addresses from block_bytes alone, so blocks with another stride
-        would reach into other layers' blocks."""
-        for number, blocks in enumerate(layers):
-            block_bytes, stride = blocks[:1].nbytes, blocks.stride(0) * blocks.element_size()
-            if block_bytes != self.layout.block_bytes or stride != block_bytes or not blocks[:1].is_contiguous():
-                raise RuntimeError(f"kvant: vLLM has laid out the cache of layer {number} in blocks of {block_bytes} bytes, "
-                                   f"{stride} bytes apart, and kvant's blocks are {self.layout.block_bytes} bytes without gaps: "
-                                   "this model is not supported")
-        self._has_checked_blocks = True
-
     def _add_drafts(self, step: Step, query_lens: np.ndarray) -> None:
         n = step.n_decodes
         other_lens = query_lens[n:]
@@ -170,7 +153,8 @@ class ModelState:
         if len(seqs):
             where = DeviceArrays({"seqs": seqs, "pages": pages}, self.cache.device)
             rows = where["seqs"].long()
-            self._filled.add(table[rows, where["pages"].long()], self.cache.tail_ids(tail_table[rows]), where["pages"])
+            self._filled.add(table[rows, where["pages"].long()], self.cache.tail_ids(tail_table[rows]), where["pages"],
+                             has_first=bool((pages == 0).any()))
 
 
 def append(step: Step, blocks: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> None:

@@ -164,7 +164,7 @@ def _seal_from_scratch(cache: ModelCache, step: PrefillStep, blocks: torch.Tenso
     of_page = layout.tail_page_bytes // layout.unit_bytes
     pool = torch.empty((plan.n_pieces, SIDES * layout.n_kv_heads, of_page, layout.unit_bytes), dtype=torch.uint8,
                        device=blocks.device)
-    units = layout.tail_units(blocks)
+    units = cache.tail_units(blocks)
     if len(plan.entering):
         pool.index_copy_(0, step.entering, units.index_select(0, step.entering_units).view(-1, *pool.shape[1:]))
     scratch = ScratchPages(pool, layout.tail_page_bytes)

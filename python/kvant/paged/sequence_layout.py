@@ -8,12 +8,18 @@ are equal in all layers."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from kvant import PAGE
 from kvant.paged.block_layout import BF16_BYTES, SIDES
-from kvant.paged.sink_layout import SinkLayout
+from kvant.paged.layer_memory import LayerMemory
+from kvant.paged.sink_layout import UNIT_BYTES, SinkLayout
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True)
@@ -45,10 +51,17 @@ class SequenceLayout:
         """Returns the unit, in bytes, in which tables of tail pages count."""
         return self.tail_page_bytes
 
+    layer_distances = None
+
     @property
-    def sink_block_bytes(self) -> int:
-        """Returns the bytes from one sequence's sink to the next."""
-        return self.sink.bytes
+    def sink_places(self) -> list[int]:
+        """Returns the places of the sinks of each head, as BlockLayout.sink_places does."""
+        return [self.sink.place(head, side) // UNIT_BYTES for head in range(self.n_kv_heads) for side in range(SIDES)]
+
+    @property
+    def sink_units_per_block(self) -> int:
+        """Returns the units from one sequence's sink to the next."""
+        return self.sink.bytes // UNIT_BYTES
 
     @property
     def tail_block_bytes(self) -> int:
@@ -56,7 +69,7 @@ class SequenceLayout:
 
     @property
     def tail_begin(self) -> int:
-        return self.n_sequences * self.sink_block_bytes
+        return self.n_sequences * self.sink.bytes
 
     @property
     def sealed_begin(self) -> int:
@@ -66,6 +79,8 @@ class SequenceLayout:
         """Returns the tail block and the place in it, as BlockLayout.tail_place does."""
         return 0, SIDES * head + side
 
-    def tail_units(self, memory):
-        """Views the tails in a layer's memory as uint8 [units, unit_bytes]."""
-        return memory[self.tail_begin:self.sealed_begin].view(-1, self.unit_bytes)
+    def memory_of(self, layers: Sequence[torch.Tensor]) -> list[LayerMemory]:
+        """Returns where the pages of each layer lie. `layers` holds the memory of each layer."""
+        begins = [memory.data_ptr() for memory in layers]
+        return [LayerMemory(sealed=begin + self.sealed_begin, tail=begin + self.tail_begin, tail_stride=self.tail_block_bytes,
+                            sinks=begin, sink_stride=UNIT_BYTES) for begin in begins]

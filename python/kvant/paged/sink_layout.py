@@ -23,6 +23,15 @@ VALUE_PERIOD = 64
 UNIT_BYTES = 16
 
 
+def tile_distance(side: int, n_tokens: int) -> int:
+    """Returns the bytes from one page of n_tokens tokens to the next page that shares its tile."""
+    return KEY_BYTES * n_tokens if side == KEY else VALUE_BYTES * -(-n_tokens // 2)
+
+
+def pages_per_tile(side: int, n_tokens: int) -> int:
+    return (PIECE_BYTES if side == KEY else VALUE_PERIOD) // tile_distance(side, n_tokens)
+
+
 @dataclass(frozen=True)
 class SinkLayout:
     n_kv_heads: int
@@ -50,20 +59,9 @@ class SinkLayout:
         """Returns where the page of a head and side begins, in bytes from the block's beginning."""
         if self.has_rows:
             return (self.n_kv_heads * side + head) * self.n_tokens * self.head_dim * 2
-        tile, within = divmod(head, self._pages_per_tile(side))
-        first_tile, distance = (0, self._key_distance) if side == KEY else (self._tiles(KEY), self._value_distance)
-        return (first_tile + tile) * self.tile_bytes + within * distance
-
-    @property
-    def _key_distance(self) -> int:
-        return KEY_BYTES * self.n_tokens
-
-    @property
-    def _value_distance(self) -> int:
-        return VALUE_BYTES * -(-self.n_tokens // 2)
-
-    def _pages_per_tile(self, side: int) -> int:
-        return PIECE_BYTES // self._key_distance if side == KEY else VALUE_PERIOD // self._value_distance
+        tile, within = divmod(head, pages_per_tile(side, self.n_tokens))
+        first_tile = 0 if side == KEY else self._tiles(KEY)
+        return (first_tile + tile) * self.tile_bytes + within * tile_distance(side, self.n_tokens)
 
     def _tiles(self, side: int) -> int:
-        return -(-self.n_kv_heads // self._pages_per_tile(side))
+        return -(-self.n_kv_heads // pages_per_tile(side, self.n_tokens))

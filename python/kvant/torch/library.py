@@ -83,16 +83,17 @@ class TorchLibrary(Library):
     def seal_pages(self, shape: Shape, layer: Layer, tail_page: torch.Tensor | None, sealed_page: torch.Tensor, max_pages: int,
                    n_pages: torch.Tensor | None = None, metrics: PageMetrics | None = None,
                    layer_offsets: torch.Tensor | None = None, keep_sink: bool = False, rows: NewRows | None = None,
-                   first_rows: torch.Tensor | None = None) -> None:
+                   first_rows: torch.Tensor | None = None, n_layers: int = 1) -> None:
         """Encodes full tail pages. tail_page, sealed_page, n_pages: int32 [n_seqs], the first page of the tail
         (negative: none is due), its destination, and the number of pages (None: max_pages).
 
         `metrics` holds the costs of errors of keys, for trellis formats. layer_offsets: int64 [n_layers], if one call
-        seals the pages of several layers: their distances in bytes (multiples of 16) from the layer's memory. keep_sink
+        seals the pages of several layers: their distances in bytes (multiples of 16) from the layer's memory. Without
+        layer_offsets, n_layers layers have the distances that `layer` gives. keep_sink
         copies the layer's sink from each first page into the layer's protected pages. Formats for which can_seal_rows
         is true can be sealed from `rows`. first_rows: int32 [n_seqs], where the first page of each
         sequence begins in `rows`; a negative number means that the pages are in the tail."""
-        n_layers = 0 if layer_offsets is None else len(layer_offsets)
+        n_layers = n_layers if layer_offsets is None else len(layer_offsets)
         self.call("seal_pages", shape, layer,
                   SealRange(tail_page=tail_page, sealed_page=sealed_page, n_pages=n_pages, max_pages=max_pages,
                             page_metrics=metrics, n_layers=n_layers, keep_sink=keep_sink, layer_offsets=layer_offsets, rows=rows,

@@ -10,15 +10,19 @@ import copy
 import functools
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+import vllm.envs
 from vllm.config import get_current_vllm_config
 from vllm.model_executor.layers.attention.attention import Attention
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 
 from kvant import PAGE
+from kvant.paged.arena_layout import ArenaLayout
+from kvant.paged.block_layout import BlockLayout
+from kvant.paged.model_cache import formats_of_layers
 from kvant.paged.recipes import resolved_line, without_constants
 from kvant.vllm.recipes import CACHE_TYPES, CONSTANTS_EXAMPLE, constants_file, find_recipe
 from kvant.vllm.refusals import n_drafts, refuse_unsupported
@@ -26,6 +30,13 @@ from kvant.vllm.refusals import n_drafts, refuse_unsupported
 TAIL_SUFFIX = ".kvant_tail"
 # vLLM calls layers with a sliding window "sliding_window".
 WINDOWED = "sliding_window"
+# If blocks hold all layers, layers with a window have pages of WINDOW_BLOCK tokens. vLLM's planner then needs few groups
+# of layers, and the pages fill the blocks well.
+WINDOW_BLOCK = 32
+# In the first layouts, a block holds all layers. In the others, the blocks of a layer follow one another. vLLM has
+# older names for some of them.
+ARENA_LAYOUTS = ("BLHNC", "BLNHC")
+LAYER_LAYOUTS = ("LBNHC", "LBHNC", "NHD", "HND")
 
 
 @dataclass(frozen=True)
@@ -38,6 +49,8 @@ class Release:
     tail_spec: Callable[..., Any]
     # Lists the supported methods of speculative decoding.
     drafts_of: tuple[str, ...]
+    # The flag is true if a block can hold all layers, which formats by layer and head need.
+    has_arenas: bool
 
 
 class TailLayer(AttentionLayerBase):
@@ -105,7 +118,8 @@ def demand_backend(arguments: dict[str, Any], vllm_config) -> None:
 
 
 def windowed_spec(original_spec: Callable[..., Any], vllm_config):
-    """Returns the specification of a layer that is not kvant's, with blocks as large as kvant's."""
+    """Returns the specification of a layer that is not kvant's. If a block belongs to one layer, all blocks must have the
+    size of kvant's."""
     state = _state(vllm_config)
     if state is None:
         if vllm_config.cache_config.cache_dtype in CACHE_TYPES:
@@ -113,6 +127,11 @@ def windowed_spec(original_spec: Callable[..., Any], vllm_config):
                                       "use --kv-cache-dtype auto")
         return original_spec(vllm_config)
     state.is_all = False
+    if isinstance(state.layout, ArenaLayout):
+        small = copy.copy(vllm_config)
+        small.cache_config = copy.copy(vllm_config.cache_config)
+        small.cache_config.block_size = WINDOW_BLOCK
+        return original_spec(small)
     block_bytes = state.layout.block_bytes
     vllm_config.cache_config.skip_page_size_padded = block_bytes
     try:
@@ -141,29 +160,34 @@ def _attach(layer, vllm_config, release: Release) -> None:
     if layer.head_size_v != layer.head_size:
         raise NotImplementedError("kvant does not support values with another head size than keys")
     state = _state(vllm_config)
-    mine = _new_state(layer, vllm_config)
+    mine = _new_state(layer, vllm_config, release)
     if state is None:
         state = mine
         _add_constants(state, vllm_config)
         if (line := resolved_line(state.recipe)) is not None:
             backend.logger.info("%s", line)
-    elif any(getattr(state, name) != getattr(mine, name) for name in ("layout", "n_heads", "softmax_scale", "softcap")):
+    elif _shape_of(state) != _shape_of(mine):
         raise NotImplementedError("kvant needs the same heads, head size, softmax scale and soft cap in all layers; "
                                   f"{layer.layer_name} differs")
+    state.layers.append(layer)
+    if isinstance(state.layout, ArenaLayout) and not state.recipe.by_head:
+        state.layout = replace(state.layout, layer_bytes=len(state.layers) * state.layout.layer_bytes[:1])
     tail_blocks = state.layout.tail_blocks
     if vllm_config.model_config.max_model_len < tail_blocks * PAGE:
         raise NotImplementedError(f"kvant needs --max-model-len of at least {tail_blocks * PAGE}, as much as a request's "
                                   "newest tokens take")
-    state.layers.append(layer)
     layer.kvant = state
-    layer.attn_backend = _with_block_bytes(backend.KvantBackend, state.layout.block_bytes)
+    layer.attn_backend = _for_layout(backend.KvantBackend, state.layout)
     vllm_config.compilation_config.static_forward_context[layer.layer_name + TAIL_SUFFIX] = TailLayer(
-        state, _with_block_bytes(backend.KvantTailBackend, state.layout.block_bytes), release)
+        state, _for_layout(backend.KvantTailBackend, state.layout), release)
 
 
-def _new_state(layer, vllm_config):
+def _shape_of(state) -> tuple:
+    return state.layout.n_kv_heads, state.layout.head_dim, state.n_heads, state.softmax_scale, state.softcap
+
+
+def _new_state(layer, vllm_config, release: Release):
     from kvant.torch import TorchLibrary
-    from kvant.paged.block_layout import BlockLayout
     from kvant.paged.model_state import ModelState
 
     recipe, library = find_recipe(layer.kv_cache_dtype, vllm_config.additional_config), TorchLibrary()
@@ -173,12 +197,20 @@ def _new_state(layer, vllm_config):
         if not sizes[-1] or not library.can_seal(format):
             raise NotImplementedError(f"kvant has no format {format} for heads of {layer.head_size} channels (recipe {recipe.text})")
     drafts = n_drafts(vllm_config)
-    layout = BlockLayout(layer.num_kv_heads, layer.head_size, *sizes, recipe.sink, tail_pages=2 if drafts else 1,
-                         has_rows=library.has_rows)
+    common = dict(sink_tokens=recipe.sink, tail_pages=2 if drafts else 1, has_rows=library.has_rows)
+    if uses_arenas(release):
+        layout = ArenaLayout(layer.num_kv_heads, layer.head_size, (layer.num_kv_heads * sum(sizes),), **common)
+    else:
+        layout = BlockLayout(layer.num_kv_heads, layer.head_size, *sizes, **common)
     if recipe.has_integer_prompts and (layer.impl.softcap or layer.impl.sinks is not None):
         raise NotImplementedError("kvant's prompts in 8-bit integers (prompt=flashq) do not support soft-capped scores and attention sinks: "
                                   "use prompt=exact")
     return ModelState(recipe, layout, layer.num_heads, layer.impl.scale, drafts, softcap=layer.impl.softcap)
+
+
+def uses_arenas(release: Release) -> bool:
+    """Returns whether a block holds all layers. VLLM_KV_CACHE_LAYOUT may ask for one of LAYER_LAYOUTS."""
+    return release.has_arenas and vllm.envs.VLLM_KV_CACHE_LAYOUT not in LAYER_LAYOUTS
 
 
 def _add_constants(state, vllm_config) -> None:
@@ -191,5 +223,6 @@ def _add_constants(state, vllm_config) -> None:
         state.recipe, state.constants = constants_of_rank(path, state.recipe, vllm_config, state.softmax_scale)
 
 
-def _with_block_bytes(backend, block_bytes: int):
-    return type(backend.__name__, (backend,), {"block_bytes": block_bytes})
+def _for_layout(backend, layout):
+    layouts = ARENA_LAYOUTS if isinstance(layout, ArenaLayout) else LAYER_LAYOUTS[:2]
+    return type(backend.__name__, (backend,), {"block_bytes": layout.block_bytes, "layouts": layouts})

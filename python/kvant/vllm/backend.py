@@ -27,11 +27,12 @@ REPLACED_REASONS = ("head_size not supported", "dtype not supported", "kv_cache_
 
 
 class KvantBackend(AttentionBackend):
-    """Attends on sealed pages. Subclasses know the block size of their model."""
+    """Attends on sealed pages. Subclasses know the block size and the layouts of their model."""
 
     supported_dtypes = list(ACTIVATIONS)
     supported_kv_cache_dtypes = list(CACHE_TYPES)
     block_bytes = 0
+    layouts: tuple[str, ...] = ()
 
     @staticmethod
     def get_name() -> str:
@@ -56,10 +57,10 @@ class KvantBackend(AttentionBackend):
 
     @classmethod
     def supported_kv_cache_layouts(cls):
-        """Returns the cache's layout for vLLM 0.29 and later. A layer's blocks are contiguous."""
+        """Returns the cache's layouts for vLLM 0.29 and later."""
         from vllm.v1.kv_cache_layout import KVCacheLayout
 
-        return KVCacheLayout.LBNHC, KVCacheLayout.LBHNC
+        return tuple(KVCacheLayout[name] for name in cls.layouts)
 
     @classmethod
     def supports_kv_connector(cls) -> bool:

@@ -93,7 +93,7 @@ def tail_spec(n_kv_heads: int, head_size: int, block_bytes: int, blocks_per_requ
 
 
 # The second model runner of vLLM 0.26 has no drafts by n-grams, and other methods need a draft model.
-RELEASE = Release(sealed_spec, tail_spec, drafts_of=())
+RELEASE = Release(sealed_spec, tail_spec, drafts_of=(), has_arenas=False)
 
 
 def add_specs() -> None:

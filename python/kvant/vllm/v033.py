@@ -85,7 +85,7 @@ def tail_spec(n_kv_heads: int, head_size: int, block_bytes: int, blocks_per_requ
     return KvantTailSpec(**_common(n_kv_heads, head_size, block_bytes), blocks_per_request=blocks_per_request)
 
 
-RELEASE = Release(sealed_spec, tail_spec, drafts_of=("ngram", "ngram_gpu"))
+RELEASE = Release(sealed_spec, tail_spec, drafts_of=("ngram", "ngram_gpu"), has_arenas=True)
 
 
 def add_specs() -> None:
