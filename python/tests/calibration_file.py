@@ -12,19 +12,19 @@ ALIGNMENT = 32
 VERSION, ALGORITHM = 2, 8
 
 
-def _text(x):
+def length_and_text(x):
     return struct.pack("<Q", len(x.encode())) + x.encode()
 
 
 def _pair(key, value):
     if isinstance(value, str):
-        return _text(key) + struct.pack("<I", TEXT) + _text(value)
+        return length_and_text(key) + struct.pack("<I", TEXT) + length_and_text(value)
     if isinstance(value, int):
-        return _text(key) + struct.pack("<Iq", I64, value)
-    return _text(key) + struct.pack("<IIQ", ARRAY, I32, len(value)) + np.asarray(value, "<i4").tobytes()
+        return length_and_text(key) + struct.pack("<Iq", I64, value)
+    return length_and_text(key) + struct.pack("<IIQ", ARRAY, I32, len(value)) + np.asarray(value, "<i4").tobytes()
 
 
-def _aligned(x):
+def aligned(x):
     return x + b"\0" * (-len(x) % ALIGNMENT)
 
 
@@ -45,7 +45,7 @@ def write(path, constants, fingerprint="0123456789abcdef", model="a tiny model")
     pairs = {"general.type": "kvant-calibration"} | {f"kvant.calibration.{key}": value for key, value in about.items()}
     infos, data = b"", b""
     for i, numbers in enumerate(constants.values()):
-        infos += _text(str(i)) + struct.pack("<IQIQ", 1, np.size(numbers), F32, len(data))
-        data = _aligned(data + np.asarray(numbers, "<f4").tobytes())
+        infos += length_and_text(str(i)) + struct.pack("<IQIQ", 1, np.size(numbers), F32, len(data))
+        data = aligned(data + np.asarray(numbers, "<f4").tobytes())
     head = b"GGUF" + struct.pack("<IQQ", 3, len(constants), len(pairs)) + b"".join(_pair(*pair) for pair in pairs.items())
-    path.write_bytes(_sealed(_aligned(head + infos) + data))
+    path.write_bytes(_sealed(aligned(head + infos) + data))

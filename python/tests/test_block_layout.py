@@ -115,8 +115,10 @@ class Recipes(unittest.TestCase):
 
     def test_names_from_before_say_what_they_are(self):
         recipe = find_recipe("kvant_4bit", None)
-        self.assertEqual((recipe.name, recipe.text), ("uniform-4bit,sink=1", "k=hadamard:tcq4,v=hadamard:tcq4,sink=1"))
-        self.assertIn("kvant: uniform-4bit,sink=1 is used in place of kvant_4bit, whose bits", resolved_line(recipe))
+        self.assertEqual((recipe, recipe.asked_name), (parse_recipe("kvant-4bit"), "kvant-4bit"))
+        self.assertIn("kvant: uniform-4bit is used in place of kvant-4bit, whose bits", resolved_line(recipe))
+        self.assertIn("uniform-4bit is used in place of kvant-4bit, because there is no time: kvant.hf.calibrate(model, tokenizer, "
+                      "\"kvant-4bit\")", resolved_line(recipe, serves_by_head=True, why="there is no time"))
         recipe = find_recipe("kvant_fast4", None)
         self.assertEqual((recipe.name, recipe.text), 2 * ("k=ch4g128,v=tok4g128,sink=1",))
         self.assertEqual(resolved_line(recipe), "kvant: the recipe kvant_fast4 is k=ch4g128,v=tok4g128,sink=1")
@@ -178,8 +180,8 @@ class Recipes(unittest.TestCase):
             with self.assertRaisesRegex(ValueError, sentence):
                 parse_recipe(text)
         for cache_type, config, sentence in (
-                ("kvant", {}, "needs a recipe"), ("kvant", {"kvant": {"recipes": "x"}}, "one text"),
-                ("kvant", {"kvant": "k=tcq4"}, "one text"),
+                ("kvant", {}, "needs a recipe"), ("kvant", {"kvant": {"recipes": "x"}}, "the texts"),
+                ("kvant", {"kvant": "k=tcq4"}, "the texts"), ("kvant", {"kvant": {"calibrate": "no"}}, "which is true or false"),
                 ("kvant_uniform_4bit", {"kvant": {"recipe": "k=tcq4,v=tcq4"}}, "needs --kv-cache-dtype kvant, not kvant_uniform_4bit")):
             with self.assertRaisesRegex(ValueError, sentence):
                 find_recipe(cache_type, config)

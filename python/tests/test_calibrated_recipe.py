@@ -18,10 +18,9 @@ import cpu_library
 import numpy as np
 import torch
 import transformers
-from test_hf import flash
 
 from kvant import PAGE
-from kvant.hf import KvantCache, varlen_attention
+from kvant.hf import KvantCache
 from kvant.hf.cache import shape_of
 from kvant.hf.channel_turns import turn
 from kvant.paged.constants import read_constants
@@ -45,6 +44,13 @@ def model_of(**more):
     return transformers.LlamaForCausalLM(transformers.LlamaConfig(**numbers | more)).bfloat16().eval()
 
 
+def turns_in_halves():
+    """Returns turns [D, 2] in the order of checkpoints, and of GGUF models of Qwen's kind."""
+    numbers = turns_in_pairs()[np.r_[0:D:2, 1:D:2]]
+    numbers[:, 0] = (np.arange(D) + D // 2) % D
+    return numbers
+
+
 def turns_in_pairs():
     """Returns turns [D, 2] in the order of GGUF models of Llama's kind."""
     numbers = np.zeros((D, 2))
@@ -53,12 +59,12 @@ def turns_in_pairs():
     return numbers
 
 
-def constants_of(rng):
+def constants_of(rng, turns=turns_in_pairs):
     """Makes sensitivities for errors that fall to a quarter with each bit, and random directions."""
     weights = {place: 10 ** rng.uniform(-2, 2) for place in PLACES}
     directions = {(layer, head): rng.standard_normal((D, RANK)) for layer, head, side in PLACES if side == 0}
     constants = {(*place, SENSITIVITY): [weight * 4.0 ** -bits for bits in range(1, 7)] for place, weight in weights.items()}
-    constants |= {(*place, 0, METRIC): np.concatenate([x.reshape(-1), turns_in_pairs().reshape(-1)]) for place, x in directions.items()}
+    constants |= {(*place, 0, METRIC): np.concatenate([x.reshape(-1), turns().reshape(-1)]) for place, x in directions.items()}
     return weights, directions, constants
 
 
@@ -86,9 +92,6 @@ class Calibrated(unittest.TestCase):
         cls.weights, cls.directions, cls.constants = constants_of(np.random.default_rng(1))
         calibration_file.write(cls.path, cls.constants)
         cls.model = model_of()
-        defaults = varlen_attention.PieceAttention.__init__.__defaults__
-        varlen_attention.PieceAttention.__init__.__defaults__ = (flash,)
-        cls.addClassCleanup(setattr, varlen_attention.PieceAttention.__init__, "__defaults__", defaults)
 
     def cache(self, kv="kvant-4bit", **options):
         with warnings.catch_warnings(record=True) as self.warned:
@@ -150,8 +153,14 @@ class Calibrated(unittest.TestCase):
                     stored = (rows * factor @ h).bfloat16().float().numpy()
                     wanted = cpu_library.coded(stored, format, unquantized)
                     wanted = torch.from_numpy(wanted) @ h / factor
-                    error, quantization = ((x - y).square().sum() / rows.square().sum() for x, y in ((found, wanted), (wanted, rows)))
-                    self.assertLess(error, 1e-4 + 0.02 * quantization, (kv, layer, head, side, page))
+                    error, quantization, whole = ((x - y).square().sum() / rows.square().sum()
+                                                  for x, y in ((found, wanted), (wanted, rows), (found, rows)))
+                    where = (kv, layer, head, side, page)
+                    # The metric moves errors of keys. Each further bit would change their sum by a factor of 4.
+                    if side == 0:
+                        self.assertTrue(quantization / 2 < whole + 1e-4 and whole < 2 * quantization + 1e-4, (where, whole, quantization))
+                    else:
+                        self.assertLess(error, 1e-4 + 0.02 * quantization, where)
                     if format in ("tcq1", "tcq2", "tcq3"):
                         self.assertGreater(quantization, 1e-3)
 
@@ -186,9 +195,7 @@ class Calibrated(unittest.TestCase):
             torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-3)
 
     def test_the_order_stays_where_both_have_the_same(self):
-        in_halves = turns_in_pairs()[np.r_[0:D:2, 1:D:2]]
-        in_halves[:, 0] = (np.arange(D) + D // 2) % D
-        constants = {key: x if key[3] != METRIC else np.concatenate([x[:D * RANK], in_halves.reshape(-1)])
+        constants = {key: x if key[3] != METRIC else np.concatenate([x[:D * RANK], turns_in_halves().reshape(-1)])
                      for key, x in self.constants.items()}
         path = self.path.parent / "halves.gguf"
         calibration_file.write(path, constants)

@@ -3,6 +3,9 @@ classes, on libkvant_cpu. If PyTorch is installed, `test_vllm` runs this file fo
 
 import importlib
 import os
+import pathlib
+import sys
+import tempfile
 import unittest
 from dataclasses import replace
 from unittest import mock
@@ -104,6 +107,10 @@ class VllmServer(Server):
 
 
 class Worker(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+
     def check(self, *requests):
         for request in requests:
             for i in range(N_LAYERS):
@@ -163,7 +170,8 @@ class Worker(unittest.TestCase):
         vllm_config.additional_config = {"kvant": {"recipe": recipe, "constants": "FILE"}}
         heads, turns = torch.arange(4 * n_ranks).float()[None, :, None, None].expand(n_layers, -1, D, RANK), torch.zeros(n_layers, D, 2)
 
-        def read(path, recipe, shape):
+        def read(path, recipe, shape, serves_by_head):
+            self.assertEqual(serves_by_head, has_arenas())
             self.assertEqual((path, shape.n_kv_heads, shape.n_heads, shape.n_layers), ("FILE", 4 * n_ranks, 8 * n_ranks, N_LAYERS))
             recipe = calibrated(recipe)
             metrics = KeyMetrics(heads, turns, hadamard_matrix(D) if recipe.key_hadamard else None) if recipe.is_shaped else None
@@ -196,7 +204,7 @@ class Worker(unittest.TestCase):
 
     def test_steps_with_codebooks(self):
         rng, constants = np.random.default_rng(4), constants_of(SMOOTH_CODEBOOKS)
-        with mock.patch.object(attach, "_add_constants", lambda state, vllm_config: setattr(state, "constants", constants)):
+        with mock.patch.object(attach, "_add_constants", lambda state, vllm_config, log: setattr(state, "constants", constants)):
             server, a, b = VllmServer(self, recipe=SMOOTH_CODEBOOKS), Request(300, rng), Request(200, rng)
         server.step([(a, 126)])
         for _ in range(4):
@@ -216,6 +224,95 @@ class Worker(unittest.TestCase):
         state = self.served_with_constants("k=tcq4,v=tok4g64", n_layers=3)
         with self.assertRaisesRegex(ValueError, "the constants are of 3 layers, and the model has 2"):
             state.start(cpu_library.CpuLibrary(), 8, 1024, torch.device("cpu"))
+
+    def calibrated_config(self, rank=0, n_ranks=1, calibrate=None, **more):
+        """Returns a configuration of a rank with two KV heads, which asks for kvant-4bit."""
+        values = dict(num_hidden_layers=N_LAYERS, num_attention_heads=4 * n_ranks, max_position_embeddings=1024, vocab_size=9)
+        vllm_config = use(self, supported(
+            cache_dtype="kvant_4bit", max_model_len=1024, rank=rank, tensor_parallel_size=n_ranks,
+            hf_text_config=simple(**values, **more), get_total_num_kv_heads=lambda: N_KV_HEADS * n_ranks, get_head_size=lambda: D, model="/"),
+            cpu_library.CpuLibrary)
+        vllm_config.additional_config = {} if calibrate is None else {"kvant": {"calibrate": calibrate}}
+        return vllm_config
+
+    def served_calibrated(self, vllm_config, exists, made=None):
+        """Returns the state of layers, the paths that were calibrated, and the lines of the log. `exists` says whether the
+        cache folder has the file; `made` is the error that making the file ends with."""
+        calibrated, lines, n_ranks = [], [], vllm_config.parallel_config.tensor_parallel_size
+        # The second rank's formats are larger.
+        by_head = ((("tcq3", "tcq2"), ("tcq6", "tcq3")) + (("tcq6", "tcq6"), ("tcq5", "tcq6")) * (n_ranks - 1),) * N_LAYERS
+        heads = torch.arange(N_KV_HEADS * n_ranks).float()[None, :, None, None].expand(N_LAYERS, -1, D, RANK)
+        turns = torch.zeros(N_LAYERS, D, 2)
+        path = pathlib.Path(self.folder.name) / "kvant-4bit of 12-34"
+        path.unlink(missing_ok=True)
+        if exists:
+            path.touch()
+
+        def read(found, recipe, shape, serves_by_head=False):
+            self.assertTrue(pathlib.Path(found).exists())
+            self.assertTrue(serves_by_head)
+            metrics = KeyMetrics(heads, turns, hadamard_matrix(D))
+            return Constants(replace(recipe, name="kvant-4bit", by_head=by_head, is_shaped=True), "12-34", "Other", ModelConstants(metrics))
+
+        def calibrate(folder, recipe, to):
+            calibrated.append((folder, recipe, to))
+            if made is not None:
+                raise made
+            to.touch()
+
+        engine = simple(calibration_path=lambda recipe, shape, fingerprint, text: f"{path.parent}/{recipe} of {fingerprint}{text}",
+                        Error=KeyError, Geometry=mock.Mock())
+        where = kvant.vllm.constants
+        with mock.patch.dict(sys.modules, {"kvant.engine": simple(_engine=engine)}), mock.patch.object(where, "read_constants", read), \
+                mock.patch.object(where, "calibrate", calibrate), \
+                mock.patch.object(kvant.paged.checkpoint, "of_files", lambda folder, config: "12-34"), \
+                mock.patch.object(backend.logger, "info", lambda *args: lines.append(args[-1])), making_layers():
+            state = [layer(vllm_config, i, heads=N_KV_HEADS, d=D, group=2) for i in range(N_LAYERS)][0].kvant
+        return state, calibrated, lines
+
+    def test_calibrated_bits_are_found_by_the_checkpoint_s_fingerprint(self):
+        state, calibrated, lines = self.served_calibrated(self.calibrated_config(), exists=True)
+        self.assertEqual(calibrated, [])
+        if not has_arenas():
+            self.assertEqual((state.recipe.name, state.constants), ("uniform-4bit", None))
+            self.assertRegex(lines[0], "uniform-4bit is used in place of kvant-4bit, whose bits by layer and head are not supported here")
+            return
+        self.assertEqual((state.recipe.name, lines), ("kvant-4bit", []))
+        self.assertEqual(state.constants.n_layers, N_LAYERS)
+        pages = [cpu_library.CpuLibrary().page_bytes(format, D) for format in ("tcq3", "tcq2", "tcq6", "tcq3")]
+        self.assertEqual(state.layout.layer_bytes, N_LAYERS * (sum(pages),))
+
+    @unittest.skipIf(MINOR == "0.26", "its layers have equal formats")
+    def test_all_ranks_have_equal_cells_and_the_first_rank_decides(self):
+        path = str(pathlib.Path(self.folder.name) / "kvant-4bit of 12-34")
+        for exists in (True, False):
+            states = []
+            for rank in range(2):
+                group = mock.MagicMock()
+                group.broadcast_object = lambda found, src, rank=rank: found if rank == src else (path, "")
+                with mock.patch.object(importlib.import_module("vllm.distributed.parallel_state"), "get_tp_group", lambda group=group: group):
+                    state, calibrated, _ = self.served_calibrated(self.calibrated_config(rank, 2), exists or rank == 1)
+                self.assertEqual(len(calibrated), rank == 0 and not exists)
+                states.append(state)
+            self.assertEqual(len({state.layout.block_bytes for state in states}), 1)
+            self.assertLess(states[0].layout.layer_bytes[0], states[1].layout.layer_bytes[0])
+            self.assertEqual([state.recipe.by_head[0][0] for state in states], [("tcq3", "tcq2"), ("tcq6", "tcq6")])
+            self.assertEqual([state.constants.metrics.directions[0, 0, 0, 0].item() for state in states], [0, N_KV_HEADS])
+
+    @unittest.skipIf(MINOR == "0.26", "its layers have equal formats")
+    def test_a_first_start_calibrates_unless_that_is_off_or_fails(self):
+        state, calibrated, lines = self.served_calibrated(self.calibrated_config(), exists=False)
+        self.assertEqual((state.recipe.name, calibrated), ("kvant-4bit", [("/", "kvant-4bit", pathlib.Path(self.folder.name) / "kvant-4bit of 12-34")]))
+        self.assertRegex(lines[0], "kvant-4bit is being calibrated for /, which takes some minutes at the first start .*\"calibrate\": false")
+        for changed, made, why in (
+                (dict(calibrate=False), None, "because this model has no constants in kvant's cache folder, and "
+                 "--additional-config turns calibration off"),
+                ({}, RuntimeError("calibration failed (out of memory)"), "because calibration failed \\(out of memory\\)"),
+                (dict(layer_types=["full_attention", "sliding_attention"]), None, "because the model has layers of the kinds "
+                 "full_attention, sliding_attention")):
+            state, calibrated, lines = self.served_calibrated(self.calibrated_config(**changed), exists=False, made=made)
+            self.assertEqual((state.recipe.name, state.constants, len(calibrated)), ("uniform-4bit", None, made is not None))
+            self.assertRegex(lines[-1], "uniform-4bit is used in place of kvant-4bit, " + why)
 
     def test_soft_caps_and_sinks_that_are_loaded_later(self):
         rng, sinks = np.random.default_rng(5), torch.nn.Parameter(torch.zeros(N_HEADS, dtype=torch.bfloat16), requires_grad=False)

@@ -17,7 +17,7 @@ from kvant.hf.varlen_attention import PieceAttention
 from kvant.paged import model_state, step_rules
 from kvant.paged.block_layout import SIDES
 from kvant.paged.checkpoint import check_fingerprint, of_config
-from kvant.paged.constants import ModelShape, read_constants
+from kvant.paged.constants import TURNS_NEIGHBOURS, ModelShape, read_constants
 from kvant.paged.model_cache import formats_of_layers
 from kvant.paged.model_state import ModelState, Step
 from kvant.paged.recipes import parse_recipe, resolved_line, without_constants
@@ -27,9 +27,6 @@ from kvant.torch.library import current
 
 HEAD_SIZES = (64, 128, 256)
 MAX_GROUP, MAX_KV_HEADS = 16, 64
-# In models of the types TURNS_NEIGHBOURS, RoPE rotates neighbouring channels together. For other types it rotates
-# channel i with channel i + half.
-TURNS_NEIGHBOURS = ("cohere", "cohere2", "ernie4_5", "glm", "glm4", "helium")
 # A cache grows by at least SPARE_PAGES pages per sequence, which is room for 1024 tokens, and by at least a share of
 # 1 / GROWTH.
 SPARE_PAGES = 8

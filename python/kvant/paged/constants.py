@@ -26,6 +26,9 @@ SMOOTH = "smooth"
 # The array is [head_dim] and exists if the engine balances the norms of queries and keys
 # (src/model/query_key_balance.h).
 KEY_FACTORS = "key-factors"
+# In models of the types TURNS_NEIGHBOURS, RoPE rotates neighbouring channels together. For other types it rotates
+# channel i with channel i + half.
+TURNS_NEIGHBOURS = ("cohere", "cohere2", "ernie4_5", "glm", "glm4", "helium")
 
 
 @dataclass(frozen=True)

@@ -69,6 +69,10 @@ class Recipe:
             return {self.key_format, self.value_format}
         return {format for layer in self.by_head for pair in layer for format in pair}
 
+    def of_heads(self, heads: slice) -> Recipe:
+        """Returns the recipe for the KV heads of one rank of tensor parallelism."""
+        return replace(self, by_head=tuple(layer[heads] for layer in self.by_head))
+
     @property
     def asked_name(self) -> str:
         """Returns the recipe as the user asked for it, in a form that the engine accepts."""
@@ -252,16 +256,17 @@ def allocated(recipe: Recipe, heads: Sequence[Sequence[tuple[Sequence[str], str,
                    by_head=tuple(tuple((key, value) for _, key, _, value in layer) for layer in heads))
 
 
-def resolved_line(recipe: Recipe, serves_by_head: bool = False) -> str | None:
+def resolved_line(recipe: Recipe, serves_by_head: bool = False, why: str = "") -> str | None:
     """Returns a line that tells users under which other name their recipe is served, or None if the name is unchanged.
-    serves_by_head says whether the cache supports formats by layer and head."""
-    first = recipe.asked.split(",")[0]
+    serves_by_head says whether the cache supports formats by layer and head. `why` may say why there are no constants.
+    """
+    first = recipe.asked.split(",")[0].replace("_", "-")
     if not first or "=" in first or recipe.by_head or recipe.asked == recipe.name:
         return None
     if not recipe.may_be_allocated:
         return f"kvant: the recipe {recipe.asked} is {recipe.name}"
     if serves_by_head:
-        why = "the constants have no bits by layer and head" if recipe.is_shaped else "there are no constants"
+        why = "the constants have no bits by layer and head" if recipe.is_shaped else why or "there are no constants"
         return (f"kvant: {recipe.name} is used in place of {recipe.asked}, because {why}: kvant.hf.calibrate(model, tokenizer, \"{first}\") "
                 f"makes them, or `kvant calibrate --kv {first}` of the model's GGUF file")
     line = f"kvant: {recipe.name} is used in place of {recipe.asked}, whose bits by layer and head are not supported here"

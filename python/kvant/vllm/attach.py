@@ -163,9 +163,7 @@ def _attach(layer, vllm_config, release: Release) -> None:
     mine = _new_state(layer, vllm_config, release)
     if state is None:
         state = mine
-        _add_constants(state, vllm_config)
-        if (line := resolved_line(state.recipe)) is not None:
-            backend.logger.info("%s", line)
+        _add_constants(state, vllm_config, backend.logger)
     elif _shape_of(state) != _shape_of(mine):
         raise NotImplementedError("kvant needs the same heads, head size, softmax scale and soft cap in all layers; "
                                   f"{layer.layer_name} differs")
@@ -213,14 +211,42 @@ def uses_arenas(release: Release) -> bool:
     return release.has_arenas and vllm.envs.VLLM_KV_CACHE_LAYOUT not in LAYER_LAYOUTS
 
 
-def _add_constants(state, vllm_config) -> None:
-    """Loads the model's constants before its first layer gets its blocks."""
-    if (path := constants_file(vllm_config.additional_config)) is None:
-        without_constants(state.recipe, CONSTANTS_EXAMPLE)
-    else:
-        from kvant.vllm.constants import constants_of_rank
+def _add_constants(state, vllm_config, log) -> None:
+    """Loads the model's constants before its first layer gets its blocks, and logs what serves."""
+    from kvant.vllm import constants
 
-        state.recipe, state.constants = constants_of_rank(path, state.recipe, vllm_config, state.softmax_scale)
+    serves_by_head, why = isinstance(state.layout, ArenaLayout), ""
+    path = constants_file(vllm_config.additional_config)
+    if path is None:
+        without_constants(state.recipe, CONSTANTS_EXAMPLE)
+        if serves_by_head and state.recipe.may_be_allocated:
+            path, why = constants.find_constants(state.recipe, vllm_config, state.softmax_scale, lambda line: log.info("%s", line))
+    if path is not None:
+        found = constants.constants_of_rank(path, state.recipe, vllm_config, state.softmax_scale, serves_by_head)
+        state.recipe, state.constants = found.recipe, found.of_model
+        if found.of_ranks:
+            state.layout = _layout_of_ranks(state, found)
+        if found.warning:
+            log.warning("%s", found.warning)
+    if (line := resolved_line(state.recipe, serves_by_head, why)) is not None:
+        log.info("%s", line)
+
+
+def _layout_of_ranks(state, found) -> ArenaLayout:
+    """Returns the layout of a rank whose formats differ by layer and head. vLLM demands equal blocks of all ranks."""
+    from kvant.torch import TorchLibrary
+
+    library, layout = TorchLibrary(), state.layout
+    of_ranks = []
+    for recipe in found.of_ranks:
+        for format in sorted(recipe.formats):
+            if not library.page_bytes(format, layout.head_dim) or not library.can_seal(format):
+                raise NotImplementedError(f"kvant has no format {format} for heads of {layout.head_dim} channels (recipe {recipe.name})")
+        formats = formats_of_layers(recipe, layout.n_kv_heads, lambda name: library.page_bytes(name, layout.head_dim))
+        of_layers = tuple(x.block_bytes for x in formats) if len(formats) > 1 else len(recipe.by_head) * (formats[0].block_bytes,)
+        of_ranks.append(replace(layout, layer_bytes=of_layers))
+    mine = of_ranks[found.of_ranks.index(found.recipe)]
+    return replace(mine, least_block_bytes=max(x.block_bytes for x in of_ranks))
 
 
 def _for_layout(backend, layout):
