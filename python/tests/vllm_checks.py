@@ -327,6 +327,17 @@ class Layers(unittest.TestCase):
             self.assertGreater(tokens, 0)
             self.check_sharing(planned)
 
+    def test_layers_with_a_window_are_in_fp8_on_request(self):
+        vllm_config = self.use(supported())
+        vllm_config.additional_config = {"kvant": {"windows": "fp8"}}
+        windowed, full = layer(vllm_config, 0, window=1024), layer(vllm_config, 1)
+        self.assertEqual((windowed.kv_cache_dtype, full.kv_cache_dtype), ("fp8", "kvant_uniform_4bit"))
+        specs = self.specs(vllm_config)
+        self.assertEqual((specs["model.layers.0.attn"].dtype.itemsize, full.kvant.others), (1, "in FP8"))
+        vllm_config.additional_config = {"kvant": {"windows": "int8"}}
+        with self.assertRaisesRegex(ValueError, '"windows" is "fp8", not "int8"; without it, layers with a sliding window are unquantized'):
+            layer(vllm_config, 2, window=1024)
+
     def check_sharing(self, planned):
         planned = kv_cache_utils.generate_scheduler_kv_cache_config([planned])
         planned.num_blocks = 400

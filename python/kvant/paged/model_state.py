@@ -70,6 +70,8 @@ class ModelState:
         self.layers: list = []
         # The flag is false if other layers use blocks of the pool too.
         self.is_all = True
+        # Says how such other layers are stored.
+        self.others = "unquantized"
         self.cache: ModelCache | None = None
         # Receives the quality guard's reports; None means no guard.
         self.watcher: Callable[[GuardReport], None] | None = None
@@ -111,7 +113,7 @@ class ModelState:
         self._is_announced = True
         n_blocks = self.layers[0].kv_cache.shape[0]
         return (summary.start_up_line(self.cache, len(self.layers), n_blocks, self._max_model_len) if self.is_all else
-                summary.line_next_to_others(self.cache, len(self.layers)))
+                summary.line_next_to_others(self.cache, len(self.layers), self.others))
 
     def _complete(self, step: Step) -> None:
         common, cache = step.sealed, self.cache

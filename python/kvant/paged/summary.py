@@ -15,9 +15,10 @@ def start_up_line(cache: ModelCache, n_layers: int, n_blocks: int, max_model_len
             f"{tokens / bf16:.2f} times as many as in BF16")
 
 
-def line_next_to_others(cache: ModelCache, n_layers: int) -> str:
-    """Returns the line for a model in which n_layers layers use kvant's cache and other layers do not."""
-    return f"{_line(cache, f'{n_layers} layers', n_layers)}; layers with a sliding window stay unquantized"
+def line_next_to_others(cache: ModelCache, n_layers: int, others: str) -> str:
+    """Returns the line for a model in which n_layers layers use kvant's cache and other layers do not. `others` says how
+    the other layers are stored."""
+    return f"{_line(cache, f'{n_layers} layers', n_layers)}; layers with a sliding window stay {others}"
 
 
 def _line(cache: ModelCache, where: str, n_layers: int) -> str:

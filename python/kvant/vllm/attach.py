@@ -2,7 +2,7 @@
 its differences as a `Release` (v026, v033).
 
 vLLM has one KV layer per attention layer; in kvant the layer holds sealed pages. The plug-in adds a second KV layer for
-tails. Layers with a sliding window stay with vLLM, unquantized and on a backend that vLLM chooses."""
+tails. Layers with a sliding window stay with vLLM, unquantized or in FP8, on a backend that vLLM chooses."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from kvant.paged.arena_layout import ArenaLayout
 from kvant.paged.block_layout import BlockLayout
 from kvant.paged.model_cache import formats_of_layers
 from kvant.paged.recipes import resolved_line, without_constants
-from kvant.vllm.recipes import CACHE_TYPES, CONSTANTS_EXAMPLE, constants_file, find_recipe
+from kvant.vllm.recipes import CACHE_TYPES, CONSTANTS_EXAMPLE, FP8, constants_file, find_recipe, has_fp8_windows
 from kvant.vllm.refusals import n_drafts, refuse_unsupported
 
 TAIL_SUFFIX = ".kvant_tail"
@@ -103,7 +103,8 @@ def leave_windowed(arguments: dict[str, Any], vllm_config) -> None:
     if arguments.get("per_layer_sliding_window") is None and cache.sliding_window is None:
         return
     arguments["cache_config"] = copy.copy(cache)
-    arguments["cache_config"].cache_dtype = "float16" if vllm_config.model_config.dtype == torch.float16 else "bfloat16"
+    unquantized = "float16" if vllm_config.model_config.dtype == torch.float16 else "bfloat16"
+    arguments["cache_config"].cache_dtype = FP8 if has_fp8_windows(vllm_config.additional_config) else unquantized
     # None lets vLLM choose.
     vllm_config.attention_config.backend_per_kind.setdefault(WINDOWED, None)
 
@@ -127,6 +128,8 @@ def windowed_spec(original_spec: Callable[..., Any], vllm_config):
                                       "use --kv-cache-dtype auto")
         return original_spec(vllm_config)
     state.is_all = False
+    if has_fp8_windows(vllm_config.additional_config):
+        state.others = "in FP8"
     if isinstance(state.layout, ArenaLayout):
         small = copy.copy(vllm_config)
         small.cache_config = copy.copy(vllm_config.cache_config)

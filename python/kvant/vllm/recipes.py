@@ -2,7 +2,7 @@
 `--additional-config '{"kvant": {"recipe": "k=...,v=...,sink=1"}}'` gives the recipe, as keys or as a name with
 differing items ("uniform-4bit,prompt=flashq"). An entry "constants" in that configuration names the file that
 kvant.hf.calibrate or `kvant calibrate` made for the model. An entry "calibrate" that is false forbids calibration at
-the first start.
+the first start. An entry "windows" that is "fp8" lets vLLM keep layers with a sliding window in FP8.
 
 A cache type is called `kvant_` and the recipe's name in the registry. Older names keep the cache that they had, and the
 log says which recipe it is."""
@@ -15,8 +15,9 @@ from dataclasses import replace
 from kvant.paged.recipes import OTHER_NAMES, Recipe, parse_recipe
 
 CUSTOM = "kvant"
-_RECIPE, _CONSTANTS, _CALIBRATE = "recipe", "constants", "calibrate"
-_KINDS = {_RECIPE: str, _CONSTANTS: str, _CALIBRATE: bool}
+_RECIPE, _CONSTANTS, _CALIBRATE, _WINDOWS = "recipe", "constants", "calibrate", "windows"
+_KINDS = {_RECIPE: str, _CONSTANTS: str, _CALIBRATE: bool, _WINDOWS: str}
+FP8 = "fp8"
 _EXAMPLE = f'--additional-config \'{{"{CUSTOM}": {{"{_RECIPE}": "k=hadamard:tcq4,v=hadamard:tcq3,sink=1"}}}}\''
 CONSTANTS_EXAMPLE = f'--additional-config \'{{"{CUSTOM}": {{"{_CONSTANTS}": "FILE"}}}}\''
 NO_CALIBRATION = f'--additional-config \'{{"{CUSTOM}": {{"{_CALIBRATE}": false}}}}\''
@@ -33,6 +34,9 @@ def _own(additional_config) -> Mapping[str, str | bool]:
     if not isinstance(own, Mapping) or not own or not all(isinstance(x, _KINDS.get(key, ())) for key, x in own.items()):
         raise ValueError(f"kvant: in --additional-config, \"{CUSTOM}\" is an object with the texts \"{_RECIPE}\" and "
                          f"\"{_CONSTANTS}\", and \"{_CALIBRATE}\", which is true or false: {_EXAMPLE}")
+    if own.get(_WINDOWS, FP8) != FP8:
+        raise ValueError(f"kvant: in --additional-config, \"{_WINDOWS}\" is \"{FP8}\", not \"{own[_WINDOWS]}\"; without it, layers with "
+                         "a sliding window are unquantized")
     return own
 
 
@@ -59,3 +63,8 @@ def constants_file(additional_config) -> str | None:
 def may_calibrate(additional_config) -> bool:
     """Returns whether the first start of a model may make the model's constants."""
     return bool(_own(additional_config).get(_CALIBRATE, True))
+
+
+def has_fp8_windows(additional_config) -> bool:
+    """Returns whether layers with a sliding window are in FP8."""
+    return _WINDOWS in _own(additional_config)
