@@ -13,7 +13,8 @@ sealed pages. With prompt=flashq, prompts attend in 8-bit integers, whole and in
 
 The script prints a line of JSON for each recipe that is named after the command, or for all recipes. The exit status is
 1 if outputs differ by more than BF16 explains, or in integers by more than 8 bits explain. Recipes with codebooks have
-random codebooks. The name `scores` selects soft caps and attention sinks."""
+random codebooks. The name `scores` selects soft caps and attention sinks. The name `arenas` selects blocks that hold all
+layers, as vLLM 0.33 has them, with equal formats and with formats by layer and head."""
 
 import dataclasses
 import itertools
@@ -49,6 +50,7 @@ TOLERANCE = 0.01
 OF_INTEGERS = 0.002, 0.05
 # "scores" takes the place of a recipe's name on the command line.
 OTHER_SCORES = "scores"
+ARENAS = "arenas"
 # The first token's keys are LOUD times larger than other keys, which makes a sink useful.
 LOUD = 6
 
@@ -226,6 +228,27 @@ def of_other_scores(library):
     return is_right
 
 
+def of_arenas(library):
+    """Checks blocks that hold all layers. With equal formats, outputs must equal outputs from blocks of one layer."""
+    is_right = True
+    by_head = Recipe("by head", "tcq4", "tcq4", True, True, sink=4,
+                     by_head=((("tcq4", "tcq3"), ("tcq5", "tcq4")), (("tcq3", "tcq6"), ("tcq4", "tcq4"))))
+    uniform = [parse_recipe(name) for name in ("uniform-4bit", "uniform-4bit,sink=1", "kvant-fast4", "kvant-turboquant-3bit")]
+    for recipe, d in itertools.product((*uniform, by_head), (64, 128, 256)):
+        harness.D, harness.SCALE = d, d ** -0.5
+        ways = dict(prompt=(1000,), parts=(100,), decoded=(1,), drafted=(1 + DRAFTS, DRAFTS), replayed=(1 + DRAFTS, DRAFTS, GraphServer))
+        found = {name: outputs(recipe, library, *way, has_arenas=True) for name, way in ways.items()}
+        differences = {f"{name} from prompt by": difference(found[name], found["prompt"]) for name in ways}
+        if not recipe.by_head:
+            differences |= {f"{name} from blocks of one layer by": difference(found[name], outputs(recipe, library, *way))
+                            for name, way in ways.items()}
+        loss = difference(found["decoded"], unquantized())
+        is_right &= max(differences.values()) < TOLERANCE and loss < 0.3
+        print("RESULT", json.dumps({"arenas": recipe.name, "head": d, "from unquantized by": round(loss, 4)} |
+                                   {name: round(x, 6) for name, x in differences.items()}), flush=True)
+    return is_right
+
+
 def main():
     library, is_right = TorchLibrary(), True
     kvants = [parse_recipe(name) for name in ("uniform-4bit", "uniform-3bit", "uniform-2bit", "kvant-fast4")]
@@ -276,6 +299,8 @@ def main():
                                         "bytes of their pages": f"{other_bytes} of {n_bytes} differ"}), flush=True)
     if not wanted or OTHER_SCORES in wanted:
         is_right &= of_other_scores(library)
+    if not wanted or ARENAS in wanted:
+        is_right &= of_arenas(library)
     sys.exit(0 if is_right else 1)
 
 
