@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from kvant import PAGE
 from kvant.paged.block_layout import BlockLayout
-from kvant.paged.recipes import Recipe, calibrated, parse_recipe, resolved_line, without_constants
+from kvant.paged.recipes import Recipe, _registry, calibrated, parse_recipe, resolved_line, without_constants
 from kvant.paged.sink_layout import SinkLayout
 from kvant.vllm.recipes import CACHE_TYPES, find_recipe
 
@@ -157,12 +157,27 @@ class Recipes(unittest.TestCase):
         self.assertEqual(resolved_line(calibrated(parse_recipe("uniform-3bit"))),
                          "kvant: the recipe uniform-3bit is uniform-3bit,encode=shaped")
 
+    def test_every_recipe_of_the_registry_is_served_or_refused_by_a_key(self):
+        _, registry = _registry()
+        served = set()
+        for name, found in registry.items():
+            try:
+                parse_recipe(name)
+                served.add(name)
+            except ValueError as refused:
+                self.assertRegex(str(refused), f'the recipe "{name}" (has [a-z_@.0-9-]+=|needs both)', name)
+        self.assertLess({"kvant-4bit", "kvant-2bit", "uniform-4bit", "q8_0", "fp8"}, served)
+        self.assertEqual(served & {"turbo4", "kvlinc-2bit", "vquant-k4v2", "vecinfer-4bit", "turboattention-mix", "oscar-2bit"}, set())
+
     def test_what_the_cache_cannot_serve_is_refused_by_its_key(self):
         for text, sentence in (
                 ("kivi-4bit", "\"kivi-4bit\" has window=128, which is not supported here: \"kivi-4bit,window=0\" is"),
                 ("kvlinc-2bit", "\"kvlinc-2bit,window=0,correction=none\" is"), ("oscar-2bit", "has window=256, which is not supported here$"),
                 ("turbo4", "has k=rhadamard:lm4, which is not supported here"), ("h2o-50", "has window=128"),
-                ("turboattention-4bit", "has softmax=sas"), ("k=tcq4,v=tcq4,skip=1e-6", "has skip=1e-6"),
+                ("turboattention-4bit", "has products=integer, which is not supported here: \"turboattention-4bit,products=real,tail=bf16\" is"),
+                ("turboattention-paper", "has softmax=sas-paper"), ("k=tcq4,v=tcq4,skip=1", "has skip=1, which is not supported here: 0 to below 1"),
+                ("k=tcq4,v=tcq4,skip=a", "has skip=a"), ("vquant-k4v2,window=0", "has protect=0.05"), ("turboattention-mix", "has mix=0.5"),
+                ("vecinfer-4bit", "\"vecinfer-4bit,window=0\" is"), ("turbo3-sparse-v", "has k=rhadamard:lm3"),
                 ("uniform-4bit,tail=int8", "has tail=int8"), ("uniform-4bit,encode=plain", "\"encode=plain\" in the recipe .* whether errors of keys are shaped"),
                 ("uniform-4bit,encode=sampled", "\"encode=sampled\" in the recipe .* whether errors of keys are shaped"),
                 ("k=tcq4,v=tcq4,window=128", "has window=128"), ("k=mean:tcq4,v=tcq4", "k=mean:tcq4"), ("k=tcq4,v=smooth:tcq4", "v=smooth:tcq4"),

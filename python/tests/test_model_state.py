@@ -207,6 +207,34 @@ class Steps(unittest.TestCase):
             server.step([(a, 1)])
         self.assertEqual([arguments.args[0] for arguments in call.call_args_list][:N_LAYERS], N_LAYERS * ["seal_pages"])
 
+    def test_decoding_skips_values_as_the_recipe_says_and_prompts_do_not(self):
+        found = {}
+        for skip in (0.0, 1e-9, 0.6):
+            server, a = Server(replace(PLAIN, skip=skip)), Request(400, np.random.default_rng(6))
+            server.step([(a, 390)])
+            for _ in range(4):
+                server.step([(a, 1)])
+            self.assertEqual(server.state.cache.kernel.endswith("skipping values"), skip > 0)
+            found[skip] = a.out.float()
+        torch.testing.assert_close(found[1e-9], found[0.0], equal_nan=True)
+        torch.testing.assert_close(found[0.6][:, :390], found[0.0][:, :390])
+        self.assertGreater((found[0.6] - found[0.0])[:, 390:394].abs().max(), 0.01)
+
+    def test_prompts_and_decoding_have_the_exponential_of_the_recipe(self):
+        """SAS is 0 for scores more than 6 below the largest, and off by at most a few parts in a thousand for others."""
+        found = {}
+        for recipe in (SINK, replace(SINK, has_sas=True), replace(SINK, prompt="flashq"), replace(SINK, prompt="flashq", has_sas=True)):
+            for n_prompt in (300, 100):
+                server, a = Server(recipe), Request(306, np.random.default_rng(7))
+                for n in (n_prompt, *(306 - n_prompt) * [1]):
+                    server.step([(a, n)])
+                found[recipe.has_sas, recipe.prompt, n_prompt] = a.out.float()
+        for prompt, n_prompt in itertools.product(("exact", "flashq"), (300, 100)):
+            exact, sas = (found[has_sas, prompt, n_prompt] for has_sas in (False, True))
+            for rows in (slice(150, 290), slice(300, 306)):
+                difference = (sas - exact)[:, rows].square().mean().sqrt() / exact[:, rows].square().mean().sqrt()
+                self.assertTrue(1e-4 < difference < 0.03, (prompt, n_prompt, rows, difference))
+
     def test_blocks_that_vllm_has_padded_are_refused_before_anything_is_written(self):
         rng = np.random.default_rng(8)
         server, a, b = Server(PLAIN, n_blocks=24), Request(140, rng), Request(140, rng)

@@ -444,12 +444,15 @@ class Layers(unittest.TestCase):
                                         "--additional-config '{\"kvant\": {\"constants\": \"FILE\"}}'"):
                 layer(vllm_config, 0)
 
-    def test_prompts_in_integers_of_capped_scores_and_with_attention_sinks_are_refused(self):
+    def test_integers_and_sas_with_capped_scores_or_attention_sinks_are_refused(self):
         for changed in (dict(logits_soft_cap=30.0), dict(sinks=object())):
             vllm_config = self.use(supported(cache_dtype="kvant"))
             vllm_config.additional_config = {"kvant": {"recipe": "uniform-4bit,prompt=flashq"}}
             with self.assertRaisesRegex(NotImplementedError, "soft-capped scores and attention sinks: use prompt=exact"):
                 layer(vllm_config, 0, **changed)
+            vllm_config.additional_config = {"kvant": {"recipe": "uniform-4bit,softmax=sas"}}
+            with self.assertRaisesRegex(NotImplementedError, "soft-capped scores and attention sinks: use softmax=exact"):
+                layer(vllm_config, 2, **changed)
             vllm_config.additional_config = {"kvant": {"recipe": "uniform-4bit"}}
             self.assertEqual(layer(vllm_config, 1, **changed).kvant.softcap, changed.get("logits_soft_cap", 0))
 

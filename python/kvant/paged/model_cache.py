@@ -71,7 +71,8 @@ class ModelCache:
         if (n_seqs, max_queries, formats) not in self._shapes:
             self._shapes[n_seqs, max_queries, formats] = formats.shape(
                 n_seqs=n_seqs, n_kv_heads=self.layout.n_kv_heads, group=self.n_heads // self.layout.n_kv_heads,
-                head_dim=self.layout.head_dim, softmax_scale=self.softmax_scale, score_softcap=self.softcap, max_queries=max_queries)
+                head_dim=self.layout.head_dim, softmax_scale=self.softmax_scale, score_softcap=self.softcap, max_queries=max_queries,
+                skip_threshold=self.recipe.skip, sas=self.recipe.has_sas)
         return self._shapes[n_seqs, max_queries, formats]
 
     def _formats_of(self, blocks: torch.Tensor) -> PageFormats:

@@ -25,9 +25,9 @@ def attend(cache: ModelCache, step: PrefillStep, blocks: torch.Tensor, q: torch.
            sink_logits: torch.Tensor | None = None) -> None:
     """Attends with the rows of prompts. q, out: BF16 or F16 [n_rows, n_heads, head_dim]. keys, values: BF16 or F16
     [n_rows, n_kv_heads, head_dim]. `blocks` belong to the layer. `attention` attends on rows, unless the recipe has
-    integer prompts; None selects the library's attention on pages. `check` is the quality guard's check, or None if the
+    integer prompts or SAS; None selects the library's attention on pages. `check` is the quality guard's check, or None if the
     guard does not check the layer. model_state.attend explains sink_logits."""
-    on_pages = attention is None or cache.recipe.has_integer_prompts
+    on_pages = attention is None or cache.recipe.has_integer_prompts or cache.recipe.has_sas
     rows = append_and_seal(cache, step, blocks, keys, values, in_pages=check is not None or not on_pages)
     if check is not None:
         check.measure(rows, blocks, q, sink_logits)

@@ -66,7 +66,7 @@ def prepare(cache: ModelCache, step: PrefillStep) -> tuple[Call, ...]:
                               n_kv_heads=cache.layout.n_kv_heads, head_dim=cache.layout.head_dim,
                               n_queries=int(rows.stop - rows.start), n_tokens=int(arrays[f"{i} token_begins"][-1]),
                               softmax_scale=cache.softmax_scale, causal=is_last, n_sealed_pages=n_pages,
-                              half_products=not in_integers, score_softcap=cache.softcap),
+                              half_products=not in_integers, score_softcap=cache.softcap, sas=cache.recipe.has_sas),
             step.block_table[requests, call.first_page:], **mine,
             query_pages=on_device[f"{i} query_pages"] if is_last and n_pages else None,
             first_tokens=on_device[f"{i} first_tokens"] if is_last else None,

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from kvant.paged.sink_layout import MAX_SINK
 
 EXACT, FLASHQ = "exact", "flashq"
+SAS = "sas"
 # Names of formats with codebooks begin with "vq", "pq" or "nvq".
 CODEBOOK_FORMATS = ("vq", "pq", "nvq")
 # Recipes with a key that matches BY_LAYER have formats that differ by layer or head.
@@ -52,6 +53,10 @@ class Recipe:
     prompt: str = EXACT
     # The flag is true if channels of K are divided by calibrated factors before rotation.
     key_smooth: bool = False
+    # Decode may leave V of a page unread if no token of the page has a softmax weight above `skip` (Sparse V).
+    skip: float = 0.0
+    # The flag is true if the exponential is TurboAttention's approximation (SAS).
+    has_sas: bool = False
     # Holds the text that asked for the recipe.
     asked: str = field(default="", compare=False)
     # Holds the formats (K, V) of each layer and KV head if calibration measured their sensitivities. If empty,
@@ -111,6 +116,8 @@ class Recipe:
         text += f",v={'hadamard:' if self.value_hadamard else ''}{self.value_format}"
         text += f",sink={self.sink}" if self.sink else ""
         text += f",prompt={self.prompt}" if self.prompt != EXACT else ""
+        text += f",skip={self.skip:g}" if self.skip else ""
+        text += f",softmax={SAS}" if self.has_sas else ""
         return text + (",encode=shaped" if self.is_shaped else "")
 
 
@@ -168,7 +175,7 @@ def parse_recipe(text: str) -> Recipe:
     key_steps, key_format = _side(text, "k", written.values["k"])
     value_steps, value_format = _side(text, "v", written.values["v"])
     recipe = Recipe(written.name, key_format, value_format, "hadamard" in key_steps, "hadamard" in value_steps, _sink(text, written.values),
-                    prompt=written.values.get("prompt", EXACT), key_smooth="smooth" in key_steps, asked=text.replace(" ", ""))
+                    prompt=written.values.get("prompt", EXACT), key_smooth="smooth" in key_steps, skip=_skip(text, written.values), has_sas=written.values.get("softmax") == SAS, asked=text.replace(" ", ""))
     return recipe if recipe.name else replace(recipe, name=recipe.text)
 
 
@@ -210,7 +217,7 @@ def _named(name: str) -> _Written:
 
 def _refuse_others(text: str, values: Mapping[str, str]) -> None:
     """Raises ValueError for values of keys that the cache does not implement."""
-    refused = [key for key in values if key not in ("k", "v", "sink", "prompt") and (key, values[key]) != ("tail", "bf16")]
+    refused = [key for key in values if key not in ("k", "v", "sink", "prompt", "skip") and (key, values[key]) not in (("tail", "bf16"), ("softmax", SAS))]
     if values.get("prompt", EXACT) not in (EXACT, FLASHQ):
         refused.append("prompt")
     if not refused:
@@ -243,6 +250,14 @@ def _sink(text: str, values: Mapping[str, str]) -> int:
     if not value.isdecimal() or int(value) > MAX_SINK:
         raise ValueError(f"kvant: the recipe \"{text}\" has sink={value}, which is not supported here: 0 to {MAX_SINK} tokens")
     return int(value)
+
+
+def _skip(text: str, values: Mapping[str, str]) -> float:
+    value = values.get("skip", "0")
+    with contextlib.suppress(ValueError):
+        if 0 <= float(value) < 1:
+            return float(value)
+    raise ValueError(f"kvant: the recipe \"{text}\" has skip={value}, which is not supported here: 0 to below 1")
 
 
 def allocated(recipe: Recipe, heads: Sequence[Sequence[tuple[Sequence[str], str, Sequence[str], str]]]) -> Recipe:

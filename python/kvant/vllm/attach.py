@@ -206,6 +206,9 @@ def _new_state(layer, vllm_config, release: Release):
     if recipe.has_integer_prompts and (layer.impl.softcap or layer.impl.sinks is not None):
         raise NotImplementedError("kvant's prompts in 8-bit integers (prompt=flashq) do not support soft-capped scores and attention sinks: "
                                   "use prompt=exact")
+    if recipe.has_sas and (layer.impl.softcap or layer.impl.sinks is not None):
+        raise NotImplementedError("kvant's approximation of the exponential (softmax=sas) does not support soft-capped scores and attention "
+                                  "sinks: use softmax=exact")
     return ModelState(recipe, layout, layer.num_heads, layer.impl.scale, drafts, softcap=layer.impl.softcap)
 
 
