@@ -19,6 +19,29 @@ class _Pending:
     has_first: bool
 
 
+@dataclass(frozen=True)
+class _Due:
+    """Holds what the calls of all layers share."""
+
+    cache: ModelCache
+    pending: _Pending
+    place: torch.Tensor
+    zeros: torch.Tensor
+    table: torch.Tensor
+    sink_ids: torch.Tensor | None
+
+    def seal(self, blocks: torch.Tensor, sealed_distance: int = 0, tail_distance: int = 0, **how) -> None:
+        """Seals the pages of one layer, whose blocks are `blocks`, or of all layers. For all layers, `blocks` belongs
+        to the first layer or to the layer with the lowest address. The distances lie between neighbouring layers."""
+        cache = self.cache
+        sealed, tail = cache.sealed_pages(self.table, blocks), cache.tail_pages(self.pending.tail_ids, blocks)
+        sealed.layer_offset, tail.layer_offset = sealed_distance, tail_distance
+        cache.library.seal_pages(
+            cache.shape(len(self.place), blocks=blocks),
+            Layer(sealed=sealed, tail=tail, **cache.of_sealed(blocks), **cache.sinks(self.sink_ids, blocks)),
+            self.zeros, self.place, 1, keep_sink=self.sink_ids is not None and self.pending.has_first, **how)
+
+
 class FilledPages:
     """Remembers pages that decoded tokens have filled and that are still unquantized. The pages are sealed before the
     next step, with one launch for all layers if possible. The class remembers blocks and not requests, so a page is
@@ -42,26 +65,17 @@ class FilledPages:
         if self._pending is None:
             return
         pending, self._pending, cache = self._pending, None, self._cache
+        place = pending.page.clip(max=1)
+        due = _Due(cache, pending, place, torch.zeros_like(place), cache.either_place(pending.sealed_blocks),
+                   cache.sink_ids(pending.sealed_blocks))
         if not cache.seals_layers_together(pending.has_first):
             for blocks in layers:
-                self._seal(pending, blocks, metrics=cache.metrics(blocks, pending.page))
+                due.seal(blocks, metrics=cache.metrics(blocks, pending.page))
         elif (distances := cache.layout.layer_distances) is not None:
-            self._seal(pending, layers[0], *distances, metrics=cache.metrics_of_layers(pending.page), n_layers=len(layers))
+            due.seal(layers[0], *distances, metrics=cache.metrics_of_layers(pending.page), n_layers=len(layers))
         else:
             lowest = min(layers, key=torch.Tensor.data_ptr)
-            self._seal(pending, lowest, metrics=cache.metrics_of_layers(pending.page), layer_offsets=self._layer_offsets(layers))
-
-    def _seal(self, pending: _Pending, blocks: torch.Tensor, sealed_distance: int = 0, tail_distance: int = 0, **how) -> None:
-        """Seals the pages of one layer, whose blocks are `blocks`, or of all layers. For all layers, `blocks` belongs
-        to the first layer or to the layer with the lowest address. The distances lie between neighbouring layers."""
-        cache, place = self._cache, pending.page.clip(max=1)
-        sealed = cache.sealed_pages(cache.either_place(pending.sealed_blocks), blocks)
-        tail = cache.tail_pages(pending.tail_ids, blocks)
-        sealed.layer_offset, tail.layer_offset = sealed_distance, tail_distance
-        cache.library.seal_pages(
-            cache.shape(len(place), blocks=blocks),
-            Layer(sealed=sealed, tail=tail, **cache.of_sealed(blocks), **cache.sinks(cache.sink_ids(pending.sealed_blocks), blocks)),
-            torch.zeros_like(place), place, 1, keep_sink=cache.layout.sink_tokens > 0 and pending.has_first, **how)
+            due.seal(lowest, metrics=cache.metrics_of_layers(pending.page), layer_offsets=self._layer_offsets(layers))
 
     def _layer_offsets(self, layers: Sequence[torch.Tensor]) -> torch.Tensor:
         addresses = tuple(blocks.data_ptr() for blocks in layers)
