@@ -7,7 +7,7 @@
 #     checks.sh windows FOLDER     layers with a sliding window, on random models
 #     checks.sh softcap FOLDER     capped scores, on random models
 #     checks.sh model FOLDER NPY [CONSTANTS]   quality, on the model in FOLDER and prompts of it: int [at least 8, 2048].
-#                                  CONSTANTS, a file of kvant.hf.calibrate for uniform-4bit, adds runs with constants.
+#                                  CONSTANTS, a file of kvant.hf.calibrate for kvant-4bit, adds runs with constants.
 #     checks.sh integers FOLDER NPY [VECINFER-4BIT VECINFER-2BIT]   prompts in 8-bit integers, on the model in FOLDER.
 #                                  Two files of kvant.hf.calibrate add VecInfer.
 #
@@ -81,8 +81,11 @@ case $mode in
     long=(--tokens "$3" --prompts 8)
     logits bf16 "${long[@]}" --out "$bf16"
     logits bf16-512 "${long[@]}" --chunk 512 --against "$bf16"
-    for kv in 4bit 3bit 2bit fast4; do logits $kv --kv kvant_$kv "${long[@]}" --against "$bf16"; done
-    if [ -n "${4:-}" ]; then logits 4bit-constants --kv kvant_uniform_4bit --constants "$4" "${long[@]}" --against "$bf16"; fi
+    for kv in uniform_4bit uniform_3bit uniform_2bit fast4; do logits ${kv#uniform_} --kv kvant_$kv "${long[@]}" --against "$bf16"; done
+    if [ -n "${4:-}" ]; then
+      logits 4bit-constants --kv kvant_uniform_4bit --constants "$4" "${long[@]}" --against "$bf16"
+      logits 4bit-calibrated --kv kvant_4bit --constants "$4" "${long[@]}" --against "$bf16"
+    fi
     logits 4bit-no-sink --kv kvant --recipe k=hadamard:tcq4,v=hadamard:tcq4 "${long[@]}" --against "$bf16"
     logits fast4-no-sink --kv kvant --recipe k=ch4g128,v=tok4g128 "${long[@]}" --against "$bf16"
     logits short-bf16 "${short[@]}" --out "$model/short.pt"
@@ -105,10 +108,11 @@ case $mode in
     bf16=$model/bf16.pt
     long=(--tokens "$3" --prompts 8)
     logits bf16 "${long[@]}" --out "$bf16"
-    for kv in 4bit fast4; do
-      logits $kv --kv kvant_$kv "${long[@]}" --out "$model/$kv.pt" --against "$bf16"
-      logits $kv-300 --kv kvant_$kv --chunk 300 "${long[@]}" --against "$model/$kv.pt" "$bf16"
-      logits $kv-flashq --kv kvant --recipe "kvant-$kv,prompt=flashq" "${long[@]}" --against "$bf16" "$model/$kv.pt"
+    for kv in uniform-4bit kvant-fast4; do
+      name=${kv#*-}
+      logits $name --kv kvant --recipe $kv "${long[@]}" --out "$model/$name.pt" --against "$bf16"
+      logits $name-300 --kv kvant --recipe $kv --chunk 300 "${long[@]}" --against "$model/$name.pt" "$bf16"
+      logits $name-flashq --kv kvant --recipe "$kv,prompt=flashq" "${long[@]}" --against "$bf16" "$model/$name.pt"
     done
     logits 4bit-flashq-512 --kv kvant --recipe uniform-4bit,prompt=flashq --chunk 512 "${long[@]}" --against "$bf16" "$model/4bit.pt"
     logits turboattention --kv kvant_turboattention_4bit "${long[@]}" --against "$bf16"

@@ -249,8 +249,7 @@ def _layout_of_ranks(state, found) -> ArenaLayout:
             if not library.page_bytes(format, layout.head_dim) or not library.can_seal(format):
                 raise NotImplementedError(f"kvant has no format {format} for heads of {layout.head_dim} channels (recipe {recipe.name})")
         formats = formats_of_layers(recipe, layout.n_kv_heads, lambda name: library.page_bytes(name, layout.head_dim))
-        of_layers = tuple(x.block_bytes for x in formats) if len(formats) > 1 else len(recipe.by_head) * (formats[0].block_bytes,)
-        of_ranks.append(replace(layout, layer_bytes=of_layers))
+        of_ranks.append(replace(layout, layer_bytes=tuple(x.block_bytes for x in formats)))
     mine = of_ranks[found.of_ranks.index(found.recipe)]
     return replace(mine, least_block_bytes=max(x.block_bytes for x in of_ranks))
 
