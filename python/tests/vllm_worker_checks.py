@@ -159,7 +159,7 @@ class Worker(unittest.TestCase):
         server.step([(b, 1), (a, 100)])
         self.check(a, b)
 
-    def served_with_constants(self, recipe, rank=0, n_ranks=1, found="12-34", n_layers=N_LAYERS):
+    def served_with_constants(self, recipe, rank=0, n_ranks=1, found="12-34", n_layers=N_LAYERS, is_of_gguf=False):
         """Returns the state of layers whose model has constants. A rank has four KV heads, and each number of the
         constants is the number of its KV head."""
         vllm_config = use(self, supported(cache_dtype="kvant", max_model_len=1024, rank=rank, tensor_parallel_size=n_ranks,
@@ -177,7 +177,8 @@ class Worker(unittest.TestCase):
             metrics = KeyMetrics(heads, turns, hadamard_matrix(D) if recipe.key_hadamard else None) if recipe.is_shaped else None
             books = heads[..., 0].repeat(1, 1, 512 // D).half() if recipe.key_format.startswith("vq") else None
             scales = KeyScales(heads[..., 0], heads[..., 0] + 1) if recipe.key_smooth else None
-            return Constants(recipe, "12-34", "Other", ModelConstants(metrics, books if books is None else Codebooks(books, books), scales))
+            return Constants(recipe, "12-34", "Other", ModelConstants(metrics, books if books is None else Codebooks(books, books), scales),
+                             is_of_gguf)
 
         with mock.patch.object(kvant.vllm.constants, "read_constants", read), \
                 mock.patch.object(kvant.paged.checkpoint, "of_files", lambda folder, config: found), making_layers():
@@ -192,6 +193,13 @@ class Worker(unittest.TestCase):
             self.assertEqual(metrics.directions[0, :, 0, 0].tolist(), [4 * rank + head for head in range(4)])
             self.assertEqual(metrics.basis.dtype, torch.float32)
             np.testing.assert_allclose(metrics.basis.numpy(), cpu_library.hadamard(D), atol=1e-7)
+
+    def test_the_log_says_that_constants_of_a_gguf_file_are_not_compared_with_the_checkpoint(self):
+        for is_of_gguf in (False, True):
+            with mock.patch.object(backend.logger, "warning") as warning:
+                self.served_with_constants("k=hadamard:tcq4,v=tok4g64,sink=1", found="12-34" if not is_of_gguf else "56-78", is_of_gguf=is_of_gguf)
+            self.assertEqual(warning.call_count, is_of_gguf)
+        self.assertIn("the constants 'FILE' were made from a GGUF file (Other)", warning.call_args[0][1])
 
     def test_codebooks_and_scales_are_those_of_a_ranks_heads(self):
         for rank in range(2):
