@@ -95,8 +95,7 @@ class Soak:
             for client in clients:
                 client.join()
             if self.failure:
-                self.server.process.terminate()
-                raise Wrong(self.failure + "".join(self.server.messages)[-2000:])
+                raise Wrong(f"{self.failure}\n{self.server.last_reports()}")
             seconds, metrics = time.time() - begin, self.server.idle_metrics()
             rounds = Rounds(self.server, self.requests)
             growth = rounds.growth() if self.server.held() else []
@@ -111,7 +110,7 @@ class Soak:
         while time.time() < self.deadline and not self.failure:
             time.sleep(interval)
             if self.server.process.poll() is not None:
-                self.failure = self.failure or "the server has gone: " + "".join(self.server.messages)[-4000:]
+                self.failure = self.failure or "the server has gone"
                 break
             resident.append(self.server.resident())
             if len(resident) % 30 == 0:

@@ -91,4 +91,18 @@ class Server:
         code = self.process.wait(timeout=600)
         self.reader.join()
         if code != 0:
-            raise Wrong(f"the server has ended with {code}: {''.join(self.messages)[-4000:]}")
+            raise Wrong(f"the server has ended with {code}: {self.reports()}")
+
+    def reports(self):
+        """Returns what the server wrote besides its log of requests, such as the reports of a sanitizer."""
+        return "".join(line for line in self.messages if '"event":"request"' not in line)
+
+    def last_reports(self):
+        """Ends the server after a failure, and returns its reports."""
+        self.process.terminate()
+        try:
+            self.process.wait(timeout=60)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+        self.reader.join()
+        return self.reports()
