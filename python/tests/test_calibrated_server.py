@@ -150,6 +150,20 @@ class Calibrated(unittest.TestCase):
                 server.step(work)
             np.testing.assert_allclose(hit.logprobs[399:402], whole.logprobs[399:402], atol=0.05)
 
+    def test_each_rank_has_the_whole_budget_for_its_heads(self):
+        shape, bits = shape_of(self.model.config), {}
+        for n_ranks in (1, 2, 4):
+            recipe = read_constants(self.path, parse_recipe("kvant-4bit"), shape, serves_by_head=True, n_ranks=n_ranks).recipe
+            self.assertEqual([len(layer) for layer in recipe.by_head], shape.n_layers * [shape.n_kv_heads])
+            bits[n_ranks] = np.array([[[int(format[3:]) for format in pair] for pair in layer] for layer in recipe.by_head])
+            self.assertLessEqual(bits[n_ranks].mean(), 4.5)
+        # One budget for all heads gives the two heads unlike numbers of bits.
+        of_heads = {n_ranks: x.mean((0, 2)) for n_ranks, x in bits.items()}
+        self.assertGreater(np.ptp(of_heads[1]), np.ptp(of_heads[2]))
+        self.assertLessEqual(of_heads[2].max(), 4.5)
+        # Two of four ranks share a head.
+        np.testing.assert_array_equal(bits[4], bits[2])
+
     def test_the_command_calibrates_a_folder_as_vllm_s_first_start_does(self):
         import tokenizers
 

@@ -1,6 +1,7 @@
 """Checks one release of vLLM on the side of a GPU: attention layers, metadata builders and forward passes by vLLM's own
 classes, on libkvant_cpu. If PyTorch is installed, `test_vllm` runs this file for each release."""
 
+import fcntl
 import importlib
 import os
 import pathlib
@@ -170,8 +171,8 @@ class Worker(unittest.TestCase):
         vllm_config.additional_config = {"kvant": {"recipe": recipe, "constants": "FILE"}}
         heads, turns = torch.arange(4 * n_ranks).float()[None, :, None, None].expand(n_layers, -1, D, RANK), torch.zeros(n_layers, D, 2)
 
-        def read(path, recipe, shape, serves_by_head):
-            self.assertEqual(serves_by_head, has_arenas())
+        def read(path, recipe, shape, serves_by_head, ranks):
+            self.assertEqual((serves_by_head, ranks), (has_arenas(), n_ranks))
             self.assertEqual((path, shape.n_kv_heads, shape.n_heads, shape.n_layers), ("FILE", 4 * n_ranks, 8 * n_ranks, N_LAYERS))
             recipe = calibrated(recipe)
             metrics = KeyMetrics(heads, turns, hadamard_matrix(D) if recipe.key_hadamard else None) if recipe.is_shaped else None
@@ -256,7 +257,7 @@ class Worker(unittest.TestCase):
         if exists:
             path.touch()
 
-        def read(found, recipe, shape, serves_by_head=False):
+        def read(found, recipe, shape, serves_by_head=False, n_ranks=1):
             self.assertTrue(pathlib.Path(found).exists())
             self.assertTrue(serves_by_head)
             metrics = KeyMetrics(heads, turns, hadamard_matrix(D))
@@ -264,6 +265,8 @@ class Worker(unittest.TestCase):
 
         def calibrate(folder, recipe, to):
             calibrated.append((folder, recipe, to))
+            with open(f"{to}.lock") as lock, self.assertRaises(BlockingIOError):
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if made is not None:
                 raise made
             to.touch()

@@ -100,10 +100,32 @@ bool has_sensitivities(const Calibration& calibration, const Recipe& recipe, con
   return !calibration.constants.find(/*layer=*/0, /*kv_head=*/0, Side::key, stored).empty();
 }
 
-// Returns the formats of the recipe's plan. For each layer and KV head, the list holds the transforms and the
-// format of K, then the transforms and the format of V.
-nb::list planned_heads(const Calibration& calibration, const Recipe& recipe, const Geometry& geometry) {
-  auto constants = value_or_raise(constants_for(recipe, geometry, calibration.constants));
+// Holds a range of KV heads, which a rank of tensor parallelism has.
+struct HeadRange {
+  int first, n;
+};
+
+Constants constants_of_heads(const Constants& all, HeadRange heads) {
+  Constants found;
+  all.for_each([&](int layer, int kv_head, Side side, const std::string& name, const auto& values) {
+    if (kv_head >= heads.first && kv_head < heads.first + heads.n)
+      found.set(layer, kv_head - heads.first, side, name, {values.begin(), values.end()});
+  });
+  return found;
+}
+
+// Returns the formats that the recipe's plan gives the KV heads of a range, which have the whole budget for
+// themselves. For each layer and KV head, the list holds the transforms and the format of K, then the
+// transforms and the format of V.
+nb::list planned_heads(const Calibration& calibration, const Recipe& recipe, Geometry geometry,
+                       HeadRange range) {
+  if (range.n == 0) range.n = geometry.n_kv_heads;
+  if (range.first < 0 || range.n < 0 || range.first + range.n > geometry.n_kv_heads)
+    throw PythonError{"the model has no such KV heads"};
+  geometry.n_heads = geometry.n_heads / geometry.n_kv_heads * range.n;
+  geometry.n_kv_heads = range.n;
+  auto constants =
+      value_or_raise(constants_for(recipe, geometry, constants_of_heads(calibration.constants, range)));
   const auto plan =
       value_or_raise(resolve(recipe, geometry, std::make_shared<const Constants>(std::move(constants))));
   nb::list layers;
@@ -199,10 +221,13 @@ void bind_files(nb::module_& m) {
                  });
              return all;
            })
-      .def("planned_heads",
-           [](const Calibration& of, const std::string& recipe, const Geometry& geometry) {
-             return planned_heads(of, recipe_of(recipe), geometry);
-           })
+      .def(
+          "planned_heads",
+          [](const Calibration& of, const std::string& recipe, const Geometry& geometry, int first_kv_head,
+             int n_kv_heads) {
+            return planned_heads(of, recipe_of(recipe), geometry, {first_kv_head, n_kv_heads});
+          },
+          "recipe"_a, "geometry"_a, "first_kv_head"_a = 0, "n_kv_heads"_a = 0)
       .def_prop_ro("quality",
                    [](const Calibration& calibration) {
                      nb::list all;

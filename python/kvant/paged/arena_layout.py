@@ -1,8 +1,9 @@
 """Says where pages lie in the blocks of a pool whose blocks hold all layers (vLLM's layout BLHNC):
 
-    sealed block: the sinks of all layers (ArenaSinks), then the K page and V page of KV head 0 of layer 0, of head 1, ...
-                  of layer 1, ...
-    tail block:   a cell for each layer, with as many whole unquantized pages (128 tokens of one head and side, BF16) as fit
+    sealed block: the sinks of all layers (ArenaSinks), then the K page and V page of KV head 0 of layer 0, of
+                  head 1, ..., of layer 1, ...
+    tail block:   a cell for each layer, with as many whole unquantized pages (128 tokens of one head and side, BF16)
+                  as fit
 
 All cells have one size, because vLLM gives all layers equal shares of a block. The pages of a layer need not lie in the
 layer's own cell, because a block belongs to one request at a time. Layers and heads may therefore have formats of
@@ -50,7 +51,7 @@ class ArenaSinks:
         """Returns where the sink of the layer's first head begins, in bytes from the block's beginning."""
         group, within = divmod(layer, self._layers_per_group(side))
         first = self._groups(KEY) if side == VALUE else 0
-        return (first + group) * self._group_bytes + within * (0 if self.has_rows else tile_distance(side, self.n_tokens))
+        return (first + group) * self._group_bytes + within * tile_distance(side, self.n_tokens)
 
     @property
     def _group_bytes(self) -> int:
@@ -100,18 +101,17 @@ class ArenaLayout(PoolLayout):
     def memory_of(self, layers: Sequence[torch.Tensor]) -> list[LayerMemory]:
         """Returns where the pages of each layer lie. `layers` holds the cells of each layer, uint8 [n_blocks, ...,
         block_bytes]. Raises RuntimeError if the cells of a block do not follow one another."""
-        begins = sorted(cells.data_ptr() for cells in layers)
-        strides = {cells.stride(0) for cells in layers}
-        stride, first = min(strides), begins[0]
+        begins, strides = sorted(cells.data_ptr() for cells in layers), {cells.stride(0) for cells in layers}
+        stride, first, n_layers = min(strides), begins[0], len(self.layer_bytes)
         are_cells = all(cells[:1].nbytes == self.block_bytes and cells[:1].is_contiguous() for cells in layers)
-        if (not are_cells or len(strides) > 1 or stride % self.unit_bytes or stride < len(layers) * self.block_bytes
-                or begins != [first + i * self.block_bytes for i in range(len(layers))] or len(layers) != len(self.layer_bytes)):
-            raise RuntimeError(f"kvant: vLLM has laid out the cache of {len(layers)} layers in blocks {sorted(strides)} bytes apart, and "
-                               f"kvant needs blocks that hold {len(self.layer_bytes)} cells of {self.block_bytes} bytes one after "
-                               "another: this model is not supported")
-        sealed = [self.sinks.bytes + before for before in accumulate(self.layer_bytes[:-1], initial=0)]
+        if (not are_cells or len(strides) > 1 or stride % self.unit_bytes or stride < n_layers * self.block_bytes
+                or begins != [first + i * self.block_bytes for i in range(n_layers)]):
+            raise RuntimeError(f"kvant: vLLM has laid out the cache of {len(layers)} layers in blocks {sorted(strides)} bytes apart, "
+                               f"and kvant needs blocks that hold {n_layers} cells of {self.block_bytes} bytes one after another: "
+                               "this model is not supported")
+        sealed = accumulate(self.layer_bytes[:-1], initial=first + self.sinks.bytes)
+        places = [[self.sinks.place(i, side) for side in (KEY, VALUE)] for i in range(n_layers)]
         return [LayerMemory(
-            sealed=first + begin, block_stride=stride, tail=first + i * self.block_bytes, tail_stride=stride, sinks=first + self.sinks.place(i, KEY),
-            sink_stride=stride, sink_offsets=dict(head_offset=self.sinks.head_distance,
-                                                  side_offset=self.sinks.place(i, VALUE) - self.sinks.place(i, KEY)))
-            for i, begin in enumerate(sealed)]
+            sealed=begin, block_stride=stride, tail=first + i * self.block_bytes, tail_stride=stride, sinks=first + of_keys,
+            sink_stride=stride, sink_offsets=dict(head_offset=self.sinks.head_distance, side_offset=of_values - of_keys))
+            for i, (begin, (of_keys, of_values)) in enumerate(zip(sealed, places))]

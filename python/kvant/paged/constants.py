@@ -68,9 +68,11 @@ class Constants:
     is_of_gguf: bool = False
 
 
-def read_constants(path: str | os.PathLike[str], recipe: Recipe, shape: ModelShape, serves_by_head: bool = False) -> Constants:
+def read_constants(path: str | os.PathLike[str], recipe: Recipe, shape: ModelShape, serves_by_head: bool = False,
+                   n_ranks: int = 1) -> Constants:
     """Reads the constants of a recipe from a file. serves_by_head says whether the cache supports formats by layer and
-    head. If so, and if the file has sensitivities, a recipe such as kvant-4bit gets such formats.
+    head. If so, and if the file has sensitivities, a recipe such as kvant-4bit gets such formats. The heads of each of
+    n_ranks ranks of tensor parallelism then have the whole budget for themselves, so all ranks need about equal memory.
 
     Raises kvant.Error or ValueError if the file is no calibration, is damaged, or lacks constants for this recipe,
     number of layers or number of heads."""
@@ -84,7 +86,7 @@ def read_constants(path: str | os.PathLike[str], recipe: Recipe, shape: ModelSha
     text = recipe.text
     if serves_by_head and recipe.may_be_allocated and file.has_sensitivities(recipe.asked_name, geometry):
         text = recipe.asked_name
-        recipe = allocated(recipe, file.planned_heads(text, geometry))
+        recipe = allocated(recipe, _planned_heads(file, text, shape, n_ranks))
     arrays = {(name, side, layer, kv_head): values
               for layer, kv_head, side, name, values in file.constants(text, geometry)}
     is_of_gguf = "-" not in file.fingerprint
@@ -112,6 +114,17 @@ def read_constants(path: str | os.PathLike[str], recipe: Recipe, shape: ModelSha
             scales = KeyScales(factors, 1 / factors)
     return Constants(recipe, file.fingerprint, file.model, ModelConstants(
         metrics, codebooks if codebooks.keys is not None or codebooks.values is not None else None, scales), is_of_gguf)
+
+
+def _planned_heads(file, text: str, shape: ModelShape, n_ranks: int) -> list[list]:
+    """Returns what the engine plans for each layer and KV head."""
+    if n_ranks == 1:
+        return file.planned_heads(text, shape.geometry())
+    slices = [heads_of_rank(shape.n_kv_heads, rank, n_ranks) for rank in range(n_ranks)]
+    # Several ranks may share a head.
+    ranges = dict.fromkeys((heads.start, heads.stop - heads.start) for heads in slices)
+    of_ranges = [file.planned_heads(text, shape.geometry(), *heads) for heads in ranges]
+    return [sum((of_range[layer] for of_range in of_ranges), []) for layer in range(shape.n_layers)]
 
 
 def _metrics(arrays: Sequence[Sequence[np.ndarray]], recipe: Recipe, d: int) -> KeyMetrics:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import pathlib
 import subprocess
@@ -33,7 +34,7 @@ def constants_of_rank(path: str, recipe: Recipe, vllm_config, softmax_scale: flo
     model, parallel = vllm_config.model_config, vllm_config.parallel_config
     config, n_ranks = model.hf_text_config, parallel.tensor_parallel_size
     shape = shape_of(vllm_config, softmax_scale)
-    found: Constants = read_constants(path, recipe, shape, serves_by_head)
+    found: Constants = read_constants(path, recipe, shape, serves_by_head, n_ranks)
     warning = ""
     if found.is_of_gguf:
         warning = (f"kvant: the constants '{path}' were made from a GGUF file ({found.model}); kvant does not check that this "
@@ -86,7 +87,12 @@ def _find_or_make(recipe: Recipe, vllm_config, softmax_scale: float, say) -> str
         raise ValueError("this model has no constants in kvant's cache folder, and --additional-config turns calibration off")
     say(f"kvant: {recipe.asked_name} is being calibrated for {folder}, which takes some minutes at the first start ({NO_CALIBRATION} "
         "turns this off)")
-    calibrate(folder, recipe.asked_name, path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(f"{path}.lock", "w") as lock:
+        # Another server may be calibrating the same model.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not is_usable(path, recipe, shape):
+            calibrate(folder, recipe.asked_name, path)
     return str(path)
 
 
@@ -121,11 +127,11 @@ def _check_kinds(config) -> None:
 
 
 def folder_of(vllm_config) -> str:
-    """Returns the folder of the checkpoint's files."""
+    """Returns the folder of the checkpoint's files, with the configuration and tokenizer that calibration needs."""
     model = vllm_config.model_config
     if os.path.isdir(model.model):
         return model.model
     from huggingface_hub import snapshot_download
 
     return snapshot_download(model.model, revision=model.revision, cache_dir=vllm_config.load_config.download_dir,
-                             allow_patterns=["*.safetensors"])
+                             allow_patterns=["*.safetensors", "*.json", "*.txt", "*.model"])
