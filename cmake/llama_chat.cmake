@@ -19,5 +19,6 @@ set_target_properties(llama_chat PROPERTIES UNITY_BUILD_BATCH_SIZE 18)
 # Names in json.cpp and in kvant's own source clash with names in other sources.
 set_source_files_properties(${KVANT_LLAMA_CHAT}/json.cpp ${own} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 target_include_directories(llama_chat SYSTEM PUBLIC ${KVANT_LLAMA_CHAT})
-target_compile_options(llama_chat PRIVATE -w $<$<CONFIG:Release>:-O1;-g0>)
+target_compile_options(llama_chat PRIVATE -w $<$<CONFIG:Release>:-O1;-g0>
+                       "SHELL:-include ${CMAKE_SOURCE_DIR}/src/llama_chat/local_time.h")
 target_link_libraries(llama_chat PUBLIC llama ggml::ggml-base PRIVATE nlohmann_json::nlohmann_json)

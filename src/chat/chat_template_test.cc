@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <ctime>
+
 #include "chat/chat_history.h"
 #include "model/tiny_model.h"
 
@@ -176,6 +178,22 @@ TEST_F(OfATinyModel, SaysInOneSentenceWhereAndWhyItFails) {
   ASSERT_FALSE(unread.ok());
   EXPECT_TRUE(unread.error().message.starts_with("the template can't be read")) << unread.error().message;
   EXPECT_EQ(unread.error().message.find('\n'), std::string::npos) << unread.error().message;
+}
+
+// The result of std::localtime() belongs to all threads. If templates wrote their dates there, a request
+// could change the date that another thread is writing.
+TEST_F(OfATinyModel, WritesADateWithoutTheTimeThatAllThreadsShare) {
+  const std::time_t long_ago = 0;
+  const std::tm* const shared = std::localtime(&long_ago);
+  const std::tm before = *shared;
+  const auto dated =
+      made("{{ strftime_now('%Y') }}{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}");
+  const auto filled = dated->apply(chat({{"user", "a"}}), {}, Json::object(), {});
+  ASSERT_TRUE(filled.ok()) << filled.error().message;
+  EXPECT_TRUE(filled->prompt.starts_with("2")) << filled->prompt;
+  EXPECT_TRUE(filled->prompt.ends_with("[user]a")) << filled->prompt;
+  EXPECT_EQ(shared->tm_year, before.tm_year);
+  EXPECT_EQ(shared->tm_mday, before.tm_mday);
 }
 
 TEST_F(OfATinyModel, PutsTheSystemMessageBeforeTheUsersWhereThereIsNoSystemTurn) {
