@@ -19,6 +19,7 @@ RUNS = (
     ("run", "-p", "Say hello.", "-n", "4", "--session", "SESSION"),
     ("eval", "-f", TEXT, "-c", "128", "--chunks", "1", "--kv", "vquant-k4v2"),
     ("eval", "-f", TEXT, "-c", "256", "--chunks", "1", "--layers", "--kv", "vquant-k4v2,skip=1e-6"),
+    ("eval", "-f", TEXT, "--drift", "-n", "4", "--chunks", "1", "--kv", "q4_0-h"),
     ("bench", "-d", "128", "-p", "8", "-n", "2", "-r", "1", "--kv", "q4_0-h"),
 )
 ATTENTION = ("bench", "attention", "--heads", "2", "--kv-heads", "1", "--dim", "64", "-c", "128", "-r", "1", "--kv", "q4_0-h")

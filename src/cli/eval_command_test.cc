@@ -131,6 +131,75 @@ TEST_F(Cli, EvalComparesGreedyGenerations) {
   expect_user_error(run_model("eval", {"-f", path("broken.jsonl"), "--greedy"}), "line 1");
 }
 
+TEST_F(Cli, EvalMeasuresDrift) {
+  const std::string json_path = path("drift.json");
+  write("prompts.jsonl", "{\"question\": \"abc\"}\n{\"question\": \"def\"}\n");
+  const Outcome outcome = run_model("eval", {"-f", path("prompts.jsonl"), "--drift", "-n", "300", "--kv",
+                                             "kivi-2bit", "--control", "--json", json_path});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const auto json = nlohmann::json::parse(read_file(json_path));
+  EXPECT_EQ(json["schema"], "kvant.drift/1");
+  EXPECT_EQ(json["prompts"], 2);
+  ASSERT_EQ(json["results"].size(), 3U);
+  for (const auto& row : json["results"]) {
+    ASSERT_EQ(row["blocks"].size(), 2U);
+    EXPECT_EQ(row["blocks"][1]["first"], 256);
+    EXPECT_EQ(row["blocks"][1]["count"], 44);
+  }
+  EXPECT_EQ(json["results"][0]["kld_mean"], 0.0);
+  EXPECT_GT(json["results"][1]["kld_mean"], 1e-5);
+  EXPECT_LT(json["results"][2]["kld_mean"], 1e-5);
+}
+
+TEST_F(Cli, EvalSolvesTasks) {
+  const std::string json_path = path("tasks.json");
+  write("gsm8k-test.jsonl",
+        "{\"question\": \"1 + 1?\", \"answer\": \"#### 2\"}\n{\"question\": \"1 + 2?\", \"answer\": \"#### "
+        "3\"}\n");
+  const auto solve = [&](const std::string& recipes, const std::vector<std::string>& more) {
+    std::vector<std::string> words = {"--tasks", "gsm8k", "--task-data", folder_.string(), "-n",
+                                      "9",       "--kv",  recipes,       "--json",         json_path};
+    words.insert(words.end(), more.begin(), more.end());
+    return run_model("eval", words);
+  };
+  const Outcome outcome = solve("kivi-2bit", {});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_NE(outcome.out.find("gsm8k, 2 problems"), std::string::npos) << outcome.out;
+  const auto json = nlohmann::json::parse(read_file(json_path));
+  EXPECT_EQ(json["schema"], "kvant.tasks/1");
+  ASSERT_EQ(json["results"].size(), 2U);
+  EXPECT_EQ(json["results"][1]["recipe"], "kivi-2bit");
+  EXPECT_EQ(json["results"][1]["answers"].size(), 2U);
+  EXPECT_TRUE(json["results"][1]["plan"].contains("rows"));
+  // A run that continues keeps the rows of the earlier run, down to their seconds.
+  const Outcome more = solve("kivi-2bit,q8_0", {"--resume"});
+  ASSERT_EQ(more.code, 0) << more.err;
+  const auto continued = nlohmann::json::parse(read_file(json_path));
+  ASSERT_EQ(continued["results"].size(), 3U);
+  EXPECT_EQ(continued["results"][0], json["results"][0]);
+  EXPECT_EQ(continued["results"][1], json["results"][1]);
+  EXPECT_EQ(continued["results"][2]["recipe"], "q8_0");
+  expect_user_error(solve("q8_0", {"--resume", "--weights", "stored"}), "\"weights\"");
+}
+
+TEST_F(Cli, EvalSaysWhatTasksNeed) {
+  expect_user_error(run_model("eval", {"--tasks", "gsm8k"}), "--task-data");
+  expect_user_error(run_model("eval", {"--tasks", "gsm9k", "--task-data", folder_.string()}),
+                    "bfcl-parallel");
+  expect_user_error(run_model("eval", {"--tasks", "humaneval", "--task-data", folder_.string()}),
+                    "fetch-tasks");
+  write("gsm8k-test.jsonl", "{\"question\": \"1 + 1?\", \"answer\": \"2\"}\n");
+  const std::vector<std::string> gsm8k = {"--tasks", "gsm8k", "--task-data", folder_.string()};
+  expect_user_error(run_model("eval", gsm8k), "problem 0");
+  expect_user_error(run_model("eval", {gsm8k[0], gsm8k[1], gsm8k[2], gsm8k[3], "--depths", "100"}), "-f");
+  expect_user_error(run_model("eval", {gsm8k[0], gsm8k[1], gsm8k[2], gsm8k[3], "--kv", "llama.cpp:q8_0"}),
+                    "llama.cpp:q8_0");
+  EXPECT_NE(run_model("eval", {"--kv", "q8_0"}).err.find("--file"), std::string::npos);
+  const Outcome help = run({"eval", "--tasks", "help"});
+  EXPECT_EQ(help.code, 0) << help.err;
+  EXPECT_NE(help.out.find("in a sandbox"), std::string::npos) << help.out;
+}
+
 TEST_F(Cli, EvalListsItsSuites) {
   const Outcome outcome = run({"eval", "--suite", "help"});
   EXPECT_EQ(outcome.code, 0) << outcome.err;

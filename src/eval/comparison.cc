@@ -59,6 +59,12 @@ std::vector<double> answer_logp(const Json& /*document*/, const Json& row) {
 std::vector<double> answer_exact(const Json& /*document*/, const Json& row) {
   return answer_field(row, "exact");
 }
+std::vector<double> answer_right(const Json& /*document*/, const Json& row) {
+  return answer_field(row, "right");
+}
+std::vector<double> answer_valid(const Json& /*document*/, const Json& row) {
+  return answer_field(row, "valid");
+}
 
 struct SchemaKind {
   const char* schema;
@@ -84,6 +90,13 @@ const std::vector<SchemaKind>& schemas() {
        nullptr,
        {{"agreed_mean", true, "agreed_lo", "agreed_hi", agreed},
         {"identical", true, nullptr, nullptr, identical}}},
+      {"kvant.tasks/1",
+       "depth",
+       {{"score", true, "score_lo", "score_hi", answer_right},
+        {"valid_share", true, "valid_lo", "valid_hi", answer_valid}}},
+      {"kvant.drift/1",
+       nullptr,
+       {{"kld_mean", false, "kld_lo", "kld_hi", none}, {"top1", true, nullptr, nullptr, none}}},
       {"kvant.bench/1",
        "depth",
        {{"prompt_tps", true, nullptr, nullptr, none}, {"decode_tps", true, nullptr, nullptr, none}}}};
@@ -117,6 +130,7 @@ std::string row_name(const SchemaKind& kind, const Json& document, const Json& r
   std::string name = text_member(row, "label").value_or("");
   name += (name.empty() ? "" : ": ") + text_member(row, "recipe").value_or("");
   if (const auto context = number_member(document, "context")) name += fmt::format(" at {} tokens", *context);
+  if (const auto task = text_member(row, "task")) name += " on " + *task;
   if (kind.row_context == nullptr) return name;
   if (const auto context = number_member(row, kind.row_context))
     name += fmt::format(" at {} {}", kind.row_context, *context);

@@ -117,4 +117,23 @@ Result<GreedyResult> run_greedy(const EvalStage& stage, const std::vector<std::v
   return result;
 }
 
+Result<DriftResult> run_drift(const EvalStage& stage, const std::vector<std::vector<std::int32_t>>& prompts,
+                              int generated_tokens) {
+  Engine& engine = stage.session.engine();
+  std::size_t longest = 0;
+  for (const auto& prompt : prompts) longest = std::max(longest, prompt.size());
+  EvalSources sources = sources_of(stage, static_cast<int>(longest) + generated_tokens);
+  const auto made = sources.make(stage.rows, logit_bytes(stage, /*n_rows=*/2));
+  if (!made.ok()) return made.error();
+  const DriftOptions options{
+      .generated_tokens = generated_tokens,
+      .n_threads = stage.n_threads,
+      .ends_generation = [&](std::int32_t token) { return engine.tokenizer().ends_generation(token); }};
+  Progress progress("generating", std::ssize(prompts) * std::ssize(*made) * generated_tokens, "tokens");
+  auto result =
+      evaluate_drift(prompts, engine.n_vocab(), *made, options, [&](int n) { progress.advance(n); });
+  if (result.ok()) add_labels(stage.rows, result->rows);
+  return result;
+}
+
 }  // namespace kvant

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "eval/greedy/drift_eval.h"
 #include "eval/greedy/greedy_eval.h"
 #include "eval/layer_eval.h"
 #include "eval/limits/limit_eval.h"
@@ -38,5 +39,8 @@ Result<LimitResult> run_limits(const EvalStage& stage, const std::string& text, 
 // Compares greedy completions of the prompts with at most generated_tokens tokens each.
 Result<GreedyResult> run_greedy(const EvalStage& stage, const std::vector<std::vector<std::int32_t>>& prompts,
                                 int generated_tokens);
+// Measures the drift of all rows over completions of generated_tokens tokens.
+Result<DriftResult> run_drift(const EvalStage& stage, const std::vector<std::vector<std::int32_t>>& prompts,
+                              int generated_tokens);
 
 }  // namespace kvant

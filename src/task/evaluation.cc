@@ -4,6 +4,7 @@
 
 #include "base/text_file.h"
 #include "base/warn.h"
+#include "eval/greedy/drift_report.h"
 #include "eval/greedy/greedy_report.h"
 #include "eval/greedy/prompts.h"
 #include "eval/layer_report.h"
@@ -77,17 +78,18 @@ Result<Evaluation> Evaluation::make(const EvaluationOptions& options) {
 Result<std::vector<nlohmann::ordered_json>> Evaluation::run(
     const std::string& text, const std::function<void(const std::string&)>& show) const {
   const int longest = *std::max_element(suite_.contexts.begin(), suite_.contexts.end());
-  const auto session = Session::open(options_.session, options_.weights, options_.greedy ? 0 : longest);
+  const bool has_prompts = options_.greedy || options_.drift;
+  const auto session = Session::open(options_.session, options_.weights, has_prompts ? 0 : longest);
   if (!session.ok()) return session.error();
   const Geometry& geometry = session->engine().geometry();
-  if (!options_.greedy) warn_beyond_training(geometry, longest);
+  if (!has_prompts) warn_beyond_training(geometry, longest);
   auto rows = calibrated_on(rows_, options_.calibrate_on, geometry);
   const bool learns = std::ranges::any_of(rows, [](const EvalRow& r) { return !r.calibration_text.empty(); });
   if (!options_.calibrate_on.empty() && !learns)
     warn("none of these recipes needs calibration: --calibrate-on has no effect");
   Running running{{*session, options_.session.model, std::move(rows), options_.session.n_threads}, show};
   if (!suite_.title.empty()) show(suite_.title + "\n");
-  auto documents = options_.greedy    ? greedy(running, text)
+  auto documents = has_prompts        ? completions(running, text)
                    : suite_.retrieval ? retrieval(running, text)
                                       : contexts(running, text);
   if (!documents.ok()) return documents.error();
@@ -149,18 +151,25 @@ Result<std::vector<nlohmann::ordered_json>> Evaluation::retrieval(Running& runni
   return std::vector<Json>{retrieval_to_json(*result, running.stage.model)};
 }
 
-Result<std::vector<nlohmann::ordered_json>> Evaluation::greedy(Running& running,
-                                                               const std::string& text) const {
+Result<std::vector<nlohmann::ordered_json>> Evaluation::completions(Running& running,
+                                                                    const std::string& text) const {
   auto prompts = parse_prompts(text);
   if (!prompts.ok()) return prompts.error();
   const auto maximum = static_cast<std::size_t>(suite_.chunks);
   if (maximum > 0 && prompts->size() > maximum) prompts->resize(maximum);
-  const auto encoded = encode_prompts(running.stage.session.engine().tokenizer(), *prompts);
+  const EvalStage& stage = running.stage;
+  const auto encoded = encode_prompts(stage.session.engine().tokenizer(), *prompts);
   if (!encoded.ok()) return encoded.error();
-  const auto result = run_greedy(running.stage, *encoded, options_.generated_tokens);
+  if (options_.drift) {
+    const auto result = run_drift(stage, *encoded, options_.generated_tokens);
+    if (!result.ok()) return result.error();
+    running.show(drift_table(*result));
+    return std::vector<Json>{drift_to_json(*result, stage.model)};
+  }
+  const auto result = run_greedy(stage, *encoded, options_.generated_tokens);
   if (!result.ok()) return result.error();
   running.show(greedy_table(*result));
-  return std::vector<Json>{greedy_to_json(*result, running.stage.model)};
+  return std::vector<Json>{greedy_to_json(*result, stage.model)};
 }
 
 }  // namespace kvant

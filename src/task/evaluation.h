@@ -35,7 +35,9 @@ struct EvaluationOptions {
   bool retrieval = false;
   // Measures greedy completions; the text then holds prompts.
   bool greedy = false;
-  // Limits the tokens of a greedy completion.
+  // Measures the drift along greedy completions; the text then holds prompts.
+  bool drift = false;
+  // Limits the tokens of a greedy completion, or gives the tokens of a completion of `drift`.
   int generated_tokens = 128;
   // Seeds the documents of `retrieval`.
   std::uint64_t seed = 1;
@@ -67,7 +69,7 @@ class Evaluation {
   Result<std::vector<Json>> contexts(Running& running, const std::string& text) const;
   Result<Json> predictions(Running& running, const EvalText& text, const QualityOptions& quality) const;
   Result<std::vector<Json>> retrieval(Running& running, const std::string& text) const;
-  Result<std::vector<Json>> greedy(Running& running, const std::string& text) const;
+  Result<std::vector<Json>> completions(Running& running, const std::string& text) const;
 
   EvaluationOptions options_;
   // The options have already overridden the suite's defaults.
