@@ -325,22 +325,25 @@ __device__ __forceinline__ void leave_segment(const Args& args, int sharers_log2
 #pragma unroll 1
     for (int level = 0; level < ctas.n_levels(); ++level) {
       __syncwarp();
-      Shared shared(args.schedule, shared_slice(query, first_slice, level), together > 1);
-      if (!shared.is_last()) break;
+      Shared shared(args.schedule, shared_slice(query, first_slice, level));
       const bool is_last_level = level + 1 == ctas.n_levels();
+      PartialResult results[Shared::kTogether];
+      bool was_last = true;  // whether this CTA was the last to leave its parts
 #pragma unroll 1
-      for (int nth = 0; nth < together; nth += Shared::kTogether) {
-        PartialResult result[Shared::kTogether];
-        shared.combine(args.schedule, shared_slice(query, first_slice + nth, level), nth == 0, result);
-#pragma unroll
-        for (int s = 0; s < Shared::kTogether; ++s) {
-          if (nth + s >= together) continue;
-          if (is_last_level)
-            keep(query, first_slice + nth + s, nth + s, result[s]);
-          else
-            Shared::leave(args.schedule, shared_slice(query, first_slice + nth + s, level + 1), result[s]);
-        }
+      for (int nth = 0; nth < together; ++nth) {
+        const int slice = first_slice + nth;
+        if (nth % Shared::kTogether != 0)
+          results[0] = results[Shared::kTogether - 1];
+        else
+          was_last = shared.combine(args.schedule, shared_slice(query, slice, level), together > 1, nth == 0,
+                                    results);
+        if (!was_last) break;
+        if (is_last_level)
+          keep(query, slice, nth, results[0]);
+        else
+          Shared::leave(args.schedule, shared_slice(query, slice, level + 1), results[0]);
       }
+      if (!was_last) break;
       if (is_last_level) store(query, first_slice);
     }
   }

@@ -75,7 +75,7 @@ class FencedResults {
 
   // Counts the CTA's part of this slice, and of slices that share the counter. All lanes must have left their
   // parts before this call.
-  __device__ __forceinline__ FencedResults(const Schedule& schedule, const SharedSlice& slice, bool) {
+  __device__ __forceinline__ FencedResults(const Schedule& schedule, const SharedSlice& slice) {
     int before = 0;
     if (slice.lane == 0) {
       std::int32_t* counter = slice.counter_in<D>(schedule);
@@ -84,10 +84,10 @@ class FencedResults {
     }
     is_last_ = __shfl_sync(~0U, before, 0) == slice.n - 1;
   }
-  __device__ __forceinline__ bool is_last() const { return is_last_; }
 
-  __device__ __forceinline__ void combine(const Schedule& schedule, const SharedSlice& slice, bool,
+  __device__ __forceinline__ bool combine(const Schedule& schedule, const SharedSlice& slice, bool, bool,
                                           PartialResult (&result)[kTogether]) const {
+    if (!is_last_) return false;
     const auto* outs =
         reinterpret_cast<const float2*>(schedule.partial_out) + slice.index * kLanes + slice.lane;
     const auto* sums = reinterpret_cast<const float2*>(schedule.partial_sums) + slice.index;
@@ -102,6 +102,7 @@ class FencedResults {
       if (slice.lane >= kPartsTogether || begin + slice.lane >= slice.n) sum = make_float2(kNoScore, 0);
       take_in(result[0], sum, part);
     }
+    return true;
   }
 
  private:
@@ -127,8 +128,8 @@ __device__ __forceinline__ void write_partial(float2* to, float2 x) {
   store_relaxed(to, x);
 }
 
-// Loads the parts of up to kPartsTogether CTAs, with all loads in flight together. The parts cover one slice
-// or, if `both` is set, the slice and the next slice of the same query head.
+// Loads the parts of up to kPartsTogether CTAs, with all loads of a call in flight together. The parts cover
+// one slice or, if `both` is set, the slice and the next slice of the same query head.
 template <int D>
 struct MarkedParts {
   static constexpr int kTogether = slices_together(D);
@@ -150,7 +151,6 @@ struct MarkedParts {
     const int own = min(slice.lane, n - 1);
     sum_ = reinterpret_cast<float2*>(schedule.partial_sums) + slice.index +
            (2 * (place + own) + (own == 0 ? first_slot_ : 0)) * slice.n_slices<D>();
-    load();
   }
 
   __device__ __forceinline__ void load() {
@@ -218,43 +218,47 @@ class MarkedResults {
     }
   }
 
-  // Counts this CTA and begins to load the parts. The CTA's warps must need no further barrier to leave their
-  // parts of all slices that share the counter. `both` says that combine() gives the slice and the next one.
-  __device__ __forceinline__ MarkedResults(const Schedule& schedule, const SharedSlice& slice, bool both)
+  // Counts this CTA. The CTA's warps must need no further barrier to leave their parts of all slices that
+  // share the counter.
+  __device__ __forceinline__ MarkedResults(const Schedule& schedule, const SharedSlice& slice)
       : counter_(slice.counter_in<D>(schedule)),
         before_(slice.lane == 0 ? add_relaxed(counter_, 1) : -1),
-        last_(slice.n - 1),
-        parts_(schedule, slice, both, 0) {}
-  // Returns whether this CTA was the last to count. All lanes must call this function.
+        last_(slice.n - 1) {}
+
+  // Combines all parts of a slice and, with `both`, of the next slice. Returns false and combines nothing if
+  // this CTA was not the last to count. Only the first call of an object, which says so with `is_first`, can
+  // return false. All lanes must call this function.
+  __device__ __forceinline__ bool combine(const Schedule& schedule, const SharedSlice& slice, bool both,
+                                          bool is_first, PartialResult (&result)[kTogether]) {
+#pragma unroll
+    for (PartialResult& of_slice : result) of_slice = {{0, 0}, kNoScore, 0};
+#pragma unroll 1
+    for (int begin = 0; begin < slice.n; begin += kPartsTogether) {
+      MarkedParts<D> parts(schedule, slice, both, begin);
+      // The loads have their code once, because small code matters more than one branch.
+      do {
+        parts.load();
+        // The first loads overlap the counting.
+        if (is_first && !is_last()) return false;
+        is_first = false;
+      } while (!parts.are_there());
+#pragma unroll
+      for (int s = 0; s < kTogether; ++s)
+        if (s == 0 || both)
+          take_in(result[s], slice.lane < parts.n ? parts.sum[s] : make_float2(kNoScore, 0), parts.out[s]);
+      parts.take(slice.lane);
+    }
+    return true;
+  }
+
+ private:
   __device__ __forceinline__ bool is_last() const {
     if (before_ == last_) *counter_ = 0;
     return __any_sync(~0U, before_ == last_);
   }
 
-  // Combines all parts of a slice, and of the next slice if the constructor's `both` was set. `is_first` says
-  // that the constructor has begun to load the parts of this slice.
-  __device__ __forceinline__ void combine(const Schedule& schedule, const SharedSlice& slice, bool is_first,
-                                          PartialResult (&result)[kTogether]) {
-    if (!is_first) parts_ = MarkedParts<D>(schedule, slice, parts_.both, 0);
-#pragma unroll
-    for (PartialResult& of_slice : result) of_slice = {{0, 0}, kNoScore, 0};
-#pragma unroll 1
-    for (int begin = 0;;) {
-      while (!parts_.are_there()) parts_.load();
-#pragma unroll
-      for (int s = 0; s < kTogether; ++s)
-        take_in(result[s], slice.lane < parts_.n ? parts_.sum[s] : make_float2(kNoScore, 0), parts_.out[s]);
-      parts_.take(slice.lane);
-      begin += kPartsTogether;
-      if (begin >= slice.n) return;
-      parts_ = MarkedParts<D>(schedule, slice, parts_.both, begin);
-    }
-  }
-
- private:
   std::int32_t* counter_;
   int before_, last_;
-  MarkedParts<D> parts_;
 };
 
 }  // namespace kvant::cuda
