@@ -94,7 +94,7 @@ struct LaunchPlan {
       used.for_short.function = kernel->for_unlike_heads.for_short;
       used.for_few.function = kernel->for_unlike_heads.for_few;
     } else {
-      used.bytes_of_bit = 0;
+      used.for_unlike_heads = {};
     }
     return used;
   }
@@ -419,18 +419,32 @@ cudaError_t launch_plan(const Shape& shape, const LaunchPlan& plan, int nth, boo
                               : error;
 }
 
+// Returns the plan for half of a launch's query heads, if a kernel for fewer query heads exists. Such a
+// kernel takes less time for a page. Otherwise, returns the plan unchanged.
+LaunchPlan plan_of_half(const Shape& shape, const LaunchPlan& plan, const Gpu& gpu) {
+  LaunchPlan half = plan;
+  half.n_heads = (plan.n_heads + 1) / 2;
+  half.kernel = find_decode_kernel(gpu, plan.kernel->key_format, plan.kernel->value_format, shape.head_dim,
+                                   half.n_heads, false, shape.score_softcap > 0);
+  const bool is_narrower = half.kernel != nullptr && half.kernel->max_group < plan.kernel->max_group &&
+                           half.n_heads <= half.kernel->max_group;
+  return is_narrower && half.kernel_of_heads().for_short.function != nullptr ? half : plan;
+}
+
 // Runs all launches of a layer for short sequences with some sealed pages.
 cudaError_t launch_short(const Shape& shape, const kvant_decode_lengths& lengths,
                          const kvant_decode_layer& layer, const AppendArgs* new_rows,
                          const LaunchPlans& plans, const Gpu& gpu, const DecodeArgs& of_layer,
                          cudaStream_t stream) {
+  const bool halves = has_room_for_twice(shape, lengths, gpu);
   cudaError_t error = cudaSuccess;
   for (int i = 0; i < plans.n && error == cudaSuccess; ++i) {
+    const LaunchPlan plan = halves ? plan_of_half(shape, plans.of[i], gpu) : plans.of[i];
     ShortSealedArgs args{of_layer};
-    args.first_query = plans.of[i].first_head;
-    select_heads(shape, plans.of[i], i, &args);
-    error = attend_short_sealed(shape, lengths, layer, new_rows, plans.of[i].kernel_of_heads(), gpu, args,
-                                stream);
+    args.first_query = plan.first_head;
+    args.end_query = plan.first_head + plans.of[i].n_heads;
+    select_heads(shape, plan, i, &args);
+    error = attend_short_sealed(shape, lengths, layer, new_rows, plan.kernel_of_heads(), gpu, args, stream);
   }
   return error;
 }

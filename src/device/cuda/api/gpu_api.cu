@@ -9,6 +9,27 @@ namespace {
 // The attributes of this kernel tell which code the device runs.
 __global__ void probe_kernel() {}
 
+// Finds out how many clusters run at once. A CTA takes the whole shared memory of an SM.
+cudaError_t count_clusters(Gpu* gpu) {
+  gpu->clusters = {gpu->multiprocessors};
+  if (!gpu->has.clusters) return cudaSuccess;
+  cudaError_t error =
+      cudaFuncSetAttribute(probe_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, gpu->shared_bytes);
+  for (int n = 2; n <= kMaxClusterCtas && error == cudaSuccess; ++n) {
+    cudaLaunchAttribute cluster{};
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim = {static_cast<unsigned>(n), 1, 1};
+    cudaLaunchConfig_t config{};
+    config.gridDim = dim3(n);
+    config.blockDim = dim3(32);
+    config.dynamicSmemBytes = gpu->shared_bytes;
+    config.attrs = &cluster;
+    config.numAttrs = 1;
+    error = cudaOccupancyMaxActiveClusters(&gpu->clusters[n - 1], probe_kernel, &config);
+  }
+  return error;
+}
+
 constexpr int kLeastMajor = 8;  // the least major compute capability
 
 struct Answer {
@@ -40,12 +61,14 @@ Answer ask(int device, Gpu* gpu) {
               "KVANT_CUDA_ARCHITECTURES=80-virtual "
               "compiles it for all of compute capability 8.0 and newer"};
   }
+  if (answer.error != cudaSuccess || answer.refusal != nullptr) return answer;
   gpu->has = Architectures::capabilities(code.ptxVersion);
 #ifdef KVANT_CUDA_SHARED_LIMIT
   gpu->shared_bytes = std::min(gpu->shared_bytes, KVANT_CUDA_SHARED_LIMIT);
   gpu->multiprocessor_shared_bytes =
       std::min(gpu->multiprocessor_shared_bytes, KVANT_CUDA_SHARED_LIMIT + Gpu::kReservedBytes);
 #endif
+  answer.error = count_clusters(gpu);
   return answer;
 }
 

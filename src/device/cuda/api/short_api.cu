@@ -55,13 +55,16 @@ ShortArgs short_args(const kvant_decode_shape& shape, const kvant_decode_lengths
   return args;
 }
 
-// Returns the number of CTAs for each sequence and KV head with `pages` pages. 0 means that there are more
-// CTAs than SMs; the general kernel then runs several on one SM.
-int ctas_of(const kvant_decode_shape& shape, int pages, const Gpu& gpu) {
-  const std::int64_t n = std::int64_t{shape.n_seqs} * shape.n_kv_heads * query_passes(shape.group);
-  const auto most = static_cast<int>(std::min<std::int64_t>(gpu.multiprocessors / n, kMaxShortCtas));
-  static_assert(kShortWarps * kTileTokens == kPageTokens);  // This many CTAs have work.
-  return gpu.has.clusters ? std::min(most, pages) : std::min(most, 1);
+// Returns the number of CTAs for each sequence and KV head with `pages` pages. All clusters must run at once,
+// because a second wave of clusters would double the time. 0 means that clusters of one CTA do not run at
+// once; the general kernel then runs several on one SM.
+int ctas_of(const kvant_decode_shape& shape, int pages, const Gpu& gpu, int clusters_of_head = 1) {
+  const std::int64_t n_clusters =
+      std::int64_t{shape.n_seqs} * shape.n_kv_heads * query_passes(shape.group) * clusters_of_head;
+  static_assert(kShortWarps * kTileTokens == kPageTokens);  // As many CTAs as pages have work.
+  int n_ctas = std::min(pages, kMaxShortCtas);
+  while (n_ctas > 0 && gpu.clusters[n_ctas - 1] < n_clusters) --n_ctas;
+  return n_ctas;
 }
 
 int pages_of(const kvant_decode_lengths& lengths) {
@@ -129,6 +132,12 @@ bool takes_short_kernel(const kvant_decode_shape& shape, const kvant_decode_leng
          (lengths.tail_tokens == nullptr || lengths.max_tail_tokens > 0);
 }
 
+bool has_room_for_twice(const kvant_decode_shape& shape, const kvant_decode_lengths& lengths,
+                        const Gpu& gpu) {
+  const int pages = pages_of(lengths);
+  return ctas_of(shape, pages, gpu, 2) == ctas_of(shape, pages, gpu);
+}
+
 kvant_status attend_short(const kvant_decode_shape& shape, const kvant_decode_lengths& lengths,
                           const kvant_decode_layer& layer, const AppendArgs* new_rows, const Gpu& gpu,
                           cudaStream_t stream) {
@@ -155,7 +164,9 @@ cudaError_t attend_short_sealed(const kvant_decode_shape& shape, const kvant_dec
   const cudaError_t error =
       cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
   if (error != cudaSuccess) return error;
-  const dim3 grid(static_cast<unsigned>(ctas_of(shape, pages_of(lengths), gpu)), args.heads.n, shape.n_seqs);
+  const int clusters_of_head = args.end_query - args.first_query > args.n_queries ? 2 : 1;
+  const dim3 grid(static_cast<unsigned>(ctas_of(shape, pages_of(lengths), gpu)),
+                  args.heads.n * clusters_of_head, shape.n_seqs);
   cudaLaunchAttribute attributes[2] = {};
   const cudaLaunchConfig_t config = config_of(grid, shared_bytes, gpu, stream, attributes);
   void* arguments[] = {&args};

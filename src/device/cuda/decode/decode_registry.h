@@ -34,6 +34,8 @@ struct ManyColumnsKernel {
 struct UnlikeHeadsKernel {
   const void* function = nullptr;  // Null means that a launch serves heads of one width.
   const void *for_several, *for_short, *for_few;
+  // A page has this many bytes for each bit of a code, and bytes_without_codes more.
+  int bytes_of_bit, bytes_without_codes;
 };
 
 // Describes the kernels of a pair of formats for one head size.
@@ -55,9 +57,6 @@ struct DecodeKernel {
   int table_bytes, merge_bytes;  // bytes with max_consumer_warps() warps
   int warp_bytes;                // bytes of each warp, at the end of the tables
   int key_bytes, value_bytes;    // bytes of a sealed page; 0 if nothing is sealed
-  // If a launch serves heads of unlike code widths, a page has this many bytes for each bit of a code, and
-  // bytes_without_codes more. Otherwise bytes_of_bit is 0.
-  int bytes_of_bit, bytes_without_codes;
   // Only the generic kernel uses these two descriptions of pages.
   AnyPage key_page, value_page;
   ShortSealedKernel for_short;

@@ -45,9 +45,10 @@ inline void place_parts(const DecodeKernel& kernel, bool for_all_warps, int tabl
 
 // Sets the members that DecodeArgs::page_bytes() reads.
 inline void set_page_bytes(const DecodeKernel& kernel, DecodeArgs* args) {
-  args->bytes_of_bit = kernel.bytes_of_bit;
-  args->key_bytes = kernel.bytes_of_bit == 0 ? kernel.key_bytes : kernel.bytes_without_codes;
-  args->value_bytes = kernel.bytes_of_bit == 0 ? kernel.value_bytes : kernel.bytes_without_codes;
+  const UnlikeHeadsKernel& unlike = kernel.for_unlike_heads;
+  args->bytes_of_bit = unlike.bytes_of_bit;
+  args->key_bytes = unlike.bytes_of_bit == 0 ? kernel.key_bytes : unlike.bytes_without_codes;
+  args->value_bytes = unlike.bytes_of_bit == 0 ? kernel.value_bytes : unlike.bytes_without_codes;
 }
 
 // Chooses the largest number of rings with kLeastStages slots each, and then the largest number of slots.

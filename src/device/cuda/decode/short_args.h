@@ -3,13 +3,14 @@
 #pragma once
 
 #include "device/cuda/common/arguments.h"
+#include "device/cuda/common/gpu.h"
 #include "device/cuda/decode/decode_args.h"
 
 namespace kvant::cuda {
 
 inline constexpr int kShortWarps = 8;
 // A cluster of at most this many CTAs shares a sequence and KV head.
-inline constexpr int kMaxShortCtas = 8;
+inline constexpr int kMaxShortCtas = kMaxClusterCtas;
 // A sequence has at most kMaxShortTokens tail tokens if one CTA serves each KV head, and kMaxSharedTokens per
 // CTA if several CTAs serve each KV head. With more tokens the general kernel is faster (on an H100, with 8
 // heads of 128 channels, by decode_bench).
@@ -54,8 +55,9 @@ struct ShortArgs {
 // offset. out, lse and sink_logits point to the first query head of a KV head, whichever query heads the
 // launch serves.
 struct ShortSealedArgs : DecodeArgs {
-  // The launch serves query heads of each KV head from this one on.
-  int first_query;
+  // The launch serves query heads [first_query, end_query) of each KV head. A cluster has n_queries of the
+  // query heads. If more remain, a second cluster has the rest.
+  int first_query, end_query;
   int sealed_entries;  // least number of entries in a sequence's table of sealed pages
   int tail_entries;    // least number of entries in a sequence's table of tail pages
   NumberType rows_type;

@@ -25,7 +25,7 @@ struct ShortPlace {
   // The cluster has n_ctas CTAs and serves one sequence and KV head.
   int cta, n_ctas;
   int seq, head;
-  // The launch serves n_queries query heads of the KV head, from first_query on.
+  // The cluster serves n_queries query heads of the KV head, from first_query on.
   int first_query, n_queries;
   int warp, lane;
 };
@@ -99,7 +99,7 @@ __device__ __forceinline__ void take_value(const __nv_bfloat16* row, int lane, u
     to[m] = lane % 4 == 0 ? make_uint4(pairs[m] & 0xffffU, pairs[m] >> 16, 0, 0) : make_uint4(0, 0, 0, 0);
 }
 
-// Brings the queries of the launch's heads and the new token's rows into shared memory. Rows are rotated and
+// Brings the queries of the cluster's heads and the new token's rows into shared memory. Rows are rotated and
 // rounded, and also go to their page. `new_token` is the token's index in the tail, or negative if this CTA
 // has none.
 template <int D, class Args>

@@ -31,14 +31,15 @@ struct ShortPairOf<Pair> {
 template <int D>
 struct ShortSegment : Segment {
   const ShortShared<D>* shared;
+  int n_queries;
 };
 
 // Loads a column's channels from shared memory, in place of the function in query.cuh that loads them from
 // global memory.
 template <int D>
-__device__ __forceinline__ void load_query_channels(const DecodeArgs& args, const ShortSegment<D>& segment,
+__device__ __forceinline__ void load_query_channels(const DecodeArgs&, const ShortSegment<D>& segment,
                                                     int column_of_warp, int t, float (&x)[D / 4]) {
-  segment.shared->read_query(column_of_warp, args.n_queries, t, x);
+  segment.shared->read_query(column_of_warp, segment.n_queries, t, x);
 }
 
 // Describes which sealed pages a ring gets: `first` and every `step`th page after it.
@@ -213,10 +214,12 @@ __device__ void attend_short_sealed(const ShortSealedArgs& args, unsigned char* 
   ShortPlace at;
   at.cta = static_cast<int>(blockIdx.x);
   at.n_ctas = static_cast<int>(gridDim.x);
-  at.head = args.heads.at[blockIdx.y];
+  const int nth_head = static_cast<int>(blockIdx.y);
+  const bool is_second = nth_head >= args.heads.n;
+  at.head = args.heads.at[is_second ? nth_head - args.heads.n : nth_head];
   at.seq = static_cast<int>(blockIdx.z);
-  at.first_query = args.first_query;
-  at.n_queries = args.n_queries;
+  at.first_query = args.first_query + (is_second ? args.n_queries : 0);
+  at.n_queries = min(args.n_queries, args.end_query - at.first_query);
   at.warp = static_cast<int>(threadIdx.x) / kLanes;
   at.lane = static_cast<int>(threadIdx.x) % kLanes;
   const Rings rings(args, memory, kSharersLog2);
@@ -263,6 +266,7 @@ __device__ void attend_short_sealed(const ShortSealedArgs& args, unsigned char* 
   segment.seq = at.seq;
   segment.n_sealed = n_sealed;
   segment.shared = &shared;
+  segment.n_queries = at.n_queries;
   const Query<D> query = load_query<D>(args, segment, at.lane);
   if constexpr (requires { Pair::kQueryAt; }) {
     if (at.warp == 0) KeptQuery<D>::store(query, memory + Pair::kQueryAt, at.lane);
@@ -282,7 +286,7 @@ __device__ void attend_short_sealed(const ShortSealedArgs& args, unsigned char* 
   if (args.follows != 0) wait_for_predecessors();
 }
 
-// The grid is [sequences][KV heads of the launch][CTAs of a cluster].
+// The grid is [sequences][KV heads of the launch, once or twice][CTAs of a cluster].
 template <class Pair, int D>
 __global__ void __launch_bounds__(kShortWarps* kLanes, 1)
     short_sealed_kernel(const __grid_constant__ ShortSealedArgs args) {

@@ -100,7 +100,10 @@ UnlikeHeadsKernel unlike_heads_entry() {
     using Unlike = typename Pair::OfUnlikeHeads;
     return {reinterpret_cast<const void*>(&decode_kernel<Unlike, D, DecodeArgs>),
             reinterpret_cast<const void*>(&decode_kernel<Unlike, D, SeveralArgs>),
-            short_sealed_entry<Unlike, D>().function, few_pages_entry<Unlike, D>().function};
+            short_sealed_entry<Unlike, D>().function,
+            few_pages_entry<Unlike, D>().function,
+            0,
+            0};
   }
   return {};
 }
@@ -120,8 +123,6 @@ DecodeKernel decode_entry(const char* name, const char* key, const char* value) 
                      reinterpret_cast<const void*>(&decode_kernel<Pair, D, SeveralArgs>),
                      Pair::kTableBytes,
                      merge_bytes<D>(),
-                     0,
-                     0,
                      0,
                      0,
                      0,

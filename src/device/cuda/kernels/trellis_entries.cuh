@@ -38,8 +38,9 @@ std::array<DecodeKernel, sizeof...(Dims) * kTrellisPairs> trellis_entries() {
       *entry = decode_entry<TrellisPair<D, Sets>, D>(names[i].kernel, names[i].key, names[i].value);
       entry->key_bytes = page_bytes_of(names[i].key, D);
       entry->value_bytes = page_bytes_of(names[i].value, D);
-      entry->bytes_of_bit = kPageTokens * D / 8;
-      entry->bytes_without_codes = entry->key_bytes - key_bits * entry->bytes_of_bit;
+      UnlikeHeadsKernel& unlike = entry->for_unlike_heads;
+      unlike.bytes_of_bit = kPageTokens * D / 8;
+      unlike.bytes_without_codes = entry->key_bytes - key_bits * unlike.bytes_of_bit;
       ++entry;
     };
     (add(std::integral_constant<int, Dims>{}), ...);
