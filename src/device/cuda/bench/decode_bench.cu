@@ -6,7 +6,7 @@
 //   decode_bench [--head-dim D] [--group G] [--kv-heads H] [--runs N] [--seqs B] [--context TOKENS]
 //                [--tail TOKENS] [--settled 1] [--reproducible 1] [--protected PERCENT] [--correction 1]
 //                [--sas 1] [--sharpness N] [--skip N] [--sink TOKENS] [--rotate q|o|qo] [--short 1]
-//                [--queries N] [--between MB] [--json FILE] [KEY+VALUE[/KEY+VALUE...] ...]
+//                [--queries N] [--between MB] [--block-layers N] [--json FILE] [KEY+VALUE[/KEY+VALUE...] ...]
 //
 // KV heads take the pairs between slashes in turn. --seqs or --context alone selects shapes from kShapes.
 // Together, both options define the only shape.
@@ -25,6 +25,8 @@
 //   relative to one query is also printed.
 // --between: Another kernel reads this many MB between two calls, as a model reads weights between layers.
 //   Pages, tables and code then come from memory. The other kernel's time is subtracted.
+// --block-layers: The pages of this many layers and of all KV heads lie together for each 128 tokens, as in
+//   serving engines with blocks of all layers. Without the option, each page lies at a place of its own.
 // --json: Results are also written to a file, one object a line.
 #include <algorithm>
 #include <memory>
@@ -76,6 +78,7 @@ struct Settings {
   int says_lengths = 0;
   int queries = 1;  // queries of each sequence
   int between = 0;  // MB
+  int block_layers = 0;
   std::string rotate;
   std::string json;  // path of the file, or an empty string
   // Holds the text of all options except --json, as given.
@@ -272,8 +275,12 @@ class Bench {
                  (kvant_page_bytes(pair.key.c_str(), d) + kvant_page_bytes(pair.value.c_str(), d));
       }
       const int layers = static_cast<int>(std::max<std::size_t>(2, (kColdBytes + bytes - 1) / bytes));
-      if (layers * (per_layer + pages * batch.seqs * n_pairs) * entry > kPoolBytes) continue;
-      const std::vector<std::int32_t> ids = page_ids(layers * batch.seqs, pages, n_pairs);
+      const std::size_t block_layers = std::max(settings_.block_layers, 1);
+      const std::size_t pool_layers = (layers + block_layers - 1) / block_layers * block_layers;
+      if (pool_layers * (per_layer + pages * batch.seqs * n_pairs) * entry > kPoolBytes) continue;
+      const std::vector<std::int32_t> ids = settings_.block_layers > 0
+                                                ? ids_in_blocks(layers, batch.seqs, pages)
+                                                : page_ids(layers * batch.seqs, pages, n_pairs);
       const DeviceArray<std::int32_t> table(ids);
       const DeviceArray<std::int32_t> lengths_array(
           std::vector<std::int32_t>(batch.seqs, plain ? batch.context : pages));
@@ -501,6 +508,25 @@ class Bench {
     return ids;
   }
 
+  // Returns the numbers of entries of the pool, [layers][n_seqs][kv_heads][pages]. A block of entries has the
+  // pages of block_layers layers and all KV heads. Blocks are in random order.
+  std::vector<std::int32_t> ids_in_blocks(int layers, int n_seqs, int pages) const {
+    const int of_block = settings_.block_layers, heads = settings_.kv_heads;
+    std::vector<std::int32_t> blocks((layers + of_block - 1) / of_block * n_seqs * pages);
+    std::iota(blocks.begin(), blocks.end(), 0);
+    std::shuffle(blocks.begin(), blocks.end(), std::mt19937(9));
+    std::vector<std::int32_t> ids;
+    for (int layer = 0; layer < layers; ++layer) {
+      for (int seq = 0; seq < n_seqs; ++seq) {
+        const std::int32_t* own = blocks.data() + (layer / of_block * n_seqs + seq) * pages;
+        for (int head = 0; head < heads; ++head)
+          for (int page = 0; page < pages; ++page)
+            ids.push_back((own[page] * of_block + layer % of_block) * heads + head);
+      }
+    }
+    return ids;
+  }
+
   static void expect_ok(kvant_status status) {
     if (status == KVANT_OK) return;
     std::fprintf(stderr, "%s %s\n", kvant_status_text(status), cudaGetErrorString(cudaGetLastError()));
@@ -532,7 +558,8 @@ Settings parse(int argc, char** argv) {
                                       {"--sink", &settings.sink},
                                       {"--short", &settings.says_lengths},
                                       {"--queries", &settings.queries},
-                                      {"--between", &settings.between}},
+                                      {"--between", &settings.between},
+                                      {"--block-layers", &settings.block_layers}},
                                      {{"--rotate", &settings.rotate}, {"--json", &settings.json}});
   settings.pairs = std::move(command.names);
   for (const auto& [option, value] : command.options) {
