@@ -31,9 +31,11 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--calls", type=int, help="of a graph")
     parser.add_argument("--json", help="a file that rows are added to")
+    parser.add_argument("--shapes", metavar="BxTOKENS,...", help="sequences and contexts, instead of those of decode_bench")
     args = parser.parse_args()
+    shapes = [tuple(map(int, shape.split("x"))) for shape in args.shapes.split(",")] if args.shapes else SHAPES
     rows = RowWriter(args.json)
-    for batch, context in SHAPES:
+    for batch, context in shapes:
         size = batch * args.kv_heads * context * args.head_dim * 2 * 2
         calls = args.calls or max(2, min(max(LEAST_CALLS, -(-COLD_BYTES // size)), MOST_BYTES // size))
         shape = (batch, args.kv_heads, context, args.head_dim)
@@ -54,7 +56,7 @@ def main():
         for name, us in times.items():
             median = statistics.median(us)
             print(f"torch {torch.__version__} SDPA {name:6} d{args.head_dim} G{args.group} ({batch:2}, "
-                  f"{context // 1024:4}k) {median:9.1f} us ({min(us):.1f} to {max(us):.1f})  "
+                  f"{context:6}) {median:9.1f} us ({min(us):.1f} to {max(us):.1f})  "
                   f"{size / median / 1e3:5.0f} GB/s", flush=True)
             rows.write(what=f"torch SDPA {name}, BF16", options=f"{calls} calls a graph", head_dim=args.head_dim,
                        group=args.group, kv_heads=args.kv_heads, seqs=batch, context=context, us=median,

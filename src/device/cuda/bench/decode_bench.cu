@@ -4,12 +4,14 @@
 // is the time that reading the same bytes alone takes.
 //
 //   decode_bench [--head-dim D] [--group G] [--kv-heads H] [--runs N] [--seqs B] [--context TOKENS]
+//                [--shapes BxTOKENS,...]
 //                [--tail TOKENS] [--settled 1] [--reproducible 1] [--protected PERCENT] [--correction 1]
 //                [--sas 1] [--sharpness N] [--skip N] [--sink TOKENS] [--rotate q|o|qo] [--short 1]
 //                [--queries N] [--between MB] [--block-layers N] [--json FILE] [KEY+VALUE[/KEY+VALUE...] ...]
 //
-// KV heads take the pairs between slashes in turn. --seqs or --context alone selects shapes from kShapes.
-// Together, both options define the only shape.
+// KV heads take the pairs between slashes in turn. --shapes lists the sequences and contexts to time.
+// Otherwise, --seqs or --context alone selects shapes from kShapes. Together, both options define the only
+// shape.
 //
 // --settled 1: Pages are read while the previous layer still ends.
 // --tail: Each sequence has this many unquantized tokens after the sealed ones.
@@ -80,6 +82,7 @@ struct Settings {
   int between = 0;  // MB
   int block_layers = 0;
   std::string rotate;
+  std::vector<BatchShape> shapes;
   std::string json;  // path of the file, or an empty string
   // Holds the text of all options except --json, as given.
   std::string options;
@@ -234,6 +237,10 @@ class Bench {
     const std::vector<FormatPair> pairs = parse_pairs(name);
     const auto n_pairs = static_cast<int>(pairs.size());
     const bool plain = pairs[0].key == "bf16" && pairs[0].value == "bf16";
+    if (settings_.block_layers > 0 && settings_.kv_heads % n_pairs != 0) {
+      std::fprintf(stderr, "--block-layers needs as many KV heads as %d pairs, or a multiple\n", n_pairs);
+      std::exit(2);
+    }
     const Codebooks codebooks(pairs[0].key, pairs[0].value, d, settings_.kv_heads, 3);
     // All entries of the pool have one size, which fits every pair.
     std::size_t key_bytes = 0;
@@ -442,6 +449,7 @@ class Bench {
   }
 
   std::vector<BatchShape> shapes() const {
+    if (!settings_.shapes.empty()) return settings_.shapes;
     if (settings_.seqs != 0 && settings_.context != 0) return {{settings_.seqs, settings_.context}};
     std::vector<BatchShape> chosen;
     for (const BatchShape& batch : kShapes)
@@ -538,32 +546,54 @@ class Bench {
   DeviceArray<uint4> junk_;
 };
 
+// Reads a list like 1x512,16x2048. Ends the program with an error message if the list has another form.
+std::vector<BatchShape> read_shapes(const std::string& list) {
+  std::vector<BatchShape> shapes;
+  std::stringstream stream(list);
+  for (std::string text; std::getline(stream, text, ',');) {
+    BatchShape shape{};
+    char rest = 0;
+    if (std::sscanf(text.c_str(), "%dx%d%c", &shape.seqs, &shape.context, &rest) != 2 || shape.seqs < 1 ||
+        shape.context < kPageTokens) {
+      std::fprintf(stderr, "--shapes: %s is no shape such as 16x2048, with at least %d tokens\n",
+                   text.c_str(), kPageTokens);
+      std::exit(2);
+    }
+    shapes.push_back(shape);
+  }
+  return shapes;
+}
+
 Settings parse(int argc, char** argv) {
   Settings settings;
-  BenchCommand command = parse_bench(argc, argv,
-                                     {{"--head-dim", &settings.head_dim},
-                                      {"--group", &settings.group},
-                                      {"--kv-heads", &settings.kv_heads},
-                                      {"--runs", &settings.runs},
-                                      {"--seqs", &settings.seqs},
-                                      {"--context", &settings.context},
-                                      {"--settled", &settings.settled},
-                                      {"--reproducible", &settings.reproducible},
-                                      {"--tail", &settings.tail},
-                                      {"--correction", &settings.correction},
-                                      {"--sas", &settings.sas},
-                                      {"--sharpness", &settings.sharpness},
-                                      {"--skip", &settings.skip},
-                                      {"--protected", &settings.protected_share},
-                                      {"--sink", &settings.sink},
-                                      {"--short", &settings.says_lengths},
-                                      {"--queries", &settings.queries},
-                                      {"--between", &settings.between},
-                                      {"--block-layers", &settings.block_layers}},
-                                     {{"--rotate", &settings.rotate}, {"--json", &settings.json}});
+  std::string shapes;
+  BenchCommand command =
+      parse_bench(argc, argv,
+                  {{"--head-dim", &settings.head_dim},
+                   {"--group", &settings.group},
+                   {"--kv-heads", &settings.kv_heads},
+                   {"--runs", &settings.runs},
+                   {"--seqs", &settings.seqs},
+                   {"--context", &settings.context},
+                   {"--settled", &settings.settled},
+                   {"--reproducible", &settings.reproducible},
+                   {"--tail", &settings.tail},
+                   {"--correction", &settings.correction},
+                   {"--sas", &settings.sas},
+                   {"--sharpness", &settings.sharpness},
+                   {"--skip", &settings.skip},
+                   {"--protected", &settings.protected_share},
+                   {"--sink", &settings.sink},
+                   {"--short", &settings.says_lengths},
+                   {"--queries", &settings.queries},
+                   {"--between", &settings.between},
+                   {"--block-layers", &settings.block_layers}},
+                  {{"--rotate", &settings.rotate}, {"--json", &settings.json}, {"--shapes", &shapes}});
+  settings.shapes = read_shapes(shapes);
   settings.pairs = std::move(command.names);
   for (const auto& [option, value] : command.options) {
-    if (option != "--json") settings.options += (settings.options.empty() ? "" : " ") + option + " " + value;
+    if (option != "--json" && option != "--shapes")
+      settings.options += (settings.options.empty() ? "" : " ") + option + " " + value;
   }
   if (settings.pairs.empty())
     settings.pairs = {"bf16+bf16",
