@@ -6,6 +6,7 @@
     scripts/tables.py docs/results --quality FOLDER      first import what scripts/measure-quality left in FOLDER
     scripts/tables.py docs/results --cpu FOLDER          first import what scripts/bench-cpu.sh left in FOLDER
     scripts/tables.py docs/results --gpu FOLDER          first import rows of scripts/gpu-bench and gpu-fp8-rivals.py
+    scripts/tables.py docs/results --layouts FILE    first import rows of scripts/gpu-layouts
     scripts/tables.py docs/results --bits MODEL.gguf     first compute bits by context with build/default/kvant
 
 `make plots` then draws the pictures. Imported results replace older ones. --measured-on describes them in a line about
@@ -24,6 +25,7 @@ from pages.gpu import Gpu  # noqa: E402
 from pages.import_bits import import_bits  # noqa: E402
 from pages.import_cpu import import_cpu  # noqa: E402
 from pages.import_gpu import import_gpu  # noqa: E402
+from pages.layouts import import_layouts  # noqa: E402
 from pages.quality import NOTHING, Quality  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -40,7 +42,7 @@ def generated(folder):
     front, bits = Front(quality, cpu, gpu), Bits(folder)
     blocks = {**quality.blocks(), **cpu.blocks(), **gpu.blocks(), **front.blocks(), **bits.blocks()}
     files = {ROOT / "docs/results/quality.csv": quality.csv(), ROOT / "docs/results/gpu-decode.csv": gpu.decode_csv(),
-              ROOT / "docs/results/gpu-models.csv": gpu.models_csv()}
+              ROOT / "docs/results/gpu-models.csv": gpu.models_csv(), ROOT / "docs/results/gpu-layouts.csv": gpu.layouts_csv()}
     shown = set()
     for path in pages():
         before = path.read_text(encoding="utf-8")
@@ -66,8 +68,11 @@ def take_over(options):
     for name, take, folder in (("gpu", import_gpu, options.gpu), ("cpu", import_cpu, options.cpu)):
         # Tables that were written by hand stay.
         if folder:
-            tables = [d for d in results.load(options.results, name) if d["kind"] in ("table", "whole_model")]
+            tables = [d for d in results.load(options.results, name) if d["kind"] in ("table", "whole_model", "layouts")]
             results.save(options.results, name, take(folder, options.measured_on) + tables)
+    if options.layouts:
+        others = [d for d in results.load(options.results, "gpu") if d["kind"] != "layouts"]
+        results.save(options.results, "gpu", others + [import_layouts(options.layouts, options.measured_on)])
 
 
 def parse():
@@ -77,6 +82,7 @@ def parse():
     parser.add_argument("--quality", type=pathlib.Path)
     parser.add_argument("--cpu", type=pathlib.Path)
     parser.add_argument("--gpu", type=pathlib.Path)
+    parser.add_argument("--layouts", type=pathlib.Path)
     parser.add_argument("--bits", metavar="MODEL.gguf")
     parser.add_argument("--measured-on", default="")
     options = parser.parse_args()

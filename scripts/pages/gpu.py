@@ -5,6 +5,7 @@ rivals in BF16 and FP8, and the share of the limit. The limit is the time of a k
 Tables of whole models show the tokens per second of `kvant bench --device cuda --json` by depth and cache, and their
 ratio to the baseline."""
 from pages import markdown
+from pages.layouts import Layouts
 from pages.results import day_of, load
 from pages.rivals import is_rival
 
@@ -82,6 +83,9 @@ class Gpu:
         return markdown.csv_text(("head_size", "formats", "recipe", "bits", "sequences", "context", "us_a_layer", "times_bf16",
                                   "times_fp8", "percent_of_limit", "day"), rows)
 
+    def layouts_csv(self):
+        return "".join(Layouts(d).csv() for d in self.kind("layouts"))
+
     def models_csv(self):
         rows = [(d["title"], row.get("sequences", 1), row["depth"], row["recipe"], d["rate"], row[d["rate"]], day_of(d["measured_on"]))
                 for d in self.kind("whole_model") for row in d["results"]]
@@ -116,4 +120,5 @@ class Gpu:
         """Returns one block for each head size, and one block for each document, named by its title."""
         documents = {f"gpu-{markdown.block_of(d['title'])}": lambda d=d: self.model_table(d) for d in self.kind("whole_model")}
         documents |= {f"gpu-{markdown.block_of(d['title'])}": lambda d=d: markdown.measured_table(d) for d in self.kind("table")}
+        documents |= {"gpu-layouts": lambda d=d: Layouts(d).page() for d in self.kind("layouts")}
         return {**{f"gpu-decode-{dim}": lambda dim=dim: self.decode(dim) for dim in (128, 64)}, **documents}
