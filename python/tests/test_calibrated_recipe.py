@@ -194,6 +194,13 @@ class Calibrated(unittest.TestCase):
             found = turn(in_halves, halves, places) @ metrics.directions[layer, head].double()
             torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-3)
 
+    def test_constants_are_on_the_cpu_if_another_device_is_the_default(self):
+        shape = shape_of(self.model.config)
+        with torch.device("meta"):
+            found = read_constants(self.path, parse_recipe("kvant-4bit"), shape).of_model.metrics
+        expected = read_constants(self.path, parse_recipe("kvant-4bit"), shape).of_model.metrics
+        self.assertTrue(torch.equal(found.turns, expected.turns))
+
     def test_the_order_stays_where_both_have_the_same(self):
         constants = {key: x if key[3] != METRIC else np.concatenate([x[:D * RANK], turns_in_halves().reshape(-1)])
                      for key, x in self.constants.items()}

@@ -76,6 +76,12 @@ def read_constants(path: str | os.PathLike[str], recipe: Recipe, shape: ModelSha
 
     Raises kvant.Error or ValueError if the file is no calibration, is damaged, or lacks constants for this recipe,
     number of layers or number of heads."""
+    # Frameworks build models with a GPU as the default device, and constants are read on the CPU.
+    with torch.device("cpu"):
+        return _read(path, recipe, shape, serves_by_head)
+
+
+def _read(path: str | os.PathLike[str], recipe: Recipe, shape: ModelShape, serves_by_head: bool) -> Constants:
     from kvant.engine import _engine
 
     recipe, geometry = calibrated(recipe), shape.geometry()
