@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
 
 from kvant.torch import Layer
 from kvant.paged.model_cache import ModelCache
+
+# A GPU runs the launches of this many streams at once, unless CUDA_DEVICE_MAX_CONNECTIONS says otherwise.
+STREAMS = 8
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,7 @@ class FilledPages:
     def __init__(self, cache: ModelCache):
         self._cache = cache
         self._pending: _Pending | None = None
+        self._streams: list[torch.cuda.Stream] = []
         self._addresses: tuple[int, ...] = ()  # addresses of the layers' blocks
         self._offsets: torch.Tensor | None = None  # int64 [n_layers], bytes from the lowest address
 
@@ -69,13 +74,26 @@ class FilledPages:
         due = _Due(cache, pending, place, torch.zeros_like(place), cache.either_place(pending.sealed_blocks),
                    cache.sink_ids(pending.sealed_blocks))
         if not cache.seals_layers_together(pending.has_first):
-            for blocks in layers:
-                due.seal(blocks, metrics=cache.metrics(blocks, pending.page))
+            self._seal_one_by_one(due, layers)
         elif (distances := cache.layout.layer_distances) is not None:
             due.seal(layers[0], *distances, metrics=cache.metrics_of_layers(pending.page), n_layers=len(layers))
         else:
             lowest = min(layers, key=torch.Tensor.data_ptr)
             due.seal(lowest, metrics=cache.metrics_of_layers(pending.page), layer_offsets=self._layer_offsets(layers))
+
+    def _seal_one_by_one(self, due: _Due, layers: Sequence[torch.Tensor]) -> None:
+        """Seals the pages of each layer with a call of its own. On a GPU, the calls run on several streams, because
+        the search for a page's codes takes milliseconds and the few pages of a layer leave most SMs idle."""
+        on_gpu = layers[0].is_cuda
+        if on_gpu and not self._streams:
+            self._streams = [torch.cuda.Stream(layers[0].device) for _ in range(STREAMS)]
+        for stream in self._streams:
+            stream.wait_stream(torch.cuda.current_stream())
+        for i, blocks in enumerate(layers):
+            with torch.cuda.stream(self._streams[i % STREAMS]) if on_gpu else nullcontext():
+                due.seal(blocks, metrics=due.cache.metrics(blocks, due.pending.page))
+        for stream in self._streams:
+            torch.cuda.current_stream().wait_stream(stream)
 
     def _layer_offsets(self, layers: Sequence[torch.Tensor]) -> torch.Tensor:
         addresses = tuple(blocks.data_ptr() for blocks in layers)
