@@ -506,8 +506,7 @@ TEST(DecodeApi, NamesKernelsOfWideHeads) {
       EXPECT_EQ(kvant_decode_kernel(&shape), kernel_path() + "ch4g128+tok4g128");
       shape.key_format = "tcq4";
       shape.value_format = "tcq3";
-      EXPECT_EQ(kvant_decode_kernel(&shape),
-                kernel_path() + (group <= 4 ? "tcq4+tcq3" : "generic:tcq4+tcq3"));
+      EXPECT_EQ(kvant_decode_kernel(&shape), kernel_path() + "tcq4+tcq3");
     }
   }
   shape.head_dim = 128;

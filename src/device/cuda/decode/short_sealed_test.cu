@@ -21,7 +21,7 @@ using Lengths = std::vector<SequenceLengths>;
 // Sequences have from one page to four thousand tokens, and end anywhere in pages and tiles. Some sequences
 // have nothing sealed, and some have no tokens.
 const Lengths kOneOf4k = {{31, 128, 4}};
-const Lengths kRagged = {{1, 5, 4}, {3, 127, 4}, {0, 3, 0}, {0, 0, 0}, {4, 0, 4}, {9, 200, 4}, {2, 17, 0}};
+const Lengths kRagged = {{1, 5, 4}, {3, 127, 4}, {0, 3, 0}, {0, 0, 0}, {4, 0, 4}, {8, 200, 4}, {2, 17, 0}};
 Lengths many_sequences() {
   Lengths lengths;
   for (int i = 0; i < 20; ++i) lengths.push_back({i % 5, 1 + i * 37 % 130, i % 5 > 0 ? 4 : 0});
