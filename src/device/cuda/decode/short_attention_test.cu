@@ -196,14 +196,6 @@ TEST(TakesShortKernel, WhereNothingElseIsThere) {
   // Each head has one CTA.
   EXPECT_TRUE(with_tokens(16, 512));
   EXPECT_FALSE(with_tokens(16, 513));
-  // On this GPU, only 7 clusters of 8 CTAs run at once, so each of 8 heads has a cluster of 7 CTAs.
-  Gpu gpu = kH100;
-  gpu.clusters[7] = 7;
-  lengths.max_tail_tokens = 7 * 256;
-  EXPECT_TRUE(takes_short_kernel(shape, lengths, gpu));
-  lengths.max_tail_tokens = 7 * 256 + 1;
-  EXPECT_FALSE(takes_short_kernel(shape, lengths, gpu));
-  lengths.max_tail_tokens = 300;
   EXPECT_FALSE(with([&](auto& s, auto&) { s.sas = 1; }));
   EXPECT_FALSE(with([&](auto& s, auto&) { s.corrected = 1; }));
   // The GPU has fewer SMs than the step has sequences and heads.

@@ -207,6 +207,14 @@ TEST(TakesShortKernel, WhereFewPagesAreSealed) {
   EXPECT_TRUE(with_pages(4, 16));
   EXPECT_FALSE(with_pages(4, 17));
   EXPECT_TRUE(with_pages(16, 4));
+  // On this GPU, only 7 clusters of 8 CTAs run at once, so each of 8 heads has a cluster of 7 CTAs.
+  Gpu fewer = kH100;
+  fewer.clusters[7] = 7;
+  const auto with_fewer = [&](int max_sealed_pages) {
+    return with([&](auto&, auto& l) { l.max_sealed_pages = max_sealed_pages; }, fewer);
+  };
+  EXPECT_TRUE(with_fewer(28));
+  EXPECT_FALSE(with_fewer(29));
   // The GPU has fewer SMs than the step has sequences and heads.
   EXPECT_FALSE(with_pages(17, 4));
   EXPECT_FALSE(with([](auto&, auto& l) { l.max_tail_tokens = 0; }));
