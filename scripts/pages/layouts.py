@@ -15,8 +15,8 @@ CACHES = {
     "kvant tcq5+tcq4/tcq4+tcq3": "two widths",
 }
 TEXT = ("The first table has microseconds per layer with `bf16`, kvant's own unquantized cache. The second table has the "
-        "speed of `uniform-4bit` relative to `bf16`, and the third table the speed of heads of two widths, as calibrated "
-        "recipes have them: half of the heads have `tcq5` + `tcq4`, and the others `tcq4` + `tcq3`. Values are random. "
+        "speed of `uniform-4bit` relative to `bf16`. The third table has the speed of heads of two widths, which calibrated "
+        "recipes have. Half of the heads have `tcq5` + `tcq4`, and the others `tcq4` + `tcq3`. Values are random. "
         "[gpu-layouts.csv](gpu-layouts.csv) has all caches, with the time of reading the same bytes alone.")
 
 
