@@ -15,6 +15,7 @@ from pages.cpu import Cpu  # noqa: E402
 from pages.gpu import Gpu  # noqa: E402
 from pages.import_cpu import import_cpu  # noqa: E402
 from pages.import_gpu import import_gpu  # noqa: E402
+from pages.layouts import Layouts, import_layouts  # noqa: E402
 from pages.quality import Quality  # noqa: E402
 from pages.rivals import fastest  # noqa: E402
 
@@ -152,6 +153,19 @@ class Rivals(unittest.TestCase):
         self.assertEqual([(r["name"], r.get("recipe"), r["us"], r["limit_percent"]) for r in document["results"]],
                          [("cuDNN", None, [10.0], [26.0]), ("lm3+lm3", None, [5.0], [52.0]),
                           ("lm3+lm3", "turbo3", [8.0], [32.5])])
+
+
+class HeadLayouts(unittest.TestCase):
+    def test_each_layout_and_shape_is_compared_with_bf16_of_the_same_run(self):
+        path = pathlib.Path(tempfile.mkdtemp()) / "rows.json"
+        row = {"head_dim": 128, "kv_heads": 2, "group": 6, "seqs": 1, "context": 2048, "limit_us": 1.5}
+        rows = [row | {"what": "kvant bf16+bf16", "us": 9.0}, row | {"what": "kvant tcq4+tcq4", "us": 10.0},
+                row | {"what": "kvant tcq4+tcq4", "us": 99.0, "context": 512}, row | {"what": "kvant fp8+fp8", "us": 1.0}]
+        path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+        layouts = Layouts(import_layouts(path, "An H200, 2026-11-29."))
+        self.assertIn("| 12/2/128 | - | 0.90x |", layouts.page())
+        self.assertEqual([line.split(",")[3:5] for line in layouts.csv().splitlines()[1:]],
+                         [["bf16", "9.0"], ["uniform-4bit", "10.0"], ["uniform-4bit", "99.0"]])
 
 
 class QualityTables(unittest.TestCase):
