@@ -20,6 +20,18 @@ KVANT_SIMD_CLONES double dot(const float* x, const float* y, int n) {
   return ((sums[0] + sums[4]) + (sums[1] + sums[5])) + ((sums[2] + sums[6]) + (sums[3] + sums[7]));
 }
 
+double exact_gain(const float* x, const float* shape, int n, double along, GainRule rule) {
+  switch (rule) {
+    case GainRule::least_squares:
+      return along / dot(shape, shape, n);
+    case GainRule::unbiased:
+      return dot(x, x, n) / along;
+    case GainRule::length:
+      break;
+  }
+  return std::sqrt(dot(x, x, n) / dot(shape, shape, n));
+}
+
 }  // namespace
 
 double norm(const float* x, int n) {
@@ -29,8 +41,8 @@ double norm(const float* x, int n) {
 std::uint16_t fit_gain(const float* x, const float* shape, int n, GainRule rule) {
   const double along = dot(x, shape, n);
   if (along <= 0) return 0;
-  const double gain = rule == GainRule::least_squares ? along / dot(shape, shape, n) : dot(x, x, n) / along;
-  return f16_from_float_saturated(static_cast<float>(std::fmin(gain, kF16Max)));
+  return f16_from_float_saturated(
+      static_cast<float>(std::fmin(exact_gain(x, shape, n, along, rule), kF16Max)));
 }
 
 }  // namespace kvant

@@ -10,6 +10,7 @@ namespace kvant {
 enum class GainRule {
   least_squares,  // <x, c> / <c, c> minimizes |x - gain c|, but gain c is shorter than x on average.
   unbiased,       // <x, x> / <x, c> makes <gain c, x> = <x, x>, so scores keep their size on average.
+  length,         // |x| / |c| makes gain c as long as x.
 };
 
 // Returns |x| of x [n], computed in double because squares of F32 values may overflow. n is a multiple of 8.

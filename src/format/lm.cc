@@ -1,6 +1,6 @@
-// lm<B>[u] is Lloyd-Max quantization of the unit vector (TurboQuant, as Sparse V uses it); B is 2, 3, 4 or 5.
-// The format suits values after a randomized Hadamard transform. Coordinates of the unit vector are then
-// nearly normal with variance 1 / d, for which Lloyd-Max levels are optimal.
+// lm<B>[u|n] is Lloyd-Max quantization of the unit vector (TurboQuant, as Sparse V uses it); B is 2, 3, 4
+// or 5. The format suits values after a randomized Hadamard transform. Coordinates of the unit vector are
+// then nearly normal with variance 1 / d, for which Lloyd-Max levels are optimal.
 //
 // Bytes of a page, d channels:
 //   codes   [kPageTokens][d]  B bits each, a little-endian bit stream (bit_packing.h): d * B / 8 bytes
@@ -11,8 +11,9 @@
 // value = gain * level[code] / sqrt(d), with the 2^B Lloyd-Max levels of N(0, 1) in ascending order
 // (lloyd_max.h). The code selects the level nearest to x * sqrt(d) / |x|; ties go to the lower level. The
 // gain follows GainRule::least_squares, which has the smaller error. With the suffix u the gain follows
-// GainRule::unbiased, which does not shrink scores (gain.h). Tokens with |x| < 2^-25 decode to zeros, and
-// gains saturate at 65504. The format is row-wise (format.h), so left-out tokens are stored like all others.
+// GainRule::unbiased, which does not shrink scores (gain.h). With the suffix n the gain follows
+// GainRule::length, as in vLLM's TurboQuant. Tokens with |x| < 2^-25 decode to zeros, and gains saturate at
+// 65504. The format is row-wise (format.h), so left-out tokens are stored like all others.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -118,7 +119,9 @@ class LmFormat : public RowWiseFormat {
     }
   }
 
+  // GPU kernels fit the other two gains, so pages with gains of GainRule::length have no description.
   std::optional<FormatDescription> describe() const override {
+    if (rule_ == GainRule::length) return std::nullopt;
     FormatDescription description;
     description.page.kind = CodeKind::level;
     description.page.bits = bits_;
@@ -184,7 +187,9 @@ std::unique_ptr<Format> parse_lm(const std::string& name) {
   NameReader reader(name);
   if (!reader.take("lm")) return nullptr;
   const int bits = reader.take_number();
-  const GainRule rule = reader.take("u") ? GainRule::unbiased : GainRule::least_squares;
+  const GainRule rule = reader.take("u")   ? GainRule::unbiased
+                        : reader.take("n") ? GainRule::length
+                                           : GainRule::least_squares;
   if (!reader.at_end() || bits < 2 || bits > 5) return nullptr;
   return std::make_unique<LmFormat>(name, bits, rule);
 }
@@ -192,11 +197,12 @@ std::unique_ptr<Format> parse_lm(const std::string& name) {
 }  // namespace
 
 const FormatFamily& lm_family() {
-  static const FormatFamily family{"lm<B>[u]",
-                                   "TurboQuant: Lloyd-Max levels of B bits (2 to 5) for the unit vector, f16 "
-                                   "gain per token; u: unbiased gain",
-                                   {"lm2", "lm3", "lm4", "lm5", "lm2u", "lm3u", "lm4u", "lm5u"},
-                                   parse_lm};
+  static const FormatFamily family{
+      "lm<B>[u|n]",
+      "TurboQuant: Lloyd-Max levels of B bits (2 to 5) for the unit vector, f16 "
+      "gain per token; u: unbiased gain; n: gain that keeps the length",
+      {"lm2", "lm3", "lm4", "lm5", "lm2u", "lm3u", "lm4u", "lm5u", "lm3n", "lm4n"},
+      parse_lm};
   return family;
 }
 

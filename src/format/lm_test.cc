@@ -7,15 +7,15 @@
 namespace kvant::lm_test {
 namespace {
 
-constexpr const char* kPattern = "lm<B>[u]";
+constexpr const char* kPattern = "lm<B>[u|n]";
 
 struct Shape {
   int bits = 0;
-  bool unbiased = false;
+  char rule = ' ';  // the suffix, or the last digit of a name without suffix
 
   explicit Shape(const std::string& name) {
     std::sscanf(name.c_str(), "lm%d", &bits);
-    unbiased = name.back() == 'u';
+    rule = name.back();
   }
 };
 
@@ -47,7 +47,9 @@ void check_token(const TestFormat& test, const std::vector<float>& values, const
     c[i] = levels[code] / std::sqrt(d);
     ASSERT_NEAR(decoded[token * d + i], gain * c[i], 1e-6 * std::fabs(gain));
   }
-  const double designed = shape.unbiased ? dot(x, x) / dot(x, c) : dot(x, c) / dot(c, c);
+  const double designed = shape.rule == 'u'   ? dot(x, x) / dot(x, c)
+                          : shape.rule == 'n' ? std::sqrt(dot(x, x) / dot(c, c))
+                                              : dot(x, c) / dot(c, c);
   ASSERT_NEAR(gain, designed, f16_rounding(designed) + 1e-5 * designed);
 }
 
@@ -100,6 +102,20 @@ TEST(LloydMaxTokens, KeepScoresWithThemselvesWhenUnbiased) {
       with_itself += double{values[i]} * values[i];
     }
     EXPECT_NEAR(with_decoded, with_itself, 1e-3 * with_itself);
+  }
+}
+
+TEST(LloydMaxTokens, KeepTheLengthOfATokenWithTheSuffixN) {
+  for (const char* name : {"lm3n", "lm4n"}) {
+    const TestFormat test(name, 128);
+    const std::vector<float> values = key_like_values(128, 3), decoded = test.decode(test.encode(values));
+    for (int token = 0; token < kPageTokens; ++token) {
+      const auto length = [&](const std::vector<float>& rows) {
+        const std::vector<double> row(rows.begin() + token * 128, rows.begin() + (token + 1) * 128);
+        return std::sqrt(dot(row, row));
+      };
+      EXPECT_NEAR(length(decoded), length(values), 6e-4 * length(values));
+    }
   }
 }
 

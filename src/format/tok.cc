@@ -1,6 +1,6 @@
-// tok<B>g<N>[s|c<P>] is token-wise quantization, the common scheme of serving engines. Each token's channels
-// form groups of N. The last group may be shorter, and N > d means one group of d channels. Each group has
-// its own uniform grid of 2^B values. B is 1, 2, 3, 4, 5, 6 or 8.
+// tok<B>g<N>[s|c<P>[l]] is token-wise quantization, the common scheme of serving engines. Each token's
+// channels form groups of N. The last group may be shorter, and N > d means one group of d channels. Each
+// group has its own uniform grid of 2^B values. B is 1, 2, 3, 4, 5, 6 or 8.
 //
 // Bytes of a page, d channels, n = ceil(d / N) groups:
 //   codes    [kPageTokens][d]  B bits each, a little-endian bit stream (bit_packing.h): d * B / 8 bytes
@@ -21,6 +21,11 @@
 //   B = 8: scale = f16(max |x| / 127), codes 1 .. 255: signed bytes that can be negated. Error <= scale / 2.
 // Clipped (c<P>, asymmetric; OSCAR, arXiv 2605.17757): the token's values are first clamped to +-t. t is
 //   the magnitude of rank floor(P d / 100) among the token's d magnitudes, counted from 0. P: 50 to 99.
+// Clipped with Lloyd-Max steps (c<P>l, B = 2; OSCAR's later code): after the clamp, a group has the mean m
+// and
+//   the standard deviation s of its values. scale = f16(1.16 * 1.00637 s), offset = f16(m - 1.5 scale). The
+//   code of x is the number of thresholds m - 0.98107 s, m, m + 0.98107 s that x reaches. The thresholds are
+//   not the midpoints of the values, and the constants are the authors'.
 //
 // A constant group is exact to f16. Scales below 2^-25 are stored as 0, so the group decodes to its offset.
 // Scales and offsets saturate at 65504, and codes at the ends of the grid, so decoded values are always
@@ -37,6 +42,7 @@
 #include "base/float16.h"
 #include "base/simd_clones.h"
 #include "format/affine_row.h"
+#include "format/bit_packing.h"
 #include "format/code_block.h"
 #include "format/families.h"
 #include "format/name_reader.h"
@@ -48,7 +54,8 @@ struct TokShape {
   int bits;   // B, the bits of a code
   int group;  // N, the number of channels of a group, a multiple of 8
   bool symmetric;
-  int clip = 0;  // P in percent, or 0 if the format does not clip
+  int clip = 0;             // P in percent, or 0 if the format does not clip
+  bool deviations = false;  // The suffix l: steps and thresholds are multiples of the standard deviation.
 
   int groups(int d) const { return (d + group - 1) / group; }
 };
@@ -89,6 +96,26 @@ void clip_row(const float* x, int d, int percent, float* clipped) {
   const auto rank = magnitudes.begin() + static_cast<std::ptrdiff_t>(percent) * d / 100;
   std::nth_element(magnitudes.begin(), rank, magnitudes.begin() + d);
   std::transform(x, x + d, clipped, [limit = *rank](float v) { return std::clamp(v, -limit, limit); });
+}
+
+// The authors of OSCAR measure the grids of the suffix l in standard deviations of a group.
+constexpr double kStepInDeviations = 1.16 * 1.00637, kThreshold = 0.98107;
+
+// Fits the grid of the suffix l to x [n], and computes the codes [n].
+AffineGroup fit_deviations(const float* x, int n, std::uint16_t* codes) {
+  double sum = 0, squares = 0;
+  for (int i = 0; i < n; ++i) sum += x[i];
+  const double mean = sum / n;
+  for (int i = 0; i < n; ++i) squares += (x[i] - mean) * (x[i] - mean);
+  const double deviation = std::sqrt(squares / n);
+  const double step = std::min<double>(kStepInDeviations * deviation, kF16Max);
+  for (int i = 0; i < n; ++i) {
+    const double z = x[i] - mean, threshold = kThreshold * deviation;
+    codes[i] = (z >= -threshold ? 1 : 0) + (z >= 0 ? 1 : 0) + (z >= threshold ? 1 : 0);
+  }
+  const double offset = std::clamp<double>(mean - 1.5 * step, -kF16Max, kF16Max);
+  return {f16_from_float_saturated(static_cast<float>(step)),
+          f16_from_float_saturated(static_cast<float>(offset))};
 }
 
 // Represents a symmetric or asymmetric grid as value = offset + code * step.
@@ -201,6 +228,7 @@ class TokFormat : public RowWiseFormat {
     const TokPage<std::byte> out{page, shape_, d, context.page_tokens};
     GridRow grids;
     std::array<float, kMaxHeadDim> reciprocal, clipped;
+    std::array<std::uint16_t, kMaxHeadDim> codes;
     for (int row = 0; row < n; ++row) {
       const float* token = values + static_cast<std::ptrdiff_t>(row) * d;
       if (shape_.clip > 0) {
@@ -210,10 +238,16 @@ class TokFormat : public RowWiseFormat {
       for (int group = 0; group < shape_.groups(d); ++group) {
         const int begin = group * shape_.group;
         const int size = std::min(shape_.group, d - begin);
-        const AffineGroup fitted = fit_group(token + begin, size, shape_);
+        const AffineGroup fitted = shape_.deviations
+                                       ? fit_deviations(token + begin, size, codes.data() + begin)
+                                       : fit_group(token + begin, size, shape_);
         std::memcpy(out.scale(first + row, group), &fitted.scale, 2);
         if (!shape_.symmetric) std::memcpy(out.offset(first + row, group), &fitted.offset, 2);
         grids.fill(begin, size, grid_of(fitted, shape_));
+      }
+      if (shape_.deviations) {
+        pack_codes(codes.data(), d, shape_.bits, out.codes(first + row));
+        continue;
       }
       reciprocal_row(grids.step.data(), d, reciprocal.data());
       encode_affine_row(token, d, shape_.bits, reciprocal.data(), grids.offset.data(),
@@ -288,12 +322,13 @@ std::unique_ptr<Format> parse_tok(const std::string& name) {
   const bool symmetric = reader.take("s");
   const bool clips = !symmetric && reader.take("c");
   const int clip = clips ? reader.take_number() : 0;
+  const bool deviations = clips && bits == 2 && reader.take("l");
   const bool known_width = std::find(std::begin(kWidths), std::end(kWidths), bits) != std::end(kWidths);
   if (!reader.at_end() || !known_width || group < kCodeBlock || group > kMaxHeadDim ||
       group % kCodeBlock != 0 || (clips && (clip < kLeastClip || clip > kMostClip))) {
     return nullptr;
   }
-  return std::make_unique<TokFormat>(name, TokShape{bits, group, symmetric, clip});
+  return std::make_unique<TokFormat>(name, TokShape{bits, group, symmetric, clip, deviations});
 }
 
 std::vector<std::string> tok_members() {
@@ -301,16 +336,18 @@ std::vector<std::string> tok_members() {
   for (const char* pattern : {"tok{}g32", "tok{}g64", "tok{}g128", "tok{}g32s", "tok{}g128s"}) {
     for (const int bits : kWidths) members.push_back(fmt::format(fmt::runtime(pattern), bits));
   }
-  for (const char* clipped : {"tok2g128c92", "tok2g128c96"}) members.emplace_back(clipped);
+  for (const char* clipped : {"tok2g128c92", "tok2g128c96", "tok2g128c92l", "tok2g128c96l"})
+    members.emplace_back(clipped);
   return members;
 }
 
 }  // namespace
 
 const FormatFamily& tok_family() {
-  static const FormatFamily family{"tok<B>g<N>[s|c<P>]",
+  static const FormatFamily family{"tok<B>g<N>[s|c<P>[l]]",
                                    "B bits; groups of N channels of a token share an f16 scale and offset; "
-                                   "s: symmetric, f16 scale only; c: clipped at P % of magnitudes",
+                                   "s: symmetric, f16 scale only; c: clipped at P % of magnitudes; "
+                                   "l: steps in standard deviations",
                                    tok_members(), parse_tok};
   return family;
 }

@@ -6,7 +6,7 @@
 namespace kvant::tok_test {
 namespace {
 
-constexpr const char* kPattern = "tok<B>g<N>[s|c<P>]";
+constexpr const char* kPattern = "tok<B>g<N>[s|c<P>[l]]";
 
 std::vector<std::string> unclipped_members() {
   std::vector<std::string> members = members_of(kPattern);
@@ -213,6 +213,61 @@ TEST(TokenGroups, ClipAtAQuantileOfATokensMagnitudes) {
   }
   for (const char* unknown : {"tok2g128c49", "tok2g128c100", "tok2g128c", "tok2g128sc92", "tok2g128c92s"})
     EXPECT_EQ(find_format(unknown), nullptr) << unknown;
+}
+
+// Checks every token of tok2g128c<P>l against OSCAR's rule in double precision: the mean m and the deviation
+// s of the clipped values give thresholds at m and m +- 0.98107 s, and values at m + (code - 1.5) 1.16
+// * 1.00637 s.
+TEST(TokenGroups, MeasureLloydMaxStepsInDeviationsOfTheClippedGroup) {
+  for (const int percent : {92, 96}) {
+    for (const int d : kTestHeadDims) {
+      const TestFormat test("tok2g128c" + std::to_string(percent) + "l", d);
+      const std::vector<float> values = key_like_values(d, 7);
+      const std::vector<std::byte> page = test.encode(values);
+      const std::vector<float> decoded = test.decode(page);
+      for (int token = 0; token < kPageTokens; ++token) {
+        std::vector<float> row(values.begin() + token * d, values.begin() + (token + 1) * d), sorted = row;
+        std::sort(sorted.begin(), sorted.end(), [](float a, float b) { return std::fabs(a) < std::fabs(b); });
+        const float limit = std::fabs(sorted[d * percent / 100]);
+        for (float& x : row) x = std::min(std::max(x, -limit), limit);
+        for (int begin = 0; begin < d; begin += 128) {
+          const int n = std::min(128, d - begin);
+          double mean = 0, squares = 0;
+          for (int i = begin; i < begin + n; ++i) mean += double{row[i]} / n;
+          for (int i = begin; i < begin + n; ++i) squares += (row[i] - mean) * (row[i] - mean) / n;
+          const double s = std::sqrt(squares), step = 1.16 * 1.00637 * s, low = mean - 1.5 * step;
+          for (int i = begin; i < begin + n; ++i) {
+            const int code = code_from_stream(page.data(), token * d + i, 2);
+            const double z = (row[i] - mean) / s;
+            const double least = code == 0 ? -1e9 : (code - 2) * 0.98107;
+            const double most = code == 3 ? 1e9 : (code - 1) * 0.98107;
+            ASSERT_GE(z, least - 1e-6) << test.label();
+            ASSERT_LE(z, most + 1e-6) << test.label();
+            ASSERT_NEAR(decoded[token * d + i], low + code * step,
+                        f16_rounding(low) + 3 * f16_rounding(step) + 1e-6 * std::fabs(low));
+          }
+        }
+      }
+    }
+  }
+  for (const char* unknown : {"tok2g128l", "tok3g128c96l", "tok2g128sl", "tok2g128c96ll"})
+    EXPECT_EQ(find_format(unknown), nullptr) << unknown;
+}
+
+// An independent simulation of tokens of 128 normal values gave 0.156 and 0.128 for uniform steps, and 0.141
+// for Lloyd-Max steps.
+TEST(TokenGroups, LeaveTheSimulatedErrorsWhenClipped) {
+  const std::pair<const char*, double> expected[] = {
+      {"tok2g128c96", 0.156}, {"tok2g128c92", 0.128}, {"tok2g128c96l", 0.141}};
+  for (const auto& [name, error] : expected) {
+    const TestFormat test(name, 128);
+    double found = 0;
+    for (unsigned seed = 1; seed <= 6; ++seed) {
+      const std::vector<float> values = gaussian_values(128, seed);
+      found += std::pow(relative_rms_error(values, test.decode(test.encode(values))), 2) / 6;
+    }
+    EXPECT_NEAR(found, error, 0.003) << name;
+  }
 }
 
 }  // namespace
