@@ -24,8 +24,8 @@ void DeviceAttention::list_slices(const Step& step) {
     due_pages.push_back(due);
     max_due_ = std::max(max_due_, due);
     if (ledger.n_sealed() == 0 && due > 0) first_sealed_.push_back(s);
-    const PageEntry sink = device_sequence(step, s).sink();
-    sinks.push_back(sink.held() ? store.sinks().table_id(sink.id) : 0);
+    const std::vector<EntryHold>& rows = device_sequence(step, s).newest_rows();
+    sinks.push_back(rows.empty() ? 0 : store.protected_rows().table_id(rows.front().entry().id));
   }
   row_slice_ = indices_.add(slice_of_row);
   sinks_ = indices_.add(sinks);
@@ -150,7 +150,8 @@ bool DeviceAttention::seal(Step& step, int layer, const kvant_decode_shape& of_s
     return false;
   for (const int s : first_sealed_) {
     if (at_layer.sink > 0)
-      device_pages(step).keep_sink(step.ledger(s, layer).tail(0), device_sequence(step, s).sink(), layer);
+      device_pages(step).keep_sink(step.ledger(s, layer).tail(0),
+                                   device_sequence(step, s).newest_rows().front().entry(), layer);
   }
   return true;
 }
@@ -229,7 +230,7 @@ void DeviceAttention::run_layer(Step& step, int layer, const DeviceRows& rows) {
     at_layer.new_rows = within ? &appended : nullptr;
   }
 
-  at_layer.protected_pages = store.sinks().pages(layer);
+  at_layer.protected_pages = store.protected_rows().pages(layer);
   at_layer.protected_pages.table = indices_.at(slices.sinks);
   at_layer.protected_pages.seq_stride = 1;
   for (const RowTables& tables : row_tables_) {

@@ -121,12 +121,12 @@ Status DeviceProtector::send_tables(const Step& step) {
   any_rows_ = false;
   for (int s = 0; s < n_slices_; ++s) {
     const DeviceSequence& sequence = device_sequence(step, s);
-    const DeviceProtection& after = sequence.next_protection();
+    const auto n_rows = static_cast<int>(sequence.newest_rows().size());
     wanted.push_back(sequence.tokens());
     changes = changes || sequence.next_tokens() != nullptr;
     n_pages = std::max(n_pages, step.ledger(s, /*layer=*/0).end_sealed());
-    n_protected = std::max(n_protected, static_cast<int>(after.pages.size()));
-    any_rows_ = any_rows_ || !after.pages.empty();
+    n_protected = std::max(n_protected, n_rows);
+    any_rows_ = any_rows_ || n_rows > 0;
   }
   if (!changes && sent_ == wanted && n_pages == n_pages_ && n_protected == n_protected_) return {};
   sent_.clear();
@@ -148,7 +148,7 @@ Status DeviceProtector::send_tables(const Step& step) {
   for (int s = 0; s < n_slices_; ++s) {
     const std::size_t first = indices.size();
     indices.resize(first + n_protected_);
-    const std::vector<EntryHold>& pages = device_sequence(step, s).next_protection().pages;
+    const std::vector<EntryHold>& pages = device_sequence(step, s).newest_rows();
     for (std::size_t i = 0; i < pages.size(); ++i)
       indices[first + i] = store.protected_rows().table_id(pages[i].entry().id);
   }
@@ -260,8 +260,8 @@ bool DeviceProtector::weigh(Step& step, int layer, const SealPoint& point, const
   weights.weights = reinterpret_cast<float*>(weights_.memory());
   weights.weight_head_stride = point.page_end;
   const int first_token = step.first_token(point.slice);
-  const DeviceProtection& before = device_sequence(step, point.slice).protection();
-  const int observer = first_observer_of(point.page_end, first_token, before.first_observer);
+  const DeviceObservers& before = device_sequence(step, point.slice).observers();
+  const int observer = first_observer_of(point.page_end, first_token, before.first);
   // Adds the queries of tokens [first, end), which lie at `queries`.
   const auto add = [&](int first, int end, const float* queries) {
     weights.n_queries = end - first;
@@ -273,7 +273,7 @@ bool DeviceProtector::weigh(Step& step, int layer, const SealPoint& point, const
   const std::size_t weight_bytes = sizeof(float) * g.n_kv_heads * point.page_end;
   device_->clear_rows(weights_.memory(), weight_bytes, weight_bytes, 1);
   if (observer < first_token) {
-    const ObserverRows kept = observer_rows(device_pages(step), before.observers.entry(), layer);
+    const ObserverRows kept = observer_rows(device_pages(step), before.hold.entry(), layer);
     const int row = observer_row(observer);
     weights.lse = kept.lse + row * g.n_heads;
     if (!add(observer, first_token, kept.q + row * query_size(g))) return false;
@@ -316,7 +316,7 @@ bool DeviceProtector::choose_and_seal(Step& step, int layer, const SealPoint& po
     ProtectedTokens::Head& head = sequence.next_tokens()->heads[g.head_index(layer, h)];
     const std::size_t n_kept = head.tokens.size();
     for (int page = point.n_sealed; page < point.end_sealed; ++page) head.seal(plan.layers[layer], page);
-    KVANT_CHECK(head.tokens.size() <= sequence.next_protection().pages.size() * kPageTokens,
+    KVANT_CHECK(head.tokens.size() <= sequence.newest_rows().size() * kPageTokens,
                 "more rows than were reserved");
     for (const PageMask& page : head.masks) masks[std::size_t{1} * h * n_pages_ + page.page] = page.mask;
     counts.push_back(static_cast<std::int32_t>(head.tokens.size()));
@@ -359,7 +359,7 @@ bool DeviceProtector::choose_and_seal(Step& step, int layer, const SealPoint& po
 void DeviceProtector::keep_observers(const Step& step, int layer, const float* q) {
   const Geometry& g = step.plan().geometry;
   for (int s = 0; s < n_slices_; ++s) {
-    const PageEntry entry = device_sequence(step, s).next_protection().observers.entry();
+    const PageEntry entry = device_sequence(step, s).next_observers().hold.entry();
     if (!entry.held()) continue;
     const int end = step.ledger(s, layer).end();
     const int first = std::max(step.first_token(s), end - open_observers(end));

@@ -126,7 +126,7 @@ Result<SequenceId> Cache::fork(SequenceId from) {
   try {
     const Sequence& source = sequences_.at(from);
     Sequence copy{store_->make_sequence(), source.state, source.checkpoint_state, source.checkpoint_tokens};
-    if (!copy.pages->copy_from(*source.pages)) return out_of_memory("forking a sequence");
+    copy.pages->copy_from(*source.pages);
     sequences_.emplace(next_id_, std::move(copy));
     return next_id_++;
   } catch (const std::bad_alloc&) {

@@ -353,6 +353,21 @@ TEST(CacheBytes, OfForksCountSharedPagesOnce) {
   EXPECT_EQ(cache.bytes().all(), one);
 }
 
+TEST(CacheBytes, OfForksCountProtectedTokensAndSumsOnce) {
+  for (const char* recipe : {"k=ch4g128,v=tok2g128,sink=4,protect=0.05,window=128",
+                             "k=ch4g128,v=tok2g128,evict=0.25,window=128",
+                             "k=ch2g128,v=tok2g128,sink=4,correction=relative"}) {
+    Cache cache(plan_for(recipe, small_geometry()), 0);
+    const SequenceId s = cache.add();
+    ASSERT_TRUE(fill_synthetic(cache, s, 1024, 1).ok());
+    const CacheBytes one = cache.bytes();
+    EXPECT_GT(one.protected_tokens, 0) << recipe;
+    const SequenceId fork = *cache.fork(s);
+    EXPECT_EQ(cache.bytes().all(), one.all()) << recipe;
+    EXPECT_EQ(cache.bytes(fork).all(), one.all()) << recipe;
+  }
+}
+
 // A fork that continues takes memory for its own tail only.
 TEST(CacheBytes, OfManyForksAreOnePrefixAndTheirTails) {
   constexpr int kPrefix = 16384, kForks = 64;
@@ -364,9 +379,7 @@ TEST(CacheBytes, OfManyForksAreOnePrefixAndTheirTails) {
     const std::int64_t reserved = cache.bytes_reserved();
     std::vector<SequenceId> forks;
     for (int i = 0; i < kForks; ++i) forks.push_back(*cache.fork(prefix));
-    // Each fork has its own lists of masks and sinks.
-    const std::int64_t lists = kForks * one.protected_tokens;
-    EXPECT_EQ(cache.bytes().all(), one.all() + lists) << recipe << ": forks that have not gone on";
+    EXPECT_EQ(cache.bytes().all(), one.all()) << recipe << ": forks that have not gone on";
     std::int64_t own = 0;
     for (int i = 0; i < kForks; ++i) {
       const std::int64_t before = cache.bytes(forks[i]).all();
@@ -374,7 +387,7 @@ TEST(CacheBytes, OfManyForksAreOnePrefixAndTheirTails) {
       own += cache.bytes(forks[i]).all() - before;
     }
     const CacheBytes all = cache.bytes();
-    EXPECT_EQ(all.all(), one.all() + lists + own) << recipe;
+    EXPECT_EQ(all.all(), one.all() + own) << recipe;
     EXPECT_EQ(all.sealed, one.sealed) << recipe;
     EXPECT_LE(own, kForks * std::int64_t{2 * 2 * 2 * 64 * 2} * 48)
         << recipe;  // The bound is 48 tokens in 16 bits.

@@ -66,16 +66,9 @@ class DeviceEntryTable {
   int n_held_ = 0;
 };
 
-// Entries of the sink have this room. The value is no number of tokens, because a sink of a whole page would
-// else be taken for a page of the tail.
-inline constexpr int kSinkRoom = -1;
-
-// Entries of a correction's sums have this room.
+// Entries of a correction's sums and of queries that observe have these values as their room.
 inline constexpr int kSumsRoom = -2;
-
-// Entries of rows that scores protect and of queries that observe have these values as their room.
-inline constexpr int kProtectedRoom = -3;
-inline constexpr int kObserversRoom = -4;
+inline constexpr int kObserversRoom = -3;
 
 class DeviceEntryStore final : public EntryStore {
  public:

@@ -16,9 +16,8 @@ void DeviceHeadPages::list(const DeviceSequence& sequence, PageEntry entry, cons
 
 void DeviceHeadPages::list_protected(const DeviceSequence& sequence) {
   const auto n = static_cast<int>(protected_tokens_.size());
-  const std::vector<EntryHold>& rows = sequence.newest_protected_rows();
   for (int row = 0; row < n; row += kPageTokens) {
-    list(sequence, rows.empty() ? sequence.sink() : rows[row / kPageTokens].entry(),
+    list(sequence, sequence.newest_rows()[row / kPageTokens].entry(),
          {.n_tokens = std::min(kPageTokens, n - row),
           .is_protected = true,
           .protected_tokens = protected_tokens_.data() + row});

@@ -73,9 +73,8 @@ void DeviceImage::load_part(const std::byte* canonical, const PagePart& part, st
 // --- what a sequence holds besides them ---
 
 template <class Move>
-void DeviceImage::for_each_row_page(int rows_room, int layer, int kv_head, Side side, int n,
-                                    const Move& move) const {
-  const EntryLayout::Layer& of_layer = store_.beside().layout(rows_room).layers[layer];
+void DeviceImage::for_each_row_page(int layer, int kv_head, Side side, int n, const Move& move) const {
+  const EntryLayout::Layer& of_layer = store_.beside().layout(kProtectedRoom).layers[layer];
   const std::size_t page_bytes = of_layer.bytes(kv_head, side),
                     row_bytes = std::size_t{2} * plan_.geometry.dim(layer);
   const auto capacity = static_cast<int>(page_bytes / row_bytes);
@@ -90,11 +89,10 @@ void DeviceImage::add_to(HeadImage& image, const ImagedHead& head, const Entries
   for (const Side side : kSides) {
     Bytes& rows = image.rows[static_cast<int>(side)];
     rows.resize(std::size_t{2} * n * d);
-    for_each_row_page(entries.rows_room, layer, h, side, n,
-                      [&](int entry, std::size_t place, std::size_t bytes, int n_rows, std::size_t at) {
-                        to_image(entries.rows[entry].data() + place, bytes, side, d, n_rows,
-                                 rows.data() + at);
-                      });
+    for_each_row_page(
+        layer, h, side, n, [&](int entry, std::size_t place, std::size_t bytes, int n_rows, std::size_t at) {
+          to_image(entries.rows[entry].data() + place, bytes, side, d, n_rows, rows.data() + at);
+        });
   }
   if (plan_.layers[layer].needs_scores())
     observe(entries.observers, entries.first_observer, head, image.observers);
@@ -108,7 +106,7 @@ bool DeviceImage::put(const HeadImage& image, const ImagedHead& head, Entries& e
   if (!are_alike(image.chosen.masks, masks_of(image.chosen.tokens))) return false;
   for (const Side side : kSides) {
     const Bytes& rows = image.rows[static_cast<int>(side)];
-    for_each_row_page(entries.rows_room, layer, h, side, static_cast<int>(image.chosen.tokens.size()),
+    for_each_row_page(layer, h, side, static_cast<int>(image.chosen.tokens.size()),
                       [&](int entry, std::size_t place, std::size_t bytes, int n_rows, std::size_t at) {
                         from_image(rows.data() + at, n_rows, side, d, entries.rows[entry].data() + place,
                                    bytes);

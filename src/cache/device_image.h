@@ -26,9 +26,7 @@ class DeviceImage {
   using Bytes = std::vector<std::byte>;
   // Holds the bytes of entries in host memory; a missing entry has no bytes.
   struct Entries {
-    int rows_room = kSinkRoom;
-    // Rows of the sink or protected rows, as many to an entry as the entry has room for.
-    std::vector<Bytes> rows;
+    std::vector<Bytes> rows;  // protected rows, as many to an entry as the entry has room for
     Bytes sums, checkpoint_sums, observers;
     // The token of the first observer, or -1 without observers. All heads have observers of equal tokens.
     static constexpr int kUnknown = -2;
@@ -49,7 +47,7 @@ class DeviceImage {
   void from_image(const std::byte* rows, int n, Side side, int d, std::byte* page, std::size_t page_bytes);
   // Moves n rows of one side of a head between an image and the entries of the rows.
   template <class Move>
-  void for_each_row_page(int rows_room, int layer, int kv_head, Side side, int n, const Move& move) const;
+  void for_each_row_page(int layer, int kv_head, Side side, int n, const Move& move) const;
   std::vector<float> sums(const Bytes& entry, int layer, int kv_head) const;
   bool put_sums(const std::vector<float>& sums, int layer, int kv_head, Bytes& entry) const;
   void observe(const Bytes& entry, int first, const ImagedHead& head, Observers& observers) const;

@@ -5,11 +5,10 @@
 
 #include "cache/correction_state.h"
 #include "cache/device_constants.h"
-#include "cache/device_protection.h"
 #include "cache/device_support.h"
 #include "cache/layer_groups.h"
 #include "cache/page_counts.h"
-#include "cache/protected_rows.h"
+#include "cache/protected_tokens.h"
 
 namespace kvant {
 namespace {
@@ -172,15 +171,20 @@ EntryLayout plain_layout(const Plan& plan, int n_tokens, std::span<const int> la
   return layout;
 }
 
-EntryLayout sink_layout(const Plan& plan) {
-  const int n_tiles = (device_sink(plan) + kDeviceTile - 1) / kDeviceTile;
-  return plain_layout(plan, std::max(n_tiles, 1) * kDeviceTile,
-                      layers_where(plan, [&](int layer) { return plan.layers[layer].sink > 0; }));
+std::vector<int> device_protected_rows(const Plan& plan) {
+  std::vector<int> rows;
+  for (int layer = 0; layer < plan.geometry.n_layers; ++layer)
+    rows.push_back(protects_by_score(plan, layer) ? kPageTokens
+                   : device_sink(plan) > 0        ? plan.layers[layer].sink
+                                                  : 0);
+  return rows;
 }
 
 EntryLayout protected_layout(const Plan& plan) {
-  return plain_layout(plan, kPageTokens,
-                      layers_where(plan, [&](int layer) { return protects_by_score(plan, layer); }));
+  const std::vector<int> rows = device_protected_rows(plan);
+  const int n_tiles = (std::ranges::max(rows) + kDeviceTile - 1) / kDeviceTile;
+  return plain_layout(plan, std::max(n_tiles, 1) * kDeviceTile,
+                      layers_where(plan, [&](int layer) { return rows[layer] > 0; }));
 }
 
 EntryLayout observer_layout(const Plan& plan) {
@@ -217,11 +221,9 @@ std::int64_t bytes_beside_pages(const Plan& plan, int n_tokens) {
   // observers of the next page.
   if (protects_by_score(plan)) bytes += 2 * static_cast<std::int64_t>(observer_layout(plan).bytes);
   if (n_sealed == 0) return bytes;
-  bytes += sums;
-  if (device_sink(plan) > 0) bytes += static_cast<std::int64_t>(sink_layout(plan).bytes);
-  if (protects_by_score(plan))
-    bytes += static_cast<std::int64_t>(protected_layout(plan).bytes) * protected_pages(plan, n_sealed);
-  return bytes;
+  return bytes + sums +
+         static_cast<std::int64_t>(protected_layout(plan).bytes) *
+             most_protected_entries(plan, device_protected_rows(plan), n_sealed);
 }
 
 // Counts the pages of a group that a batch has at most.

@@ -29,8 +29,8 @@ GroupRules device_rules(const Plan& plan, GroupRules rules);
 bool is_unquantized(const Plan& plan);
 // Returns how many of the newest tokens stay unsealed in all layers of a plan that is placed on a device.
 int device_window(const Plan& plan);
-// Returns how many first tokens are kept in an entry of their own. 0 means that no tokens are, or that the
-// first tokens are among the tokens that scores protect (device_protection.h).
+// Returns how many first tokens every head protects. 0 means that no tokens are protected, or that the first
+// tokens are among the tokens that scores protect.
 int device_sink(const Plan& plan);
 
 // Return whether any head, or any head of the layer, is corrected (KVLinC).
@@ -73,9 +73,10 @@ inline constexpr int kDeviceTile = 16;
 EntryLayout sealed_layout(const Plan& plan, const PageLibrary& library, std::span<const int> layers);
 // Returns the layout of BF16 pages of these layers with the first n_tokens tokens, a multiple of kDeviceTile.
 EntryLayout plain_layout(const Plan& plan, int n_tokens, std::span<const int> layers);
-// Returns the layout of the sink of all layers that have one.
-EntryLayout sink_layout(const Plan& plan);
-// Returns the layout of protected rows, 128 for each head of the layers that protect by score.
+// Returns how many protected rows of each head an entry has, by layer: a whole page in layers that protect by
+// score, and otherwise the sink.
+std::vector<int> device_protected_rows(const Plan& plan);
+// Returns the layout of protected rows.
 EntryLayout protected_layout(const Plan& plan);
 // Returns the layout of the open page's observers. A layer's observers lie as one head, both sides in F32.
 // The place of the keys holds the queries [kObservers][n_heads][head_dim]. The place of the values holds the

@@ -197,7 +197,7 @@ TEST(EntryLayout, OtherGroupsLayersTakeNothing) {
       EXPECT_LT(layout.bytes - bytes, kDeviceUnit);
     }
   }
-  const EntryLayout sink = sink_layout(**plan);  // The layer with a sink keeps 16 tokens in BF16.
+  const EntryLayout sink = protected_layout(**plan);  // The layer with a sink keeps 16 tokens in BF16.
   EXPECT_EQ(sink.bytes, std::size_t{2} * 16 * 2 * g.n_kv_heads * g.head_dim);
 }
 

@@ -1,5 +1,6 @@
 #include "cache/device_page_store.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -16,11 +17,11 @@ DevicePageStore::DevicePageStore(const PlacedPlan& placed, std::int64_t byte_lim
       device_(*placed_.device()),
       has_sink_(device_sink(plan_) > 0),
       beside_(device_, mutable_budget(),
-              {{kSinkRoom, sink_layout(plan_)},
+              {{kProtectedRoom, protected_layout(plan_)},
                {kSumsRoom, correction_layout(plan_)},
-               {kProtectedRoom, protected_layout(plan_)},
                {kObserversRoom, observer_layout(plan_)}},
               [this] { return shrink(); }) {
+  set_protected_entries(beside_, device_protected_rows(plan_));
   for (const LayersOfEntry& group : layer_groups(plan_)) {
     std::vector<DeviceEntryStore::Kind> kinds{
         {kSealedRoom, sealed_layout(plan_, device_.library(), group.layers)},
@@ -130,13 +131,14 @@ void DevicePageStore::add_sealed(kvant_decode_layer& at_layer, int layer) const 
   at_layer.sealed_offsets = sealed.layout().layers[layer].page_offsets.data();
 }
 
-void DevicePageStore::keep_sink(PageEntry tail, PageEntry sink, int layer) {
-  const EntryLayout::Layer &from = tails(layer).layout().layers[layer], &to = sinks().layout().layers[layer];
+void DevicePageStore::keep_sink(PageEntry tail, PageEntry rows, int layer) {
+  const EntryLayout::Layer &from = tails(layer).layout().layers[layer],
+                           &to = protected_rows().layout().layers[layer];
   const std::size_t n_pages = std::size_t{2} *
                               plan_.geometry.kv_heads(layer),  // All pages of a kind have equal sizes.
       from_bytes = from.bytes(0, Side::key), to_bytes = to.bytes(0, Side::key);
-  device_.copy_rows(sinks().data(sink.id) + to.offset, to_bytes, tails(layer).data(tail.id) + from.offset,
-                    from_bytes, to_bytes, n_pages);
+  device_.copy_rows(protected_rows().data(rows.id) + to.offset, to_bytes,
+                    tails(layer).data(tail.id) + from.offset, from_bytes, to_bytes, n_pages);
 }
 
 void DevicePageStore::clear_sums(PageEntry sums) {
@@ -148,8 +150,7 @@ void DevicePageStore::clear_sums(PageEntry sums) {
 
 Status DevicePageStore::reopen(const DeviceSequence& sequence, int group, int page, PageEntry sealed,
                                PageEntry tail) {
-  const PageEntry sink = page == 0 ? sequence.sink() : PageEntry{};
-  const std::vector<EntryHold>& protected_pages = sequence.protection().pages;
+  const std::vector<EntryHold>& protected_pages = sequence.rows();
   const Geometry& g = plan_.geometry;
   const DeviceEntryTable &of_sealed = of_group(group).table(kSealedRoom),
                          &of_tails = of_group(group).table(kPageTokens);
@@ -170,10 +171,9 @@ Status DevicePageStore::reopen(const DeviceSequence& sequence, int group, int pa
     }
   }
   const std::vector<std::int32_t> sealed_ids(n_pages, of_sealed.table_id(sealed.id));
-  std::vector<std::int32_t> protected_ids{sink.held() ? sinks().table_id(sink.id) : 0};
-  if (!protected_pages.empty()) protected_ids.clear();
-  for (const EntryHold& rows : protected_pages)
-    protected_ids.push_back(protected_rows().table_id(rows.entry().id));
+  std::vector<std::int32_t> protected_ids(std::max<std::size_t>(protected_pages.size(), 1));
+  for (std::size_t i = 0; i < protected_pages.size(); ++i)
+    protected_ids[i] = protected_rows().table_id(protected_pages[i].entry().id);
   const std::size_t mask_bytes = masks.size() * sizeof masks[0],
                     sealed_bytes = sealed_ids.size() * sizeof sealed_ids[0],
                     protected_bytes = protected_ids.size() * sizeof protected_ids[0];
@@ -203,9 +203,9 @@ Status DevicePageStore::reopen(const DeviceSequence& sequence, int group, int pa
     of_layer.sealed.table = sealed_at;
     of_layer.tail = of_tails.pages(layer);
     of_layer.tail.table = &on_device->tail_id;
-    of_layer.protected_pages = protected_pages.empty() ? sinks().pages(layer) : protected_rows().pages(layer);
+    of_layer.protected_pages = protected_rows().pages(layer);
     of_layer.protected_pages.table = protected_at;
-    of_layer.sink = sink.held() ? plan_.layers[layer].sink : 0;
+    of_layer.sink = has_sink_ && page == 0 ? plan_.layers[layer].sink : 0;
     if (!protected_pages.empty() && protects_by_score(plan_, layer)) {
       of_layer.masks = reinterpret_cast<const std::uint32_t*>(masks_at) +
                        std::ptrdiff_t{4} * n_pages * g.head_index(layer, 0);

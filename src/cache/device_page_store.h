@@ -2,8 +2,8 @@
 // entries a sequence holds (page_ledger.h), and the library computes on pages.
 //
 // The pages of each layer group have entries of their own: sealed entries, and tail entries with room for a
-// whole page. Other data take one entry for the layers of all groups: the sink's rows, a correction's sums,
-// protected rows, and observing queries.
+// whole page. Other data take one entry for the layers of all groups: protected rows, a correction's sums,
+// and observing queries.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,6 @@
 
 #include "cache/device_entry_store.h"
 #include "cache/device_layout.h"
-#include "cache/device_protection.h"
 #include "cache/placed_plan.h"
 #include "cache/sequence_pages.h"
 
@@ -50,12 +49,10 @@ class DevicePageStore final : public SequenceStore {
   int n_groups() const { return static_cast<int>(pages_.size()); }
   const std::vector<int>& layers(int group) const { return groups()[group].layers; }  // in ascending order
 
-  // Return the entries that hold no pages. The rooms are kSinkRoom, kSumsRoom, kProtectedRoom and
-  // kObserversRoom.
+  // Return the entries that hold no pages. The rooms are kProtectedRoom, kSumsRoom and kObserversRoom.
   DeviceEntryStore& beside() { return beside_; }
   const DeviceEntryStore& beside() const { return beside_; }
   bool has_sink() const { return has_sink_; }
-  DeviceEntryTable& sinks() { return beside_.table(kSinkRoom); }
   DeviceEntryTable& sums() { return beside_.table(kSumsRoom); }
   DeviceEntryTable& protected_rows() { return beside_.table(kProtectedRoom); }
   DeviceEntryTable& observers() { return beside_.table(kObserversRoom); }
@@ -70,8 +67,8 @@ class DevicePageStore final : public SequenceStore {
   // Sets the sums to zero, as of a correction that has summed up nothing.
   void clear_sums(PageEntry sums);
 
-  // Copies the first tokens of a layer with a sink from the tail's entry to the sink's entry.
-  void keep_sink(PageEntry tail, PageEntry sink, int layer);
+  // Copies the first tokens of a layer with a sink from the tail's entry to an entry of protected rows.
+  void keep_sink(PageEntry tail, PageEntry rows, int layer);
 
   // Gathers the bytes of one head's key page and value page, entry by entry. The bytes follow what was
   // gathered since the last download, so the host waits only once. Returns their offset in the download. An

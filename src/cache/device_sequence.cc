@@ -15,18 +15,6 @@ DeviceSequence::DeviceSequence(DevicePageStore& store) : SequencePages(store), s
 
 // --- a step ---
 
-// The sink gets an entry of its own when its page is sealed.
-bool DeviceSequence::reserve_beside() {
-  return (ledger(0).end_sealed() == 0 || take_sink()) && (tokens() == nullptr || reserve_protection());
-}
-
-bool DeviceSequence::take_sink() {
-  if (!store_.has_sink() || sink_.entry().held()) return true;
-  EntryHold sink = take(kSinkRoom);
-  if (sink.entry().held()) sink_ = std::move(sink);
-  return sink_.entry().held();
-}
-
 // The library writes all sums of a step that seals. Only the first sums must be zeros before.
 std::shared_ptr<SequenceSums> DeviceSequence::make_sums() {
   EntryHold entry = take(kSumsRoom);
@@ -35,80 +23,49 @@ std::shared_ptr<SequenceSums> DeviceSequence::make_sums() {
   return std::make_shared<SumsEntry>(std::move(entry));
 }
 
-// A step writes only rows that no committed sequence uses.
-bool DeviceSequence::reserve_protection() {
-  DeviceProtection next;
-  if (!reserve_protected_rows(next) || !reserve_observers(next)) return false;
-  next_protection_ = std::move(next);
-  return true;
+int first_observer_of(int page_end, int first, int first_observer) {
+  return std::max(page_end - kObservers, first_observer >= 0 ? first_observer : first);
 }
 
-// The rows of a step that seals follow the existing rows, in entries that nobody else holds.
-bool DeviceSequence::reserve_protected_rows(DeviceProtection& next) {
-  const DeviceProtection& now = protection_;
-  DeviceEntryStore& entries = store_.beside();
-  const bool seals = ledger(0).end_sealed() > n_sealed();
-  const std::size_t n_pages = seals ? protected_pages(plan(), ledger(0).end_sealed()) : now.pages.size(),
-                    first_written = tokens()->fewest_rows(plan()) / kPageTokens;
-  for (std::size_t i = 0; i < std::max(n_pages, now.pages.size()); ++i) {
-    const bool is_there = i < now.pages.size();
-    const bool is_written = seals && i >= first_written;
-    if (is_there && !(is_written && entries.shared(now.pages[i].entry()))) {
-      next.pages.push_back(now.pages[i].share());
-      continue;
-    }
-    next.pages.push_back(take(kProtectedRoom));
-    if (!next.pages.back().entry().held()) return false;
-    if (is_there) entries.copy(now.pages[i].entry(), kPageTokens, next.pages.back().entry());
-  }
-  return true;
-}
-
-bool DeviceSequence::reserve_observers(DeviceProtection& next) {
-  const DeviceProtection& now = protection_;
+// A step writes only observers that no committed sequence uses.
+bool DeviceSequence::reserve_beside() {
   DeviceEntryStore& entries = store_.beside();
   const int end = ledger(0).end();
-  if (open_observers(end) == 0) return true;
+  if (tokens() == nullptr || open_observers(end) == 0) return true;
   const bool stays = end / kPageTokens == length() / kPageTokens;
   const int page_end = (end / kPageTokens + 1) * kPageTokens;
-  next.first_observer = first_observer_of(page_end, length(), stays ? now.first_observer : -1);
-  const bool goes_on = stays && now.observers.entry().held();
-  if (goes_on && !entries.shared(now.observers.entry())) {
-    next.observers = now.observers.share();
-    return true;
-  }
-  next.observers = take(kObserversRoom);
-  if (!next.observers.entry().held()) return false;
-  if (goes_on) entries.copy(now.observers.entry(), kObservers, next.observers.entry());
+  const PageEntry now = stays ? observers_.hold.entry() : PageEntry{};
+  next_observers_.first = first_observer_of(page_end, length(), stays ? observers_.first : -1);
+  const bool is_own = now.held() && !entries.shared(now);
+  next_observers_.hold = is_own ? observers_.hold.share() : take(kObserversRoom);
+  if (!next_observers_.hold.entry().held()) return false;
+  if (now.held() && !is_own) entries.copy(now, kObservers, next_observers_.hold.entry());
   return true;
 }
 
 void DeviceSequence::commit_beside() {
-  if (tokens() != nullptr) protection_ = std::exchange(next_protection_, {});
+  observers_ = std::exchange(next_observers_, {});
 }
 
 void DeviceSequence::abort_beside() {
-  if (n_sealed() == 0) sink_.reset();
-  next_protection_ = {};
+  next_observers_ = {};
 }
 
 // --- between steps ---
 
-bool DeviceSequence::copy_beside(const SequencePages& from) {
+void DeviceSequence::copy_beside(const SequencePages& from) {
   const auto& other = dynamic_cast<const DeviceSequence&>(from);
-  sink_ = other.sink_.share();
-  protection_ = other.protection_.share();
-  return true;
+  observers_ = {other.observers_.hold.share(), other.observers_.first};
 }
 
 Status DeviceSequence::reopen(int group, int n_tokens, PageEntry sealed, PageEntry tail) {
   return store_.reopen(*this, group, n_tokens / kPageTokens, sealed, tail);
 }
 
-bool DeviceSequence::truncate_beside(int n_tokens) {
-  if (n_sealed() == 0) sink_.reset();
-  if (tokens() != nullptr) protection_.truncate(n_tokens, *tokens());
-  return true;
+// The observers of an ended page are gone.
+void DeviceSequence::truncate_beside(int n_tokens) {
+  const int first = observers_.first;
+  if (first < 0 || first >= n_tokens || first / kPageTokens != n_tokens / kPageTokens) observers_ = {};
 }
 
 // --- bytes ---
@@ -137,12 +94,12 @@ void DeviceSequence::for_each_page(const Visit& visit) const {
     if (entry.held())
       see(store_.beside(), {.name = {kBeside, Kind::beside}, .shared = shared, .part = part}, entry);
   };
-  see_beside(sink(), &CacheBytes::sink);
   for_each_sums([&](const std::shared_ptr<SequenceSums>& held) {
     see_beside(entry_of(held), &CacheBytes::protected_tokens, held.use_count() > 1);
   });
-  for (const EntryHold& rows : protection_.pages) see_beside(rows.entry(), &CacheBytes::protected_tokens);
-  see_beside(protection_.observers.entry(), &CacheBytes::tail);
+  for (const EntryHold& held : rows())
+    see_beside(held.entry(), tokens() == nullptr ? &CacheBytes::sink : &CacheBytes::protected_tokens);
+  see_beside(observers_.hold.entry(), &CacheBytes::tail);
 }
 
 // The sink's part of protected rows counts as sink.
@@ -157,8 +114,7 @@ void DeviceSequence::add_bytes_beside(CacheBytes& bytes) const {
       n_sink += std::min(plan().layers[layer].sink, n);
     }
   }
-  const std::int64_t in_rows =
-      static_cast<std::int64_t>(protection_.pages.size()) * store_.beside().entry_bytes(kProtectedRoom);
+  const std::int64_t in_rows = std::ssize(rows()) * store_.beside().entry_bytes(kProtectedRoom);
   const std::int64_t of_sink = n_rows > 0 ? in_rows * n_sink / n_rows : 0;
   bytes.sink += of_sink;
   bytes.protected_tokens -= of_sink;
@@ -180,8 +136,7 @@ void DeviceSequence::add_side_bytes(std::vector<std::int64_t>& k, std::vector<st
     const DeviceEntryStore& pages = store_.of_group(group);
     ledger(group).for_each_entry([&](int /*page*/, PageEntry entry) { add(pages.layout(entry.room)); });
   }
-  if (sink().held()) add(store_.beside().layout(kSinkRoom));
-  for (std::size_t i = 0; i < protection_.pages.size(); ++i) add(store_.beside().layout(kProtectedRoom));
+  for (std::size_t i = 0; i < rows().size(); ++i) add(store_.beside().layout(kProtectedRoom));
 }
 
 Result<ListedPages> DeviceSequence::list_pages(int layer, int kv_head, int first_visible) const {
@@ -206,25 +161,22 @@ int DeviceSequence::image_sealed(int index) const {
 // Images store the rows of the sink and the rows of tokens that scores protect in one form.
 Status DeviceSequence::save_heads(const SeeHead& see) const {
   DeviceImage image(store_);
-  DeviceImage::Entries entries{.first_observer = protection_.first_observer};
+  DeviceImage::Entries entries{.first_observer = observers_.first};
   const auto fetch = [&](PageEntry entry, DeviceImage::Bytes& to) -> Status {
     auto bytes = image.fetch(store_.beside(), entry);
     if (!bytes.ok()) return bytes.error();
     to = std::move(bytes).value();
     return {};
   };
-  const bool by_score = tokens() != nullptr;
-  entries.rows_room = by_score ? kProtectedRoom : kSinkRoom;
-  for (const EntryHold& rows : protection_.pages)
-    KVANT_RETURN_IF_ERROR(fetch(rows.entry(), entries.rows.emplace_back()));
-  if (sink().held()) KVANT_RETURN_IF_ERROR(fetch(sink(), entries.rows.emplace_back()));
+  for (const EntryHold& held : rows())
+    KVANT_RETURN_IF_ERROR(fetch(held.entry(), entries.rows.emplace_back()));
   KVANT_RETURN_IF_ERROR(fetch(entry_of(sums()), entries.sums));
   KVANT_RETURN_IF_ERROR(fetch(entry_of(checkpoint_sums()), entries.checkpoint_sums));
-  KVANT_RETURN_IF_ERROR(fetch(protection_.observers.entry(), entries.observers));
+  KVANT_RETURN_IF_ERROR(fetch(observers_.hold.entry(), entries.observers));
   const Geometry& g = plan().geometry;
   for (int layer = 0; layer < g.n_layers; ++layer) {
     const int n_sealed = image_sealed(store_.group_of(layer));
-    if (!by_score && n_sealed > 0 && plan().layers[layer].sink > 0 && !sink().held())
+    if (tokens() == nullptr && n_sealed > 0 && plan().layers[layer].sink > 0 && rows().empty())
       return error("cannot save a sequence of '{}' whose pages lie on {}: leave the sink out with sink=0",
                    label(plan().recipe), store_.device()->name());
     for (int h = 0; h < g.kv_heads(layer); ++h) {
@@ -236,41 +188,34 @@ Status DeviceSequence::save_heads(const SeeHead& see) const {
   return {};
 }
 
-// Takes entries for everything that a sequence of this length with n_sealed sealed pages may have besides
-// pages.
-bool DeviceSequence::take_beside(int n_sealed) {
-  const auto take_into = [&](EntryHold& hold, int room) {
-    hold = take(room);
-    return hold.entry().held();
-  };
+// Takes entries for everything that a sequence of this length may have besides pages.
+bool DeviceSequence::take_beside() {
   if (is_corrected(plan())) {
     set_sums(make_sums(), make_sums());
     if (sums() == nullptr || checkpoint_sums() == nullptr) return false;
   }
-  if (tokens() == nullptr) return n_sealed == 0 || take_sink();
-  for (int i = 0; i < protected_pages(plan(), n_sealed); ++i) {
-    if (!take_into(protection_.pages.emplace_back(), kProtectedRoom)) return false;
+  if (tokens() != nullptr && open_observers(length()) > 0) {
+    observers_.hold = take(kObserversRoom);
+    if (!observers_.hold.entry().held()) return false;
   }
-  return open_observers(length()) == 0 || take_into(protection_.observers, kObserversRoom);
+  return take_rows();
 }
 
 // Returns whether an image's protected tokens are possible for this plan with n_sealed sealed pages.
 bool DeviceSequence::may_protect(const std::vector<int>& wanted, int layer, int n_sealed) const {
   if (tokens() != nullptr) return true;
   const int sink = n_sealed > 0 ? plan().layers[layer].sink : 0;
-  return (sink == 0 || sink_.entry().held()) && wanted.size() == static_cast<std::size_t>(sink) &&
+  return (sink == 0 || !rows().empty()) && wanted.size() == static_cast<std::size_t>(sink) &&
          (sink == 0 || wanted.back() == sink - 1);
 }
 
 bool DeviceSequence::load_heads(ByteReader& from, int n_sealed, const NextHead& next) {
-  if (!take_beside(n_sealed)) return false;
+  if (!take_beside()) return false;
   DeviceImage image(store_);
-  const bool by_score = tokens() != nullptr;
-  DeviceImage::Entries entries{.rows_room = by_score ? kProtectedRoom : kSinkRoom};
-  const std::size_t n_rows = by_score ? protection_.pages.size() : sink().held() ? 1 : 0;
-  for (std::size_t i = 0; i < n_rows; ++i) entries.rows.push_back(image.room_for(entries.rows_room));
+  DeviceImage::Entries entries;
+  for (std::size_t i = 0; i < rows().size(); ++i) entries.rows.push_back(image.room_for(kProtectedRoom));
   if (sums() != nullptr) entries.sums = entries.checkpoint_sums = image.room_for(kSumsRoom);
-  if (protection_.observers.entry().held()) entries.observers = image.room_for(kObserversRoom);
+  if (observers_.hold.entry().held()) entries.observers = image.room_for(kObserversRoom);
   bool any_sums = false, any_checkpoint = false;
   load_each_head(from, next, [&](int layer, int h, HeadImage& head) {
     from.require(may_protect(head.chosen.tokens, layer, n_sealed) &&
@@ -289,14 +234,10 @@ void DeviceSequence::keep_loaded(const DeviceImage::Entries& entries, bool any_s
   if (any_sums) beside.upload(entries.sums.data(), entry_of(sums()));
   if (any_checkpoint) beside.upload(entries.checkpoint_sums.data(), entry_of(checkpoint_sums()));
   set_sums(any_sums ? sums() : nullptr, any_checkpoint ? checkpoint_sums() : nullptr);
-  if (sink().held()) beside.upload(entries.rows.front().data(), sink());
-  if (tokens() == nullptr) return;
-  for (std::size_t i = 0; i < protection_.pages.size(); ++i)
-    beside.upload(entries.rows[i].data(), protection_.pages[i].entry());
-  protection_.pages.resize(pages_for(tokens()->most_rows()));
-  protection_.first_observer = std::max(entries.first_observer, -1);
-  if (protection_.first_observer < 0) return protection_.observers.reset();
-  beside.upload(entries.observers.data(), protection_.observers.entry());
+  for (std::size_t i = 0; i < rows().size(); ++i) beside.upload(entries.rows[i].data(), rows()[i].entry());
+  observers_.first = std::max(entries.first_observer, -1);
+  if (observers_.first < 0) return observers_.hold.reset();
+  beside.upload(entries.observers.data(), observers_.hold.entry());
 }
 
 Status DeviceSequence::save_page(ByteWriter& to, int group, int page) const {

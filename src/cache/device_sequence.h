@@ -1,6 +1,5 @@
-// DeviceSequence is the part of a sequence that lies on a device. Besides the entries of its ledgers, a
-// sequence has entries for all heads at once. Forks share these entries. A step writes new entries, or rows
-// that no committed sequence uses.
+// DeviceSequence is the part of a sequence that lies on a device. All its entries serve all heads at once.
+// Forks share these entries. A step writes new entries, or rows that no committed sequence uses.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +8,6 @@
 #include "cache/cache.h"
 #include "cache/device_image.h"
 #include "cache/device_page_store.h"
-#include "cache/device_protection.h"
 #include "cache/entry_hold.h"
 #include "cache/sequence_pages.h"
 
@@ -21,24 +19,29 @@ struct SumsEntry final : SequenceSums {
   EntryHold hold;
 };
 
+// Holds the queries of the open page that observe: those of the tokens from `first` on. -1 means no
+// observers.
+struct DeviceObservers {
+  EntryHold hold;
+  int first = -1;
+};
+
+// Returns the first query that observes when the page that ends at page_end ends. The step appends tokens
+// from `first` on, and the sequence had observers from first_observer on.
+int first_observer_of(int page_end, int first, int first_observer);
+
 class DeviceSequence final : public SequencePages {
  public:
   explicit DeviceSequence(DevicePageStore& store);
 
   DevicePageStore& store() const { return store_; }
-  // Returns the entry of the sink, which is held once the first page has been sealed.
-  PageEntry sink() const { return sink_.entry(); }
   // Returns the entry of sums, which is not held if there are none.
   static PageEntry entry_of(const std::shared_ptr<SequenceSums>& sums) {
     return sums == nullptr ? PageEntry{} : static_cast<const SumsEntry&>(*sums).hold.entry();
   }
-  // Return what the device has of tokens that scores protect, when the step began and as the step leaves it.
-  const DeviceProtection& protection() const { return protection_; }
-  const DeviceProtection& next_protection() const { return next_protection_; }
-  // Returns the entries of the newest protected rows. A step gives none of them up.
-  const std::vector<EntryHold>& newest_protected_rows() const {
-    return next_protection_.pages.empty() ? protection_.pages : next_protection_.pages;
-  }
+  // Return the observers when the step began, and as the step leaves them.
+  const DeviceObservers& observers() const { return observers_; }
+  const DeviceObservers& next_observers() const { return next_observers_; }
 
   void for_each_page(const Visit& visit) const override;
   void add_side_bytes(std::vector<std::int64_t>& k, std::vector<std::int64_t>& v) const override;
@@ -53,19 +56,15 @@ class DeviceSequence final : public SequencePages {
   bool reserve_beside() override;
   void commit_beside() override;
   void abort_beside() override;
-  bool copy_beside(const SequencePages& from) override;
+  void copy_beside(const SequencePages& from) override;
   Status reopen(int group, int n_tokens, PageEntry sealed, PageEntry tail) override;
-  bool truncate_beside(int n_tokens) override;
+  void truncate_beside(int n_tokens) override;
   std::shared_ptr<SequenceSums> make_sums() override;
   void add_bytes_beside(CacheBytes& bytes) const override;
 
   // If memory is exhausted, each of these functions returns false or a hold without an entry.
   EntryHold take(int room) { return {store_.beside(), store_.beside().take(room)}; }
-  bool take_sink();
-  bool take_beside(int n_sealed);
-  bool reserve_protection();
-  bool reserve_protected_rows(DeviceProtection& next);
-  bool reserve_observers(DeviceProtection& next);
+  bool take_beside();
 
   bool may_protect(const std::vector<int>& wanted, int layer, int n_sealed) const;
   void keep_loaded(const DeviceImage::Entries& entries, bool any_sums, bool any_checkpoint);
@@ -73,8 +72,7 @@ class DeviceSequence final : public SequencePages {
   const Plan& plan() const { return store_.plan(); }
 
   DevicePageStore& store_;
-  EntryHold sink_;
-  DeviceProtection protection_, next_protection_;
+  DeviceObservers observers_, next_observers_;
 };
 
 // Return a slice of a step whose pages lie on a device, and the store of these pages. Code that attends on

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "cache/device_layout.h"
-#include "cache/device_protection.h"
+#include "cache/protected_tokens.h"
 
 namespace kvant {
 namespace {

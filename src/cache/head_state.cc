@@ -22,15 +22,15 @@ HeadState::HeadState(const Plan& plan, int layer, int kv_head, const HeadPages& 
       head_(plan.head(layer, kv_head)),
       pages_(pages),
       index_(pages.store->head_index(layer, kv_head)),
+      row_index_(pages.row_store->head_index(layer, kv_head)),
+      rows_of_entry_(protected_page_rows(plan, layer)),
       tokens_index_(plan.geometry.head_index(layer, kv_head)),
-      ahead_turn_(seal_ahead_turn(plan, layer, kv_head)),
-      protected_(*pages.protected_rows) {
+      ahead_turn_(seal_ahead_turn(plan, layer, kv_head)) {
   if (layer_.needs_scores()) observers_ = std::make_unique<Observers>();
 }
 
 void HeadState::begin() {
   committed_ahead_ = ahead_;
-  protected_.begin();
 }
 
 bool HeadState::seals_ahead() const {
@@ -52,7 +52,12 @@ bool HeadState::reserve() {
   for (int page = n_sealed_; page < ledger.end_sealed(); ++page) {
     if (!pages_.store->hold(ledger.sealed(page), index_)) return false;
   }
-  return protected_.reserve(max_protected_tokens(layer_, ledger.end_sealed()));
+  const std::vector<EntryHold>& rows = pages_.sequence->newest_rows();
+  const std::size_t n_entries = entries_for(max_protected_tokens(layer_, ledger.end_sealed()));
+  for (std::size_t i = n_entries == 0 ? 0 : chosen().tokens.size() / rows_of_entry_; i < n_entries; ++i) {
+    if (!pages_.row_store->hold(rows[i].entry(), row_index_)) return false;
+  }
+  return true;
 }
 
 void HeadState::append(MatrixView<const float> k, MatrixView<const float> v) {
@@ -133,7 +138,6 @@ void HeadState::seal_until(int n_pages, std::vector<float>& scratch) {
       protected_set = head.seal(layer_, n_sealed_);
       left_out = layer_.evict > 0 ? head.masks.back().mask : protected_set;
     }
-    protected_.add(protected_set.count());
     const bool is_encoded = std::exchange(ahead_, false) || is_gone(left_out);
     for (const Side side : kSides) {
       if (is_encoded && protected_set.empty()) continue;
@@ -141,10 +145,45 @@ void HeadState::seal_until(int n_pages, std::vector<float>& scratch) {
       if (!is_encoded)
         pages_.store->seal(pages_.ledger->sealed(n_sealed_), index_, side, n_sealed_, left_out,
                            scratch.data());
-      protected_.write(side, protected_set, scratch.data());
+      write_rows(side, protected_set, scratch.data());
     }
     if (head_.corrected) correct(n_sealed_, protected_set);
   }
+}
+
+// Writes the rows of tokens of a page, which were chosen last, from the page's values [kPageTokens, d].
+void HeadState::write_rows(Side side, const TokenMask& tokens, const float* values) {
+  auto row = static_cast<int>(chosen().tokens.size()) - tokens.count();
+  for (int t = 0; t < kPageTokens; ++t) {
+    if (!tokens.test(t)) continue;
+    const PageEntry entry = pages_.sequence->newest_rows()[row / rows_of_entry_].entry();
+    pages_.row_store->write_rows(entry, row_index_, side, row % rows_of_entry_, 1,
+                                 values + std::ptrdiff_t{t} * dim());
+    ++row;
+  }
+}
+
+template <class Visit>
+void HeadState::for_each_row_page(const Visit& visit) const {
+  const auto n = static_cast<int>(chosen().tokens.size());
+  for (int row = 0; row < n; row += rows_of_entry_)
+    visit(row, std::min(rows_of_entry_, n - row),
+          pages_.sequence->newest_rows()[row / rows_of_entry_].entry());
+}
+
+// Gives back the memory that the step has reserved and does not need. Forks may use a shared entry.
+void HeadState::drop_unused_rows() noexcept {
+  const std::vector<EntryHold>& rows = pages_.sequence->rows();
+  for (std::size_t i = entries_for(chosen().tokens.size()); i < rows.size(); ++i) {
+    const PageEntry entry = rows[i].entry();
+    if (rows_of_entry_ > 0 && !pages_.row_store->shared(entry)) pages_.row_store->drop(entry, row_index_);
+  }
+}
+
+std::int64_t HeadState::row_bytes() const {
+  return rows_of_entry_ == 0
+             ? 0
+             : std::ssize(used_rows()) * pages_.row_store->head_bytes(kProtectedRoom, row_index_);
 }
 
 void HeadState::commit() {
@@ -153,7 +192,7 @@ void HeadState::commit() {
   free_evicted_pages();
   const PageEntry ahead = pages_.ledger->ahead();
   if (ahead.held() && !ahead_) pages_.store->drop(ahead, index_);
-  protected_.commit();
+  drop_unused_rows();
   saved_.reset();
 }
 
@@ -161,7 +200,7 @@ void HeadState::abort() {
   ahead_ = committed_ahead_;
   const PageEntry ahead = pages_.ledger->ahead();
   if (ahead.held() && !ahead_) pages_.store->drop(ahead, index_);
-  protected_.abort();
+  drop_unused_rows();
   length_ = pages_.ledger->length();
   n_sealed_ = pages_.ledger->n_sealed();
   if (saved_ != nullptr) observers_ = std::move(saved_);
@@ -184,45 +223,60 @@ void HeadState::list_pages(int first_visible, int n_sealed, int length, std::vec
   };
   const ProtectedTokens::Head& kept = chosen();
   list_head(*pages_.ledger, kept.masks, first_visible, n_sealed, length, add, [&] {
-    if (n_sealed > 0) protected_.list(kept.tokens, pages);
+    if (n_sealed == 0) return;
+    for_each_row_page([&](int row, int n, PageEntry entry) {
+      pages.push_back({.n_tokens = n,
+                       .is_protected = true,
+                       .protected_tokens = &kept.tokens[row],
+                       .k = pages_.row_store->side(entry, row_index_, Side::key),
+                       .v = pages_.row_store->side(entry, row_index_, Side::value)});
+    });
   });
 }
 
 void HeadState::reopen(int page, int n_tokens, PageEntry sealed, PageEntry tail) const {
   const int first = page * kPageTokens;
   const ProtectedTokens::Head& kept = chosen();
-  std::vector<float> values(static_cast<std::size_t>(n_tokens) * dim());
+  std::vector<float> values(static_cast<std::size_t>(n_tokens) * dim()), rows;
   for (const Side side : kSides) {
     pages_.store->read(sealed, index_, side, n_tokens, values.data());
     pages_.store->write_rows(tail, index_, side, 0, n_tokens, values.data());
-    protected_.read(side, kept.n_before(first), kept.n_before(first + n_tokens),
-                    [&](int row, const float* of_row) {
-                      pages_.store->write_rows(tail, index_, side, kept.tokens[row] - first, 1, of_row);
-                    });
+    const int end = kept.n_before(first + n_tokens);
+    for_each_row_page([&](int row, int n, PageEntry entry) {
+      if (row + n <= kept.n_before(first) || row >= end) return;
+      rows.resize(static_cast<std::size_t>(n) * dim());
+      pages_.row_store->read(entry, row_index_, side, n, rows.data());
+      for (int i = std::max(row, kept.n_before(first)); i < std::min(row + n, end); ++i)
+        pages_.store->write_rows(tail, index_, side, kept.tokens[i] - first, 1,
+                                 rows.data() + std::ptrdiff_t{i - row} * dim());
+    });
   }
 }
 
-bool HeadState::truncate(int n_tokens) {
+void HeadState::truncate(int n_tokens) {
   const int page = n_tokens / kPageTokens;
   if (page <= n_sealed_) ahead_ = false;
   length_ = n_tokens;
   if (observers_ != nullptr) observers_->truncate(n_tokens);
-  if (page >= n_sealed_) return true;
-  n_sealed_ = page;
-  return protected_.truncate(static_cast<int>(chosen().tokens.size()));
+  n_sealed_ = std::min(n_sealed_, page);
 }
 
-bool HeadState::copy_from(const HeadState& from) {
-  if (!protected_.copy_from(from.protected_)) return false;
+void HeadState::copy_from(const HeadState& from) {
   if (observers_ != nullptr) *observers_ = *from.observers_;
   length_ = from.length_;
   n_sealed_ = from.n_sealed_;
   ahead_ = from.ahead_;
-  return true;
 }
 
 void HeadState::add_to(HeadImage& image) const {
-  image.rows = {protected_.image(Side::key), protected_.image(Side::value)};
+  for (const Side side : kSides) {
+    std::vector<std::byte>& rows = image.rows[static_cast<int>(side)];
+    rows.resize(plan_.tail->short_page_bytes(dim(), static_cast<int>(image.chosen.tokens.size())));
+    for_each_row_page([&](int row, int n, PageEntry entry) {
+      pages_.row_store->save(entry, row_index_, side, n,
+                             rows.data() + plan_.tail->short_page_bytes(dim(), row));
+    });
+  }
   if (observers_ != nullptr) image.observers = *observers_;
 }
 
@@ -230,7 +284,16 @@ bool HeadState::take(HeadImage& image) {
   length_ = pages_.ledger->length();
   n_sealed_ = pages_.ledger->n_sealed();
   if (observers_ != nullptr) *observers_ = std::move(image.observers);
-  return protected_.take(static_cast<int>(image.chosen.tokens.size()), image.rows);
+  const auto n_rows = static_cast<int>(image.chosen.tokens.size());
+  for (int row = 0; row < n_rows; row += rows_of_entry_) {
+    const PageEntry entry = pages_.sequence->rows()[row / rows_of_entry_].entry();
+    if (!pages_.row_store->hold(entry, row_index_)) return false;
+    for (const Side side : kSides)
+      pages_.row_store->load(
+          image.rows[static_cast<int>(side)].data() + plan_.tail->short_page_bytes(dim(), row),
+          std::min(rows_of_entry_, n_rows - row), row_index_, side, entry);
+  }
+  return true;
 }
 
 bool HeadState::hold_sealed(int first, int end) {

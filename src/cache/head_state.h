@@ -2,7 +2,7 @@
 // head through a step.
 //
 // The ledger says which entries hold the head's pages, and the store has their bytes. When a page is sealed,
-// its protected tokens are copied to pages of their own ("protected rows") and masked out of the page.
+// its protected tokens are copied to the sequence's protected rows and masked out of the page.
 // Evicted tokens are masked out and kept nowhere (ProtectedTokens). A page is freed when all its tokens are
 // gone. During a step, each head advances at its own pace. Everything after the committed marks is
 // provisional, and committed data are not overwritten before commit().
@@ -18,9 +18,7 @@
 #include "cache/correction_state.h"
 #include "cache/head_image.h"
 #include "cache/held_page.h"
-#include "cache/page_pool.h"
 #include "cache/page_store.h"
-#include "cache/protected_rows.h"
 #include "cache/sequence_pages.h"
 #include "recipe/plan.h"
 
@@ -28,10 +26,10 @@ namespace kvant {
 
 // Says where the pages of one head are.
 struct HeadPages {
-  HostPageStore* store = nullptr;                  // The store of the layer group.
-  SequencePages* sequence = nullptr;               // The sequence with the head's tokens.
-  const PageLedger* ledger = nullptr;              // The ledger of the sequence and group.
-  const ProtectedStore* protected_rows = nullptr;  // The store of the head's protected rows.
+  HostPageStore* store = nullptr;      // The store of the layer group.
+  SequencePages* sequence = nullptr;   // The sequence with the head's tokens.
+  const PageLedger* ledger = nullptr;  // The ledger of the sequence and group.
+  HostPageStore* row_store = nullptr;  // The store of protected rows.
 };
 
 // Returns after how many tokens of the open page, 2 to 127, a head encodes a page ahead
@@ -101,19 +99,17 @@ class HeadState {
   // Writes the first n_tokens tokens of a sealed page into a tail's entry, for PageLedger::truncate().
   // Protected tokens keep their unquantized values.
   void reopen(int page, int n_tokens, PageEntry sealed, PageEntry tail) const;
-  // Keeps tokens [0, n_tokens), as ledger and tokens have done. Returns false or throws std::bad_alloc if
-  // memory is exhausted. The caller must then drop this state. n_tokens must not exceed length(), and the
+  // Keeps tokens [0, n_tokens), as ledger and tokens have done. n_tokens must not exceed length(), and the
   // page of n_tokens must not be freed. With a correction, n_tokens must be 0, lie in the tail, or lie after
   // the pages of a checkpoint. With eviction, n_tokens must begin a page or lie in the tail.
-  bool truncate(int n_tokens);
-  // Makes this empty state a copy of `from` that shares its full protected pages. Ledger and tokens must be
-  // copies of the ledger and the tokens of `from`. Returns false or throws std::bad_alloc if memory is
-  // exhausted. The caller must then drop this state.
-  bool copy_from(const HeadState& from);
+  void truncate(int n_tokens);
+  // Makes this empty state a copy of `from`. Ledger, tokens and rows must be copies of those of `from`. May
+  // throw std::bad_alloc.
+  void copy_from(const HeadState& from);
 
   // Convert to and from the interchange form of protected rows and observers. take() turns this empty
-  // state into the imaged state. The ledger must already have its lengths. take() returns false or throws
-  // std::bad_alloc if memory is exhausted. The caller must then drop this state.
+  // state into the imaged state. The ledger and the rows must already have their entries. take() returns
+  // false or throws std::bad_alloc if memory is exhausted. The caller must then drop this state.
   void add_to(HeadImage& image) const;
   bool take(HeadImage& image);
   // Takes memory for the sealed pages [first, end) of an imaged head, if the sequence has them. The head's
@@ -128,7 +124,8 @@ class HeadState {
     if (has_pages(page, entry)) pages_.store->load(canonical, n, index_, side, entry);
   }
 
-  std::int64_t protected_bytes() const { return protected_.bytes(); }
+  // Returns the bytes of the pages with protected rows.
+  std::int64_t row_bytes() const;
   std::int64_t observer_bytes() const { return observers_ == nullptr ? 0 : observers_->bytes(); }
 
   // Calls visit(page) for everything that this head holds in entries and protected pages, both sides
@@ -144,9 +141,12 @@ class HeadState {
                      .shared = pages_.store->shared(entry),
                      .bytes = pages_.store->head_bytes(entry.room, index_)});
     });
-    protected_.for_each_page([&](PageId page, bool shared, std::int64_t bytes) {
-      visit(HeldPage{.name = {0, HeldPage::Kind::beside, 0, page}, .shared = shared, .bytes = bytes});
-    });
+    for (const EntryHold& rows : used_rows()) {
+      const PageEntry entry = rows.entry();
+      visit(HeldPage{.name = {0, HeldPage::Kind::beside, entry.room, entry.id},
+                     .shared = pages_.row_store->shared(entry),
+                     .bytes = pages_.row_store->head_bytes(entry.room, row_index_)});
+    }
   }
 
  private:
@@ -157,11 +157,27 @@ class HeadState {
   void correct(int page, const TokenMask& mask);
   void read_tail(Side side, int page, std::vector<float>& values) const;
 
+  // Returns how many of the sequence's row entries hold n rows of this head.
+  std::size_t entries_for(std::size_t n_rows) const {
+    return rows_of_entry_ == 0 ? 0 : (n_rows + rows_of_entry_ - 1) / rows_of_entry_;
+  }
+  // Returns the committed entries with rows of this head.
+  std::span<const EntryHold> used_rows() const {
+    return std::span(pages_.sequence->rows()).first(entries_for(chosen().tokens.size()));
+  }
+  void drop_unused_rows() noexcept;
+  void write_rows(Side side, const TokenMask& tokens, const float* values);
+  // Calls visit(first row, number of rows, entry) for the pages with protected rows.
+  template <class Visit>
+  void for_each_row_page(const Visit& visit) const;
+
   const Plan& plan_;
   const LayerPlan& layer_;
   const HeadPlan& head_;
   HeadPages pages_;
   int index_;                 // The index among the heads of the store.
+  int row_index_;             // The index among the heads of the store of protected rows.
+  int rows_of_entry_;         // 0 if the layer protects nothing
   int tokens_index_;          // Geometry::head_index
   int ahead_turn_;            // tokens of the open page at which this head seals ahead; 0 for never
   bool seals_ahead_ = false;  // True in a step in which this head seals ahead.
@@ -169,7 +185,6 @@ class HeadState {
 
   int length_ = 0;  // The head's own length. Between steps, the ledger has an equal length.
   int n_sealed_ = 0;
-  ProtectedRows protected_;
   bool committed_ahead_ = false;          // The committed ahead_.
   std::unique_ptr<Observers> observers_;  // Null if the layer needs no scores.
   std::unique_ptr<Observers> saved_;      // A copy for abort() in a step that ends a page.

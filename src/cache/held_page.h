@@ -15,6 +15,7 @@ struct HeldPage {
     int owner = 0;  // a head or a layer group; -1 for all layers
     Kind kind = Kind::sealed;
     int room = 0, id = 0;
+    const void* object = nullptr;  // Names what lies in no entry.
     auto operator<=>(const Name&) const = default;
   };
   Name name;

@@ -24,27 +24,15 @@ bool leaves_out_tokens(const LayerPlan& layer) {
 HostStore::HostStore(const Plan& plan, std::int64_t byte_limit)
     : SequenceStore(plan, byte_limit, nullptr, std::ranges::any_of(plan.layers, leaves_out_tokens)),
       pools_(mutable_budget()) {
-  const Geometry& g = plan.geometry;
   for (const LayersOfEntry& found : layer_groups(plan)) {
     pages_.push_back(std::make_unique<HostPageStore>(plan, found.layers, pools_));
     add_group(found.rules, found.layers, *pages_.back());
   }
-  for_each_head(
-      g, [&](int layer, int h, int /*index*/) { protected_stores_.push_back(protected_store(layer, h)); });
-}
-
-ProtectedStore HostStore::protected_store(int layer, int kv_head) {
-  ProtectedStore store;
-  const int rows = protected_page_rows(plan_, layer), d = plan_.geometry.dim(layer);
-  if (rows == 0) return store;
-  store.format = plan_.tail;
-  store.pool = pools_.of(plan_.tail->short_page_bytes(d, rows));
-  store.rows_per_page = rows;
-  for (const Side side : kSides) {
-    const HeadConstants& constants = plan_.head(layer, kv_head).side(side).context.constants;
-    store.contexts[static_cast<int>(side)] = {d, constants, {}, rows};
-  }
-  return store;
+  std::vector<int> rows_of_layer;
+  for (int layer = 0; layer < plan.geometry.n_layers; ++layer)
+    rows_of_layer.push_back(protected_page_rows(plan, layer));
+  row_store_ = std::make_unique<HostPageStore>(plan, pools_, rows_of_layer);
+  set_protected_entries(*row_store_, std::move(rows_of_layer));
 }
 
 std::unique_ptr<SequencePages> HostStore::make_sequence() {
@@ -65,10 +53,10 @@ void HostStore::load_state(const std::byte* from, float* state) {
 HostSequence::HostSequence(HostStore& store) : SequencePages(store), store_(store) {
   const Geometry& g = geometry();
   heads_.reserve(static_cast<std::size_t>(g.n_all_kv_heads()));
-  for_each_head(g, [&](int layer, int h, int index) {
+  for_each_head(g, [&](int layer, int h, int /*index*/) {
     const int group = store.group_of(layer);
     heads_.emplace_back(store.plan(), layer, h,
-                        HeadPages{&store.pages(group), this, &ledger(group), &store.protected_rows(index)});
+                        HeadPages{&store.pages(group), this, &ledger(group), &store.row_store()});
   });
 }
 
@@ -95,12 +83,9 @@ void HostSequence::abort_beside() {
 
 // --- between steps ---
 
-bool HostSequence::copy_beside(const SequencePages& from) {
+void HostSequence::copy_beside(const SequencePages& from) {
   const std::vector<HeadState>& others = dynamic_cast<const HostSequence&>(from).heads_;
-  for (std::size_t i = 0; i < heads_.size(); ++i) {
-    if (!heads_[i].copy_from(others[i])) return false;
-  }
-  return true;
+  for (std::size_t i = 0; i < heads_.size(); ++i) heads_[i].copy_from(others[i]);
 }
 
 Status HostSequence::reopen(int group, int n_tokens, PageEntry sealed, PageEntry tail) {
@@ -111,8 +96,8 @@ Status HostSequence::reopen(int group, int n_tokens, PageEntry sealed, PageEntry
   return {};
 }
 
-bool HostSequence::truncate_beside(int n_tokens) {
-  return std::all_of(heads_.begin(), heads_.end(), [&](HeadState& head) { return head.truncate(n_tokens); });
+void HostSequence::truncate_beside(int n_tokens) {
+  for (HeadState& head : heads_) head.truncate(n_tokens);
 }
 
 // Sums take memory when they are first needed.
@@ -141,6 +126,14 @@ void HostSequence::for_each_page(const Visit& visit) const {
       visit(page);
     });
   }
+  for_each_sums([&](const std::shared_ptr<SequenceSums>& held) {
+    std::int64_t bytes = 0;
+    for (const CorrectionState& of_head : host_sums(held).heads) bytes += of_head.bytes();
+    visit({.name = {.kind = HeldPage::Kind::beside, .object = held.get()},
+           .shared = held.use_count() > 1,
+           .bytes = bytes,
+           .part = &CacheBytes::protected_tokens});
+  });
 }
 
 // If scores protect tokens, the sink's rows lie in the pages of protected tokens.
@@ -149,15 +142,12 @@ void HostSequence::add_bytes_beside(CacheBytes& bytes) const {
     const LayerPlan& layer = store_.plan().layers[head.layer()];
     const auto n_protected = static_cast<int>(head.chosen().tokens.size());
     if (layer.protect > 0 && n_protected > 0) {
-      const std::int64_t of_sink = head.protected_bytes() * std::min(layer.sink, n_protected) / n_protected;
+      const std::int64_t of_sink = head.row_bytes() * std::min(layer.sink, n_protected) / n_protected;
       bytes.sink += of_sink;
       bytes.protected_tokens -= of_sink;
     }
     bytes.tail += head.observer_bytes();
   }
-  for_each_sums([&](const std::shared_ptr<SequenceSums>& held) {
-    for (const CorrectionState& of_head : host_sums(held).heads) bytes.protected_tokens += of_head.bytes();
-  });
 }
 
 void HostSequence::add_side_bytes(std::vector<std::int64_t>& k, std::vector<std::int64_t>& v) const {
@@ -199,12 +189,12 @@ Status HostSequence::save_heads(const SeeHead& see) const {
 
 bool HostSequence::load_heads(ByteReader& from, int /*n_sealed*/, const NextHead& next) {
   const auto loaded = std::make_shared<HostSums>(), at_checkpoint = std::make_shared<HostSums>();
-  const bool enough = load_each_head(from, next, [&](int layer, int h, HeadImage& image) {
-    const int d = geometry().dim(layer);
-    loaded->heads.emplace_back().take(std::move(image.sums), d);
-    at_checkpoint->heads.emplace_back().take(std::move(image.checkpoint_sums), d);
-    return head(layer, h).take(image);
-  });
+  const bool enough = take_rows() && load_each_head(from, next, [&](int layer, int h, HeadImage& image) {
+                        const int d = geometry().dim(layer);
+                        loaded->heads.emplace_back().take(std::move(image.sums), d);
+                        at_checkpoint->heads.emplace_back().take(std::move(image.checkpoint_sums), d);
+                        return head(layer, h).take(image);
+                      });
   set_sums(loaded, at_checkpoint);
   return enough && hold_sealed();
 }

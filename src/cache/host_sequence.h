@@ -19,7 +19,7 @@ class HostStore final : public SequenceStore {
   HostStore(const Plan& plan, std::int64_t byte_limit);
 
   HostPageStore& pages(int group) const { return *pages_[group]; }
-  const ProtectedStore& protected_rows(int head_index) const { return protected_stores_[head_index]; }
+  HostPageStore& row_store() const { return *row_store_; }
 
   std::unique_ptr<SequencePages> make_sequence() override;
   std::int64_t page_bytes_in_use() const override { return pools_.bytes_in_use(); }
@@ -27,11 +27,9 @@ class HostStore final : public SequenceStore {
   void load_state(const std::byte* from, float* state) override;
 
  private:
-  ProtectedStore protected_store(int layer, int kv_head);
-
   PagePools pools_;
   std::vector<std::unique_ptr<HostPageStore>> pages_;  // [n_groups]
-  std::vector<ProtectedStore> protected_stores_;       // by Geometry::head_index
+  std::unique_ptr<HostPageStore> row_store_;           // protected rows
 };
 
 class HostSequence final : public SequencePages {
@@ -56,9 +54,9 @@ class HostSequence final : public SequencePages {
   bool reserve_beside() override;
   void commit_beside() override;
   void abort_beside() override;
-  bool copy_beside(const SequencePages& from) override;
+  void copy_beside(const SequencePages& from) override;
   Status reopen(int group, int n_tokens, PageEntry sealed, PageEntry tail) override;
-  bool truncate_beside(int n_tokens) override;
+  void truncate_beside(int n_tokens) override;
   std::shared_ptr<SequenceSums> make_sums() override;
   void add_bytes_beside(CacheBytes& bytes) const override;
 

@@ -22,12 +22,14 @@ namespace kvant {
 // Names an entry of a store: a sealed entry, or an entry of a tail with room for some tokens.
 struct PageEntry {
   std::int32_t id = -1;  // -1 means no entry
-  int room = 0;          // tokens; 0 for a sealed entry
+  int room = 0;          // tokens, or one of the rooms below
   bool held() const { return id >= 0; }
   bool operator==(const PageEntry&) const = default;
 };
 
 inline constexpr int kSealedRoom = 0;
+// Entries of protected rows have this room. Ledgers do not hold such entries.
+inline constexpr int kProtectedRoom = -1;
 
 // Hands out entries in the memory of one device.
 class EntryStore {

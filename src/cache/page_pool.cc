@@ -38,10 +38,10 @@ bool PagePool::add_slab() {
   const int slab = static_cast<int>(empty - slabs_.begin());
   if (empty ==
       slabs_.end()) {  // The bookkeeping grows first, so a failed allocation leaves no half-made slab.
-    holders_.resize(holders_.size() + pages_per_slab_, 0);
+    held_.resize(held_.size() + pages_per_slab_);
     slabs_.emplace_back();
   }
-  free_.reserve(holders_.size());
+  free_.reserve(held_.size());
   if (!budget_.take(kSlabBytes)) return false;
   std::byte* memory = memory_.take();
   if (memory == nullptr) {
@@ -64,15 +64,15 @@ PageId PagePool::allocate() {
   if (free_.empty() && !add_slab()) return kNoPage;
   const PageId page = free_.back();
   free_.pop_back();
-  holders_[page] = 1;
+  held_[page] = true;
   ++slabs_[page / pages_per_slab_].pages_in_use;
   ++pages_in_use_;
   return page;
 }
 
 void PagePool::release(PageId page) {
-  KVANT_CHECK(holders_[page] > 0, "released a free page");
-  if (--holders_[page] > 0) return;
+  KVANT_CHECK(held_[page], "released a free page");
+  held_[page] = false;
   --pages_in_use_;
   free_.push_back(page);
   // One empty slab stays. A tail that comes and goes would else return memory to the operating system each

@@ -1,5 +1,5 @@
-// PagePool holds reference-counted pages of one byte size. Pages lie in slabs, and an empty slab goes back to
-// the operating system.
+// PagePool holds pages of one byte size. Pages lie in slabs, and an empty slab goes back to the operating
+// system.
 #pragma once
 
 #include <cstddef>
@@ -25,12 +25,9 @@ class PagePool {
   PagePool(const PagePool&) = delete;
   PagePool& operator=(const PagePool&) = delete;
 
-  // Returns a page with undefined contents that is held once, or kNoPage if memory or the budget is
-  // exhausted.
+  // Returns a page with undefined contents, or kNoPage if memory or the budget is exhausted.
   PageId allocate();
-  void retain(PageId page) { ++holders_[page]; }
   void release(PageId page);
-  bool shared(PageId page) const { return holders_[page] > 1; }
 
   std::byte* data(PageId page) const;
   std::size_t page_bytes() const { return page_bytes_; }
@@ -50,8 +47,8 @@ class PagePool {
   SlabMemory& memory_;
   MemoryBudget& budget_;
   std::vector<Slab> slabs_;
-  std::vector<std::int32_t> holders_;  // [slabs * pages_per_slab]; 0 if free
-  std::vector<PageId> free_;           // May name pages of dropped slabs, which allocate() skips.
+  std::vector<bool> held_;    // [slabs * pages_per_slab]
+  std::vector<PageId> free_;  // May name pages of dropped slabs, which allocate() skips.
   std::int64_t pages_in_use_ = 0;
 };
 

@@ -33,16 +33,12 @@ PageContext with_room(PageContext context, int n_tokens) {
   return context;
 }
 
-template <std::size_t... I>
-std::array<EntryTable, sizeof...(I)> tail_tables(const Plan& plan, const std::vector<const SidePlan*>& sides,
-                                                 PagePools& pools, std::index_sequence<I...> /*sizes*/) {
-  const auto pools_of = [&](int room) {
-    std::vector<PagePool*> of_parts;
-    for (const SidePlan* side : sides)
-      of_parts.push_back(pools.of(plan.tail->short_page_bytes(side->context.head_dim, room)));
-    return of_parts;
-  };
-  return {EntryTable(pools_of((static_cast<int>(I) + 1) * kTailStep))...};
+std::vector<int> layers_with_rows(const std::vector<int>& rows_of_layer) {
+  std::vector<int> layers;
+  for (int layer = 0; layer < static_cast<int>(rows_of_layer.size()); ++layer) {
+    if (rows_of_layer[layer] > 0) layers.push_back(layer);
+  }
+  return layers;
 }
 
 }  // namespace
@@ -51,18 +47,34 @@ HostPageStore::HostPageStore(const Plan& plan, std::vector<int> layers, PagePool
     : plan_(plan),
       layers_(std::move(layers)),
       sides_(sides_of(plan, layers_)),
-      sealed_(sealed_pools(sides_, pools)),
-      tails_(tail_tables(plan, sides_, pools, std::make_index_sequence<kTailSizes>())) {
+      sealed_(sealed_pools(sides_, pools)) {
+  for (int rows = kTailStep; rows <= kPageTokens; rows += kTailStep)
+    add_short_pages(pools, [&](int /*layer*/) { return rows; });
+}
+
+HostPageStore::HostPageStore(const Plan& plan, PagePools& pools, const std::vector<int>& rows_of_layer)
+    : plan_(plan),
+      layers_(layers_with_rows(rows_of_layer)),
+      sides_(sides_of(plan, layers_)),
+      sealed_(std::vector<PagePool*>()) {
+  add_short_pages(pools, [&](int layer) { return rows_of_layer[layer]; });
+}
+
+void HostPageStore::add_short_pages(PagePools& pools, const std::function<int(int)>& rows) {
+  std::vector<PagePool*> of_parts;
+  std::vector<PageContext> contexts;
   for (const SidePlan* side : sides_) {
-    for (int i = 1; i <= kTailSizes; ++i)
-      tail_contexts_.push_back({side->context.head_dim, side->context.constants, {}, i * kTailStep});
+    const int d = side->context.head_dim, n = rows(side->context.constants.layer);
+    of_parts.push_back(pools.of(plan_.tail->short_page_bytes(d, n)));
+    contexts.push_back({d, side->context.constants, {}, n});
   }
+  short_pages_.emplace_back(std::move(of_parts), std::move(contexts));
 }
 
 PageEntry HostPageStore::take(int room) {
   EntryTable& entries = table(room);
   const PageEntry entry{entries.take(), room};
-  if (room == kSealedRoom) return entry;
+  if (room <= kSealedRoom) return entry;  // Heads hold their pages later.
   try {
     for (int part = 0; part < entries.n_parts(); ++part) {
       if (entries.hold(entry.id, part)) continue;
@@ -77,13 +89,15 @@ PageEntry HostPageStore::take(int room) {
 }
 
 bool HostPageStore::copy(PageEntry from, int n, PageEntry to) {
-  for (int part = 0; part < sealed_.n_parts(); ++part) {
-    if (from.room != kSealedRoom) {
-      plan_.tail->copy_rows(table(from.room).data(from.id, part), tail_context(part, from.room), n,
-                            tail_context(part, to.room), table(to.room).data(to.id, part));
-    } else if (sealed_.has(from.id, part)) {
-      if (!sealed_.hold(to.id, part)) return false;
-      std::memcpy(sealed_.data(to.id, part), sealed_.data(from.id, part), sealed_.part_bytes(part));
+  EntryTable &source = table(from.room), &target = table(to.room);
+  for (int part = 0; part < source.n_parts(); ++part) {
+    if (!source.has(from.id, part)) continue;
+    if (!target.hold(to.id, part)) return false;
+    if (from.room > kSealedRoom) {
+      plan_.tail->copy_rows(source.data(from.id, part), short_pages(from.room).contexts[part], n,
+                            short_pages(to.room).contexts[part], target.data(to.id, part));
+    } else {
+      std::memcpy(target.data(to.id, part), source.data(from.id, part), source.part_bytes(part));
     }
   }
   return true;
@@ -97,12 +111,13 @@ int HostPageStore::head_index(int layer, int kv_head) const {
   return index;
 }
 
-bool HostPageStore::hold(PageEntry sealed, int head) {
-  return sealed_.hold(sealed.id, part(head, Side::key)) && sealed_.hold(sealed.id, part(head, Side::value));
+bool HostPageStore::hold(PageEntry entry, int head) {
+  EntryTable& entries = table(entry.room);
+  return entries.hold(entry.id, part(head, Side::key)) && entries.hold(entry.id, part(head, Side::value));
 }
 
-void HostPageStore::drop(PageEntry sealed, int head) noexcept {
-  for (const Side side : kSides) sealed_.drop(sealed.id, part(head, side));
+void HostPageStore::drop(PageEntry entry, int head) noexcept {
+  for (const Side side : kSides) table(entry.room).drop(entry.id, part(head, side));
 }
 
 void HostPageStore::append(PageEntry tail, int head, int first, MatrixView<const float> k,
@@ -114,9 +129,10 @@ void HostPageStore::append(PageEntry tail, int head, int first, MatrixView<const
   }
 }
 
-void HostPageStore::write_rows(PageEntry tail, int head, Side side, int first, int n, const float* values) {
+void HostPageStore::write_rows(PageEntry entry, int head, Side side, int first, int n, const float* values) {
   const int at = part(head, side);
-  plan_.tail->encode_rows(values, first, n, tail_context(at, tail.room), table(tail.room).data(tail.id, at));
+  const ShortPages& pages = short_pages(entry.room);
+  plan_.tail->encode_rows(values, first, n, pages.contexts[at], pages.entries.data(entry.id, at));
 }
 
 void HostPageStore::seal(PageEntry sealed, int head, Side side, int page, const TokenMask& left_out,

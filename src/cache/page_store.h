@@ -1,13 +1,15 @@
-// HostPageStore owns the bytes of one layer group's entries in host memory, and appends, seals, copies and
-// reopens pages. The ledger says which entries a sequence holds (page_ledger.h).
+// HostPageStore owns the bytes of entries in host memory, and appends, seals, copies and reopens pages. The
+// entries are the pages of one layer group, or the protected rows of all layers.
 //
 // Each (layer, KV head, side) of an entry is a page of its own in pools by size (docs/dev/cache.md says why).
-// The pages of a sealed entry exist once their head holds them.
+// The pages of a sealed entry and of protected rows exist once their head holds them.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
+#include <functional>
+#include <utility>
 #include <vector>
 
 #include "base/matrix_view.h"
@@ -23,8 +25,10 @@ namespace kvant {
 // releases.
 class HostPageStore final : public EntryStore {
  public:
-  // The store serves `layers` of the plan. Plan and pools outlive the store.
+  // Makes the store of a group with these layers. Plan and pools outlive the store.
   HostPageStore(const Plan& plan, std::vector<int> layers, PagePools& pools);
+  // Makes the store of protected rows, whose entries have rows_of_layer[layer] rows of each head.
+  HostPageStore(const Plan& plan, PagePools& pools, const std::vector<int>& rows_of_layer);
 
   PageEntry take(int room) override;
   void retain(PageEntry entry) override { table(entry.room).retain(entry.id); }
@@ -32,13 +36,13 @@ class HostPageStore final : public EntryStore {
   bool shared(PageEntry entry) const override { return table(entry.room).shared(entry.id); }
   bool copy(PageEntry from, int n, PageEntry to) override;
 
-  // Returns the index of a (layer, KV head) in the group. `head` is this index in the functions below.
+  // Returns the index of a (layer, KV head) in the store. `head` is this index in the functions below.
   int head_index(int layer, int kv_head) const;
 
-  // Gives a head memory for its pages of a sealed entry, unless it has them. Returns false or throws
-  // std::bad_alloc if memory is exhausted.
-  bool hold(PageEntry sealed, int head);
-  void drop(PageEntry sealed, int head) noexcept;  // Gives the memory back, if the head has any.
+  // Gives a head memory for its pages of a sealed entry or of protected rows, unless it has them. Returns
+  // false or throws std::bad_alloc if memory is exhausted.
+  bool hold(PageEntry entry, int head);
+  void drop(PageEntry entry, int head) noexcept;  // Gives the memory back, if the head has any.
 
   // Writes rows of both sides, [n, d], as tokens [first, first + n) of a tail's entry.
   void append(PageEntry tail, int head, int first, MatrixView<const float> k, MatrixView<const float> v);
@@ -46,8 +50,8 @@ class HostPageStore final : public EntryStore {
   void seal(PageEntry sealed, int head, Side side, int page, const TokenMask& left_out, const float* values);
   // Decodes the first n tokens of an entry into values [n, d].
   void read(PageEntry entry, int head, Side side, int n, float* values) const;
-  // Writes n rows of one side, [n, d], from token `first` on, when a sealed page is opened again.
-  void write_rows(PageEntry tail, int head, Side side, int first, int n, const float* values);
+  // Writes n rows of one side, [n, d], from row `first` of an unsealed entry on.
+  void write_rows(PageEntry entry, int head, Side side, int first, int n, const float* values);
 
   PageSide side(PageEntry entry, int head, Side side) const {
     const int at = part(head, side);
@@ -55,11 +59,12 @@ class HostPageStore final : public EntryStore {
       const SidePlan& plan = *sides_[at];
       return {plan.sealed, sealed_.data(entry.id, at), &plan.context};
     }
-    return {plan_.tail, table(entry.room).data(entry.id, at), &tail_context(at, entry.room)};
+    const ShortPages& pages = short_pages(entry.room);
+    return {plan_.tail, pages.entries.data(entry.id, at), &pages.contexts[at]};
   }
 
-  // Write and read one side of a head in canonical bytes: a sealed page, or the first n rows of a tail's
-  // entry as a short page.
+  // Write and read one side of a head in canonical bytes: a sealed page, or the first n rows of another entry
+  // as a short page.
   void save(PageEntry entry, int head, Side side, int n, std::byte* canonical) const;
   void load(const std::byte* canonical, int n, int head, Side side, PageEntry entry);
 
@@ -67,22 +72,27 @@ class HostPageStore final : public EntryStore {
   std::int64_t head_bytes(int room, int head) const;
 
  private:
-  static constexpr int kTailSizes = kPageTokens / kTailStep;
+  // Holds entries whose pages have fewer rows than a sealed page.
+  struct ShortPages {
+    ShortPages(std::vector<PagePool*> pools, std::vector<PageContext> of_parts)
+        : entries(std::move(pools)), contexts(std::move(of_parts)) {}
+    EntryTable entries;
+    std::vector<PageContext> contexts;  // [parts]
+  };
   static int part(int head, Side side) { return 2 * head + static_cast<int>(side); }
-  EntryTable& table(int room) { return room == kSealedRoom ? sealed_ : tails_[room / kTailStep - 1]; }
+  void add_short_pages(PagePools& pools, const std::function<int(int layer)>& rows);
+  static std::size_t kind(int room) { return room == kProtectedRoom ? 0 : room / kTailStep - 1; }
+  const ShortPages& short_pages(int room) const { return short_pages_[kind(room)]; }
+  EntryTable& table(int room) { return room == kSealedRoom ? sealed_ : short_pages_[kind(room)].entries; }
   const EntryTable& table(int room) const {
-    return room == kSealedRoom ? sealed_ : tails_[room / kTailStep - 1];
-  }
-  const PageContext& tail_context(int part, int room) const {
-    return tail_contexts_[part * kTailSizes + room / kTailStep - 1];
+    return room == kSealedRoom ? sealed_ : short_pages_[kind(room)].entries;
   }
 
   const Plan& plan_;
-  std::vector<int> layers_;                 // in ascending order
-  std::vector<const SidePlan*> sides_;      // [parts]
-  std::vector<PageContext> tail_contexts_;  // [parts][kTailSizes]
+  std::vector<int> layers_;             // in ascending order
+  std::vector<const SidePlan*> sides_;  // [parts]
   EntryTable sealed_;
-  std::array<EntryTable, kTailSizes> tails_;  // Tables of entries with room for 16, 32, ... tokens.
+  std::deque<ShortPages> short_pages_;  // Room for 16, 32, ... 128 tokens, or protected rows alone.
 };
 
 }  // namespace kvant

@@ -29,6 +29,21 @@ int max_protected_tokens(const LayerPlan& layer, int n_sealed) {
   return n_sealed == 0 ? 0 : layer.sink + protection_cap(layer, n_sealed);
 }
 
+int protected_page_rows(const Plan& plan, int layer) {
+  constexpr int kRows = 32;  // A half-empty page of so few rows costs little memory.
+  return plan.layers[layer].protect > 0 ? kRows : plan.layers[layer].sink;
+}
+
+int most_protected_entries(const Plan& plan, const std::vector<int>& rows_of_layer, int n_sealed) {
+  int most = 0;
+  for (int layer = 0; layer < plan.geometry.n_layers; ++layer) {
+    const int rows = rows_of_layer[layer];
+    if (rows > 0)
+      most = std::max(most, (max_protected_tokens(plan.layers[layer], n_sealed) + rows - 1) / rows);
+  }
+  return most;
+}
+
 // --- one head ---
 
 std::vector<PageMask> masks_of(const std::vector<int>& tokens) {
@@ -108,22 +123,6 @@ std::shared_ptr<const ProtectedTokens> ProtectedTokens::none(const Geometry& geo
   auto tokens = std::make_shared<ProtectedTokens>();
   tokens->heads.resize(static_cast<std::size_t>(geometry.n_all_kv_heads()));
   return tokens;
-}
-
-int ProtectedTokens::most_rows() const {
-  std::size_t most = 0;
-  for (const Head& head : heads) most = std::max(most, head.tokens.size());
-  return static_cast<int>(most);
-}
-
-int ProtectedTokens::fewest_rows(const Plan& plan) const {
-  std::size_t fewest = most_rows();
-  const Geometry& g = plan.geometry;
-  for (int layer = 0; layer < g.n_layers; ++layer) {
-    for (int h = 0; protects_by_score(plan, layer) && h < g.n_kv_heads; ++h)
-      fewest = std::min(fewest, heads[g.head_index(layer, h)].tokens.size());
-  }
-  return static_cast<int>(fewest);
 }
 
 }  // namespace kvant

@@ -1,7 +1,7 @@
 // ProtectedTokens says which tokens of a sequence stay unquantized or are dropped when their pages are
 // sealed, and holds the scores that decide (VQuant section 5; token_scores.h). ProtectedTokens lies in host
-// memory, also if the pages lie on a device, because the choice changes only at page ends. Each memory keeps
-// the rows of protected tokens in its own way.
+// memory, also if the pages lie on a device, because the choice changes only at page ends. Entries hold the
+// rows of protected tokens (sequence_pages.h).
 #pragma once
 
 #include <algorithm>
@@ -42,8 +42,9 @@ void list_head(const PageLedger& ledger, const std::vector<PageMask>& masks, int
   }
   rows();
   for (int i = std::max(n_sealed, first_page); i * kPageTokens < length; ++i) {
-    page(PageView{.first_token = i * kPageTokens, .n_tokens = std::min(kPageTokens, length - i * kPageTokens)},
-         ledger.tail(i));
+    page(
+        PageView{.first_token = i * kPageTokens, .n_tokens = std::min(kPageTokens, length - i * kPageTokens)},
+        ledger.tail(i));
   }
 }
 
@@ -55,6 +56,13 @@ bool protects_by_score(const Plan& plan, int layer);
 int max_protected_tokens(const LayerPlan& layer, int n_sealed);
 // Returns the maximum number of protected tokens without the sink (VQuant section 5).
 int protection_cap(const LayerPlan& layer, int n_sealed);
+
+// Returns how many protected rows of each head a page in host memory has, and images have. The number is the
+// sink's tokens if only the sink is protected, and 0 if nothing is.
+int protected_page_rows(const Plan& plan, int layer);
+// Returns how many entries the protected rows of n_sealed sealed pages may take, if an entry has
+// rows_of_layer[layer] rows of each head.
+int most_protected_entries(const Plan& plan, const std::vector<int>& rows_of_layer, int n_sealed);
 
 // Forks share the object, so the object of a committed sequence never changes. A step that ends or seals
 // pages changes a copy.
@@ -86,10 +94,6 @@ struct ProtectedTokens {
 
   // Returns the object of an empty sequence.
   static std::shared_ptr<const ProtectedTokens> none(const Geometry& geometry);
-  // Returns the rows of the head with the most rows.
-  int most_rows() const;
-  // Returns the rows of the head with the fewest rows, in layers that protect by score.
-  int fewest_rows(const Plan& plan) const;
   // Returns the bytes of the lists of protected tokens and of masked pages.
   static std::int64_t list_bytes(std::size_t n_protected, std::size_t n_masked_pages) {
     return static_cast<std::int64_t>(n_protected * sizeof(int) + n_masked_pages * sizeof(PageMask));

@@ -50,6 +50,7 @@ bool SequencePages::reserve(int n_tokens, bool is_prompt) {
   });
   const bool ends_page = ledger(0).end() / kPageTokens > length() / kPageTokens;
   if (tokens_ != nullptr && (seals || ends_page)) reserve_tokens();
+  if (seals && !reserve_rows()) return false;
   if (is_corrected(store_.plan())) {
     if (sums_ == nullptr) sums_ = make_sums();
     if (sums_ != nullptr && seals) next_sums_ = make_sums();
@@ -67,9 +68,69 @@ void SequencePages::reserve_tokens() {
   next_tokens_ = std::move(next);
 }
 
+// Calls see(n, rows of an entry) for every head that may protect tokens, if n of its tokens are protected.
+template <class See>
+void SequencePages::for_each_row_count(const See& see) const {
+  const Plan& plan = store_.plan();
+  for_each_head(plan.geometry, [&](int layer, int /*kv_head*/, int index) {
+    const int rows = store_.protected_entries().rows_of_layer[layer];
+    if (rows == 0) return;
+    see(tokens_ == nullptr ? max_protected_tokens(plan.layers[layer], ledger_of(layer).n_sealed())
+                           : static_cast<int>(tokens_->heads[index].tokens.size()),
+        rows);
+  });
+}
+
+int SequencePages::most_sealed() const {
+  int most = 0;
+  for (const auto& ledger : ledgers_) most = std::max(most, ledger->end_sealed());
+  return most;
+}
+
+bool SequencePages::push_rows(std::vector<EntryHold>& to) const {
+  EntryStore& entries = *store_.protected_entries().entries;
+  EntryHold hold(entries, entries.take(kProtectedRoom));
+  if (!hold.entry().held()) return false;
+  to.push_back(std::move(hold));
+  return true;
+}
+
+// New rows follow the existing rows. A step writes only rows that no committed sequence uses, so a shared
+// entry that gets new rows is copied.
+bool SequencePages::reserve_rows() {
+  const ProtectedEntries& kind = store_.protected_entries();
+  const std::size_t n = most_protected_entries(store_.plan(), kind.rows_of_layer, most_sealed());
+  std::size_t first_written = n;
+  for_each_row_count([&](int n_rows, int rows) {
+    first_written = std::min(first_written, static_cast<std::size_t>(n_rows / rows));
+  });
+  next_rows_.reserve(n);
+  for (std::size_t i = 0; i < std::max(n, rows_.size()); ++i) {
+    const bool is_there = i < rows_.size();
+    if (is_there && (i < first_written || !kind.entries->shared(rows_[i].entry()))) {
+      next_rows_.push_back(rows_[i].share());
+      continue;
+    }
+    if (!push_rows(next_rows_)) return false;
+    if (is_there && !kind.entries->copy(rows_[i].entry(), kPageTokens, next_rows_.back().entry()))
+      return false;
+  }
+  return true;
+}
+
+void SequencePages::release_unused_rows() {
+  int n_used = 0;
+  for_each_row_count([&](int n_rows, int rows) { n_used = std::max(n_used, (n_rows + rows - 1) / rows); });
+  if (n_used < std::ssize(rows_)) rows_.erase(rows_.begin() + n_used, rows_.end());
+}
+
 void SequencePages::commit() {
   for (const auto& ledger : ledgers_) ledger->commit();
   if (next_tokens_ != nullptr) tokens_ = std::exchange(next_tokens_, nullptr);
+  if (!next_rows_.empty()) {
+    rows_ = std::exchange(next_rows_, {});
+    release_unused_rows();
+  }
   if (next_sums_ != nullptr) sums_ = std::exchange(next_sums_, nullptr);
   commit_beside();
 }
@@ -78,19 +139,22 @@ void SequencePages::abort() {
   next_tokens_.reset();
   next_sums_.reset();
   if (length() == 0) sums_.reset();
+  next_rows_.clear();
   abort_beside();
   for (const auto& ledger : ledgers_) ledger->abort();
 }
 
 // --- between steps ---
 
-bool SequencePages::copy_from(const SequencePages& from) {
+void SequencePages::copy_from(const SequencePages& from) {
   for (int i = 0; i < n_groups(); ++i) ledgers_[i]->copy_from(from.ledger(i));
   tokens_ = from.tokens_;
+  rows_.reserve(from.rows_.size());
+  for (const EntryHold& rows : from.rows_) rows_.push_back(rows.share());
   sums_ = from.sums_;
   checkpoint_sums_ = from.checkpoint_sums_;
   checkpoint_pages_ = from.checkpoint_pages_;
-  return copy_beside(from);
+  copy_beside(from);
 }
 
 Result<bool> SequencePages::truncate(int n_tokens) {
@@ -105,10 +169,12 @@ Result<bool> SequencePages::truncate(int n_tokens) {
     if (!reopened.ok()) return reopened.error();
   }
   if (tokens_ != nullptr && !is_same_page) truncate_tokens(n_tokens);
+  release_unused_rows();
   if (n_tokens == 0) checkpoint_pages_ = -1;
   if (forgets && n_tokens == 0) checkpoint_sums_.reset();
   if (forgets) sums_ = checkpoint_sums_;
-  return truncate_beside(n_tokens);
+  truncate_beside(n_tokens);
+  return true;
 }
 
 // Within the open page, there are neither scores nor sealed pages to forget.
@@ -126,6 +192,14 @@ bool SequencePages::take_pages(int group, int length, int n_sealed, int first_pa
 }
 
 // --- images ---
+
+bool SequencePages::take_rows() {
+  const std::vector<int>& rows_of_layer = store_.protected_entries().rows_of_layer;
+  for (int n = most_protected_entries(store_.plan(), rows_of_layer, most_sealed()); n > 0; --n) {
+    if (!push_rows(rows_)) return false;
+  }
+  return true;
+}
 
 void SequencePages::for_each_part(int group, int page,
                                   const std::function<void(const PagePart&)>& visit) const {
@@ -167,6 +241,7 @@ bool SequencePages::load_each_head(ByteReader& from, const NextHead& next, const
     if (loaded != nullptr) loaded->heads[index] = std::move(image.chosen);
   });
   if (loaded != nullptr) tokens_ = std::move(loaded);
+  release_unused_rows();
   return enough;
 }
 
@@ -180,16 +255,25 @@ CacheBytes SequencePages::bytes() const {
     total.sealed_elements += of_token * (ledger.n_sealed() - ledger.first_page()) * kPageTokens;
     total.elements += of_token * (ledger.length() - ledger.first_page() * kPageTokens);
   }
-  for_each_page([&](const HeldPage& page) { total.*page.part += page.bytes; });
-  if (tokens_ != nullptr) {
-    for (const ProtectedTokens::Head& head : tokens_->heads) total.protected_tokens += head.bytes();
-  }
+  for_each_held([&](const HeldPage& page) { total.*page.part += page.bytes; });
   add_bytes_beside(total);
   return total;
 }
 
+// Visits everything that the sequence may share with others.
+void SequencePages::for_each_held(const Visit& visit) const {
+  for_each_page(visit);
+  if (tokens_ == nullptr) return;
+  std::int64_t bytes = 0;
+  for (const ProtectedTokens::Head& head : tokens_->heads) bytes += head.bytes();
+  visit({.name = {.kind = HeldPage::Kind::beside, .object = tokens_.get()},
+         .shared = tokens_.use_count() > 1,
+         .bytes = bytes,
+         .part = &CacheBytes::protected_tokens});
+}
+
 void SequencePages::leave_out_shared(std::set<HeldPage::Name>& counted, CacheBytes& bytes) const {
-  for_each_page([&](const HeldPage& page) {
+  for_each_held([&](const HeldPage& page) {
     if (page.shared && !counted.insert(page.name).second) bytes.*page.part -= page.bytes;
   });
 }

@@ -1,7 +1,8 @@
 // SequencePages holds the pages of one sequence, and SequenceStore owns the memory of a cache.
 //
 // The pages of a sequence are entries of one ledger for each layer group, wherever their bytes lie.
-// SequencePages moves the ledgers, the choice of protected tokens and a correction's sums through a step.
+// SequencePages moves the ledgers, the choice and the rows of protected tokens, and a correction's sums
+// through a step.
 // Other data of a sequence differ by memory. Host memory has a state for each head (host_sequence.h), and a
 // device has entries for all heads at once (device_sequence.h). The virtual functions below move these data
 // through the step.
@@ -17,6 +18,7 @@
 #include "base/result.h"
 #include "cache/byte_stream.h"
 #include "cache/cache_bytes.h"
+#include "cache/entry_hold.h"
 #include "cache/head_image.h"
 #include "cache/held_page.h"
 #include "cache/memory_budget.h"
@@ -37,6 +39,13 @@ struct PageGroup {
   PageLayout layout;              // The layout of a sealed entry in an image.
   EntryStore* entries = nullptr;  // The entries of the sequence store.
   std::int64_t token_values = 0;  // K and V values of a token in all layers of the group
+};
+
+// Describes the entries that hold the rows of protected tokens, unquantized. Row i of a head belongs to token
+// i of ProtectedTokens::Head.
+struct ProtectedEntries {
+  EntryStore* entries = nullptr;   // The entries of the sequence store.
+  std::vector<int> rows_of_layer;  // The rows of each head in an entry; 0 if the layer protects nothing.
 };
 
 // Lists the pages of one head, oldest first. Protected rows come before the tail.
@@ -96,6 +105,9 @@ class SequencePages {
   std::vector<int> protected_tokens(int layer, int kv_head) const {
     return protected_tokens(layer, kv_head, ledger_of(layer).n_sealed());
   }
+  // Return the entries of protected rows when the step began, and as the step leaves them.
+  const std::vector<EntryHold>& rows() const { return rows_; }
+  const std::vector<EntryHold>& newest_rows() const { return next_rows_.empty() ? rows_ : next_rows_; }
   // Return the correction's sums when the step began, as the step leaves them if it seals pages, and at the
   // checkpoint. Null stands for zeros, between steps.
   const std::shared_ptr<SequenceSums>& sums() const { return sums_; }
@@ -112,9 +124,9 @@ class SequencePages {
   void abort();
 
   // --- between steps ---
-  // Makes this empty sequence a copy of `from` that shares pages where possible. Returns false or throws
-  // std::bad_alloc if memory is exhausted. The caller must then drop this sequence.
-  bool copy_from(const SequencePages& from);
+  // Makes this empty sequence a copy of `from` that shares all pages. May throw std::bad_alloc. The caller
+  // must then drop this sequence.
+  void copy_from(const SequencePages& from);
   // Keeps the first n_tokens tokens, after the cache has found the cut possible. Returns false or throws
   // std::bad_alloc if memory is exhausted, and returns an error if the device has failed. The caller must
   // then drop this sequence.
@@ -131,7 +143,7 @@ class SequencePages {
   // shares to `counted`.
   void leave_out_shared(std::set<HeldPage::Name>& counted, CacheBytes& bytes) const;
   using Visit = std::function<void(const HeldPage&)>;
-  virtual void for_each_page(const Visit& visit) const = 0;
+  virtual void for_each_page(const Visit& visit) const = 0;  // Leaves out the choice of protected tokens.
   // Adds the bytes of pages to k and v, which are indexed by Geometry::head_index.
   virtual void add_side_bytes(std::vector<std::int64_t>& k, std::vector<std::int64_t>& v) const = 0;
   // Lists the pages of a head that hold tokens from first_visible on, in host memory. The caller may list
@@ -143,7 +155,7 @@ class SequencePages {
   // Returns how many pages of a group an image has sealed. The number comes from the ledger, or from a cache
   // that seals.
   virtual int image_sealed(int group) const { return ledger(group).n_sealed(); }
-  // Takes entries with undefined contents for all pages of an image. Returns the errors of copy_from().
+  // Takes entries with undefined contents for all pages of an image. Returns the errors of truncate().
   bool take_pages(int group, int length, int n_sealed, int first_page);
   void set_checkpoint_pages(int n) { checkpoint_pages_ = n; }
   // Calls `see` with what the sequence holds besides its entries, head by head in the order of
@@ -181,10 +193,13 @@ class SequencePages {
     sums_ = std::move(sums);
     checkpoint_sums_ = std::move(at_checkpoint);
   }
+  // Takes entries with undefined contents for the protected rows of an image, whose pages are taken. Returns
+  // the errors of truncate().
+  bool take_rows();
   // Returns the image of a head with what is known of its tokens.
   HeadImage image_of_tokens(int layer, int kv_head) const;
-  // Calls take(layer, kv_head, image) for the image of each head, and then keeps what the image has chosen.
-  // take() returns false if memory is exhausted.
+  // Calls take(layer, kv_head, image) for the image of each head, and then keeps what the image has chosen,
+  // and the entries of its rows. take() returns false if memory is exhausted.
   using TakeHead = std::function<bool(int layer, int kv_head, HeadImage& image)>;
   bool load_each_head(ByteReader& from, const NextHead& next, const TakeHead& take);
 
@@ -192,27 +207,34 @@ class SequencePages {
   // These functions move what a sequence holds besides its entries. Like the public functions, they report
   // short memory.
   virtual void begin_beside() {}
-  virtual bool reserve_beside() = 0;  // Ledgers, tokens and sums go first.
-  virtual void commit_beside() = 0;   // Ledgers, tokens and sums go first.
-  virtual void abort_beside() = 0;    // The ledgers follow.
-  virtual bool copy_beside(const SequencePages& from) = 0;
+  virtual bool reserve_beside() = 0;  // Ledgers, tokens, rows and sums go first.
+  virtual void commit_beside() = 0;   // Ledgers, tokens, rows and sums go first.
+  virtual void abort_beside() = 0;    // Tokens, rows and sums go first, ledgers follow.
+  virtual void copy_beside(const SequencePages& from) = 0;
   // Writes the first n_tokens % kPageTokens rows of a sealed page into an entry of the tail.
   virtual Status reopen(int group, int n_tokens, PageEntry sealed, PageEntry tail) = 0;
-  // Ledgers, tokens and sums have been cut before.
-  virtual bool truncate_beside(int n_tokens) = 0;
+  // Ledgers, tokens, rows and sums have been cut before.
+  virtual void truncate_beside(int n_tokens) = 0;
   // Returns sums that a step may change, and which begin with sums(). Null means that memory is exhausted.
   virtual std::shared_ptr<SequenceSums> make_sums() = 0;
-  // Adds the bytes of observers and sums, and divides the bytes of protected pages between sink and other
-  // tokens.
+  // Adds the bytes of observers, and divides the bytes of protected pages between sink and other tokens.
   virtual void add_bytes_beside(CacheBytes& bytes) const = 0;
 
   void reserve_tokens();
   void truncate_tokens(int n_tokens);
+  int most_sealed() const;  // pages of the group with the most, including provisional ones
+  template <class See>
+  void for_each_row_count(const See& see) const;
+  bool reserve_rows();
+  bool push_rows(std::vector<EntryHold>& to) const;
+  void release_unused_rows();
+  void for_each_held(const Visit& visit) const;
 
   const SequenceStore& store_;
   std::vector<std::unique_ptr<PageLedger>> ledgers_;  // [n_groups]
   std::shared_ptr<const ProtectedTokens> tokens_;
   std::shared_ptr<ProtectedTokens> next_tokens_;
+  std::vector<EntryHold> rows_, next_rows_;  // A step that seals makes next_rows_.
   std::shared_ptr<SequenceSums> sums_, next_sums_, checkpoint_sums_;
   int checkpoint_pages_ = -1;
 };
@@ -230,6 +252,7 @@ class SequenceStore {
   // Returns the tokens of an empty sequence, or null if sequences keep no tokens. Sealed pages then leave out
   // the sink at most.
   const std::shared_ptr<const ProtectedTokens>& no_tokens() const { return no_tokens_; }
+  const ProtectedEntries& protected_entries() const { return protected_entries_; }
   const std::vector<PageGroup>& groups() const { return groups_; }
   int group_of(int layer) const { return group_of_layer_[layer]; }
   // Returns whether all groups that seal have an equal number of sealed pages, which attention on a device
@@ -259,6 +282,9 @@ class SequenceStore {
   MemoryBudget& mutable_budget() { return budget_; }
   // Groups come in the order of their first layers. `entries` is this store's.
   void add_group(const GroupRules& rules, const std::vector<int>& layers, EntryStore& entries);
+  void set_protected_entries(EntryStore& entries, std::vector<int> rows_of_layer) {
+    protected_entries_ = {&entries, std::move(rows_of_layer)};
+  }
 
   const Plan& plan_;
 
@@ -267,6 +293,7 @@ class SequenceStore {
   virtual bool shrink() noexcept { return false; }
 
   std::shared_ptr<const ProtectedTokens> no_tokens_;
+  ProtectedEntries protected_entries_;
   MemoryBudget budget_;
   RecurrentStates states_;
   std::vector<PageGroup> groups_;

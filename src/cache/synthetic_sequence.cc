@@ -17,7 +17,7 @@
 #include "base/check.h"
 #include "cache/correction_state.h"
 #include "cache/page_counts.h"
-#include "cache/protected_rows.h"
+#include "cache/protected_tokens.h"
 #include "format/code_order.h"
 #include "format/page_metric.h"
 
