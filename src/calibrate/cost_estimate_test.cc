@@ -6,16 +6,13 @@
 #include "base/resident_memory.h"
 #include "calibrate/differentiable_model.h"
 #include "model/gguf_file.h"
-#include "model/tiny_model.h"
+#include "model/tiny_engines.h"
 
 namespace kvant::cost_estimate_test {
 namespace {
 
-class CostEstimate : public ::testing::Test {
+class CostEstimate : public testing::TinyEngine {
  protected:
-  const std::shared_ptr<TinyFile> file_ = write_tiny_model(TinyModel{});
-  const std::unique_ptr<Engine> engine_ = Engine::load(file_->path(), {.n_threads = 1}).value();
-  const std::unique_ptr<AttentionBackend> backend_ = make_reference_backend();
   const Hparams& hparams_ = engine_->parts().hparams;
 };
 

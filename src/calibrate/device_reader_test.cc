@@ -10,26 +10,20 @@
 #include "calibrate/read_samples.h"
 #include "model/device_machine.h"
 #include "model/engine_decorator.h"
-#include "model/tiny_model.h"
+#include "model/tiny_engines.h"
 #include "model/tiny_variants.h"
 
 namespace kvant {
 namespace {
 
-class DeviceReader : public ::testing::Test {
+class DeviceReader : public testing::TinyEngine {
  protected:
-  DeviceReader() : file_("device_reader.gguf") {
-    TinyModelWriter(TinyModel{}).write(file_.path());
-    engine_ = Engine::load(file_.path(), {.n_threads = 1}).value();
-    device_backend_ = make_device_backend(device_->pages());
-    device_engine_ = Engine::load(file_.path(), {.n_threads = 1, .device = device_}).value();
-  }
   SampleReader on_device() { return {device_engine_.get(), device_backend_.get(), device_.get()}; }
 
-  TinyFile file_;
-  std::shared_ptr<ComputeDevice> device_ = std::make_shared<testing::HostDevice>();
-  std::unique_ptr<AttentionBackend> backend_ = make_reference_backend(), device_backend_;
-  std::unique_ptr<Engine> engine_, device_engine_;
+  const std::shared_ptr<ComputeDevice> device_ = std::make_shared<testing::HostDevice>();
+  const std::unique_ptr<AttentionBackend> device_backend_ = make_device_backend(device_->pages());
+  const std::unique_ptr<Engine> device_engine_ =
+      Engine::load(file_->path(), {.n_threads = 1, .device = device_}).value();
 };
 
 // Returns the norm of the difference relative to the norm of `b`.

@@ -13,7 +13,7 @@
 #include "calibrate/needs.h"
 #include "calibrate/rope_turns.h"
 #include "model/hparams.h"
-#include "model/tiny_model.h"
+#include "model/tiny_engines.h"
 #include "model/weights.h"
 #include "recipe/builtin.h"
 
@@ -22,13 +22,9 @@ namespace {
 
 constexpr const char* kSampled = "k=hadamard:tcq2,v=hadamard:tcq2,sink=4,encode=sampled";
 
-class PassageQueries : public ::testing::Test {
+class PassageQueries : public testing::TinyEngine {
  protected:
   PassageQueries() {
-    TinyModelWriter(TinyModel{}).write(file_.path());
-    auto loaded = Engine::load(file_.path(), {.n_threads = 1});
-    EXPECT_TRUE(loaded.ok());
-    engine_ = std::move(*loaded);
     std::mt19937 random(3);
     for (int i = 0; i < 20000; ++i) text_ += static_cast<char>('a' + random() % 26);
   }
@@ -65,9 +61,6 @@ class PassageQueries : public ::testing::Test {
     return calibrate(*engine_, *backend_, request).value();
   }
 
-  TinyFile file_{"sampled.gguf"};
-  std::unique_ptr<Engine> engine_;
-  std::unique_ptr<AttentionBackend> backend_ = make_reference_backend();
   std::string text_;
 };
 

@@ -9,7 +9,7 @@
 #include "calibrate/calibrate.h"
 #include "calibrate/sensitivity_estimate.h"
 #include "model/engine_decorator.h"
-#include "model/tiny_model.h"
+#include "model/tiny_engines.h"
 #include "model/tokenizer.h"
 #include "recipe/bit_allocation.h"
 #include "recipe/plan.h"
@@ -42,15 +42,8 @@ class OddEngine final : public EngineDecorator {
   Engine& other_;
 };
 
-class SensitivityTest : public ::testing::Test {
+class SensitivityTest : public testing::TinyEngine {
  protected:
-  SensitivityTest() {
-    TinyModelWriter(TinyModel{}).write(file_.path());
-    auto loaded = Engine::load(file_.path(), {.n_threads = 1});
-    EXPECT_TRUE(loaded.ok());
-    engine_ = std::move(*loaded);
-  }
-
   // Returns the log softmax of every prediction [n, n_vocab] of `tokens`, in double precision.
   std::vector<std::vector<double>> predictions(const Recipe& of, const std::vector<std::int32_t>& tokens) {
     const auto plan = resolve(of, engine_->geometry(), nullptr);
@@ -81,10 +74,6 @@ class SensitivityTest : public ::testing::Test {
     asked.n_threads = 1;
     return asked;
   }
-
-  TinyFile file_{"sensitivities.gguf"};
-  std::unique_ptr<Engine> engine_;
-  std::unique_ptr<AttentionBackend> backend_ = make_reference_backend();
 };
 
 TEST_F(SensitivityTest, AreTheDivergenceOfTheSecondHalf) {

@@ -1,5 +1,4 @@
-// Runs tests with many recipes on a tiny model and on a tiny hybrid model. Both models are loaded once for
-// all tests.
+// Gives tests tiny models that are loaded on one thread.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -14,7 +13,16 @@
 
 namespace kvant::testing {
 
-// The parameters are a recipe, and whether the model is a hybrid.
+// Loads a tiny model for each test.
+class TinyEngine : public ::testing::Test {
+ protected:
+  const std::unique_ptr<TinyFile> file_ = write_tiny_model({});
+  const std::unique_ptr<Engine> engine_ = Engine::load(file_->path(), {.n_threads = 1}).value();
+  const std::unique_ptr<AttentionBackend> backend_ = make_reference_backend();
+};
+
+// Runs tests with many recipes on a tiny model and on a tiny hybrid model, which are loaded once for all
+// tests. The parameters are a recipe, and whether the model is a hybrid.
 class TinyEngines : public ::testing::TestWithParam<std::tuple<std::string, bool>> {
  protected:
   static void SetUpTestSuite() {
