@@ -70,11 +70,11 @@ void DeviceImage::load_part(const std::byte* canonical, const PagePart& part, st
   store_.device()->page_from_host(format.name(), part.side, d, canonical, page);
 }
 
-// --- what a sequence holds besides them ---
+// --- auxiliary data ---
 
 template <class Move>
 void DeviceImage::for_each_row_page(int layer, int kv_head, Side side, int n, const Move& move) const {
-  const EntryLayout::Layer& of_layer = store_.beside().layout(kProtectedRoom).layers[layer];
+  const EntryLayout::Layer& of_layer = store_.auxiliary().layout(kProtectedRoom).layers[layer];
   const std::size_t page_bytes = of_layer.bytes(kv_head, side),
                     row_bytes = std::size_t{2} * plan_.geometry.dim(layer);
   const auto capacity = static_cast<int>(page_bytes / row_bytes);
@@ -120,7 +120,7 @@ bool DeviceImage::put(const HeadImage& image, const ImagedHead& head, Entries& e
 // On the device, z follows S.
 std::vector<float> DeviceImage::sums(const Bytes& entry, int layer, int kv_head) const {
   if (entry.empty()) return {};
-  const EntryLayout::Layer& of_layer = store_.beside().layout(kSumsRoom).layers[layer];
+  const EntryLayout::Layer& of_layer = store_.auxiliary().layout(kSumsRoom).layers[layer];
   const int d = plan_.geometry.dim(layer);
   std::vector<float> on_device(of_layer.bytes(kv_head, Side::key) / sizeof(float)), moved(on_device.size());
   std::memcpy(on_device.data(), entry.data() + of_layer.place(kv_head, Side::key),
@@ -135,7 +135,7 @@ std::vector<float> DeviceImage::sums(const Bytes& entry, int layer, int kv_head)
 bool DeviceImage::put_sums(const std::vector<float>& sums, int layer, int kv_head, Bytes& entry) const {
   if (sums.empty()) return true;
   if (entry.empty()) return false;
-  const EntryLayout::Layer& of_layer = store_.beside().layout(kSumsRoom).layers[layer];
+  const EntryLayout::Layer& of_layer = store_.auxiliary().layout(kSumsRoom).layers[layer];
   const int d = plan_.geometry.dim(layer);
   std::vector<float> moved(sums.size());
   for (int f = 0; f < kCorrectionFeatures; ++f) {
@@ -165,7 +165,7 @@ ObserverPlace place_of(const EntryLayout::Layer& of_layer, const Geometry& g, in
 
 void DeviceImage::observe(const Bytes& entry, int first, const ImagedHead& head, Observers& observers) const {
   const Geometry& g = plan_.geometry;
-  const EntryLayout::Layer& of_layer = store_.beside().layout(kObserversRoom).layers[head.layer];
+  const EntryLayout::Layer& of_layer = store_.auxiliary().layout(kObserversRoom).layers[head.layer];
   const int d = g.head_dim, group = g.group(head.layer);
   observers.reserve(group, d);
   std::vector<float> q(d);
@@ -183,7 +183,7 @@ void DeviceImage::observe(const Bytes& entry, int first, const ImagedHead& head,
 
 bool DeviceImage::put_observers(const Observers& observers, const ImagedHead& head, Entries& entries) const {
   const Geometry& g = plan_.geometry;
-  const EntryLayout::Layer& of_layer = store_.beside().layout(kObserversRoom).layers[head.layer];
+  const EntryLayout::Layer& of_layer = store_.auxiliary().layout(kObserversRoom).layers[head.layer];
   const int group = g.group(head.layer);
   const MatrixView<const float> q = observers.queries();
   const int first = q.rows == 0 ? -1 : observers.tokens().front();

@@ -22,7 +22,7 @@ class DeviceImage {
   void save_part(const std::byte* entry, const PagePart& part, std::byte* canonical);
   void load_part(const std::byte* canonical, const PagePart& part, std::byte* entry);
 
-  // --- what a sequence holds besides pages ---
+  // --- auxiliary data ---
   using Bytes = std::vector<std::byte>;
   // Holds the bytes of entries in host memory; a missing entry has no bytes.
   struct Entries {
@@ -32,7 +32,7 @@ class DeviceImage {
     static constexpr int kUnknown = -2;
     int first_observer = kUnknown;
   };
-  Bytes room_for(int room) const { return Bytes(store_.beside().layout(room).bytes); }
+  Bytes room_for(int room) const { return Bytes(store_.auxiliary().layout(room).bytes); }
   Result<Bytes> fetch(DeviceEntryStore& entries, PageEntry entry) const;
 
   // Adds rows of protected tokens, sums and observers to the image of a head.

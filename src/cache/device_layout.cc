@@ -212,7 +212,7 @@ EntryLayout correction_layout(const Plan& plan) {
 namespace {
 
 // Returns the bytes of a sequence that lie outside its pages.
-std::int64_t bytes_beside_pages(const Plan& plan, int n_tokens) {
+std::int64_t auxiliary_bytes(const Plan& plan, int n_tokens) {
   const int n_sealed = page_counts(n_tokens, device_window(plan)).sealed;
   // A sequence has the sums of a correction. A step that seals makes a second set of sums.
   const std::int64_t sums = is_corrected(plan) ? static_cast<std::int64_t>(correction_layout(plan).bytes) : 0;
@@ -263,7 +263,7 @@ std::int64_t largest_device_bytes(const PlacedPlan& placed, int n_tokens, const 
           static_cast<std::int64_t>(sealed_layout(plan, placed.device()->library(), group.layers).bytes) *
           most.sealed;
   }
-  return bytes + batch.n_seqs * bytes_beside_pages(plan, n_tokens);
+  return bytes + batch.n_seqs * auxiliary_bytes(plan, n_tokens);
 }
 
 }  // namespace kvant

@@ -16,12 +16,12 @@ DevicePageStore::DevicePageStore(const PlacedPlan& placed, std::int64_t byte_lim
       placed_(placed),
       device_(*placed_.device()),
       has_sink_(device_sink(plan_) > 0),
-      beside_(device_, mutable_budget(),
-              {{kProtectedRoom, protected_layout(plan_)},
-               {kSumsRoom, correction_layout(plan_)},
-               {kObserversRoom, observer_layout(plan_)}},
-              [this] { return shrink(); }) {
-  set_protected_entries(beside_, device_protected_rows(plan_));
+      auxiliary_(device_, mutable_budget(),
+                 {{kProtectedRoom, protected_layout(plan_)},
+                  {kSumsRoom, correction_layout(plan_)},
+                  {kObserversRoom, observer_layout(plan_)}},
+                 [this] { return shrink(); }) {
+  set_protected_entries(auxiliary_, device_protected_rows(plan_));
   for (const LayersOfEntry& group : layer_groups(plan_)) {
     std::vector<DeviceEntryStore::Kind> kinds{
         {kSealedRoom, sealed_layout(plan_, device_.library(), group.layers)},
@@ -34,13 +34,13 @@ DevicePageStore::DevicePageStore(const PlacedPlan& placed, std::int64_t byte_lim
 
 // Memory that entries of one kind no longer need serves other kinds.
 bool DevicePageStore::shrink() noexcept {
-  bool any = beside_.shrink();
+  bool any = auxiliary_.shrink();
   for (const auto& pages : pages_) any = pages->shrink() || any;
   return any;
 }
 
 std::int64_t DevicePageStore::page_bytes_in_use() const {
-  std::int64_t bytes = beside_.bytes_in_use();
+  std::int64_t bytes = auxiliary_.bytes_in_use();
   for (const auto& pages : pages_) bytes += pages->bytes_in_use();
   return bytes;
 }
@@ -143,7 +143,7 @@ void DevicePageStore::keep_sink(PageEntry tail, PageEntry rows, int layer) {
 
 void DevicePageStore::clear_sums(PageEntry sums) {
   device_.enter();
-  const DeviceEntryTable& table = beside_.table(kSumsRoom);
+  const DeviceEntryTable& table = auxiliary_.table(kSumsRoom);
   const std::size_t bytes = table.layout().bytes;
   device_.clear_rows(table.data(sums.id), bytes, bytes, 1);
 }

@@ -50,15 +50,15 @@ class DevicePageStore final : public SequenceStore {
   const std::vector<int>& layers(int group) const { return groups()[group].layers; }  // in ascending order
 
   // Return the entries that hold no pages. The rooms are kProtectedRoom, kSumsRoom and kObserversRoom.
-  DeviceEntryStore& beside() { return beside_; }
-  const DeviceEntryStore& beside() const { return beside_; }
+  DeviceEntryStore& auxiliary() { return auxiliary_; }
+  const DeviceEntryStore& auxiliary() const { return auxiliary_; }
   bool has_sink() const { return has_sink_; }
-  DeviceEntryTable& sums() { return beside_.table(kSumsRoom); }
-  DeviceEntryTable& protected_rows() { return beside_.table(kProtectedRoom); }
-  DeviceEntryTable& observers() { return beside_.table(kObserversRoom); }
+  DeviceEntryTable& sums() { return auxiliary_.table(kSumsRoom); }
+  DeviceEntryTable& protected_rows() { return auxiliary_.table(kProtectedRoom); }
+  DeviceEntryTable& observers() { return auxiliary_.table(kObserversRoom); }
 
   // Returns the store of entries of a room in which a layer has a part.
-  DeviceEntryStore& store_of(int room, int layer) { return room < 0 ? beside_ : pages(layer); }
+  DeviceEntryStore& store_of(int room, int layer) { return room < 0 ? auxiliary_ : pages(layer); }
 
   // Tells the library where a layer's sealed pages lie. The caller fills in the tables. The addresses are
   // valid as long as the store.
@@ -90,7 +90,7 @@ class DevicePageStore final : public SequenceStore {
   PageDevice& device_;
   bool has_sink_;
   std::vector<std::unique_ptr<DeviceEntryStore>> pages_;  // [n_groups]
-  DeviceEntryStore beside_;
+  DeviceEntryStore auxiliary_;
 
   DeviceMemory gathered_{nullptr, {nullptr}};
   std::size_t gathered_room_ = 0, gathered_bytes_ = 0;

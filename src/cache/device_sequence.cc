@@ -28,8 +28,8 @@ int first_observer_of(int page_end, int first, int first_observer) {
 }
 
 // A step writes only observers that no committed sequence uses.
-bool DeviceSequence::reserve_beside() {
-  DeviceEntryStore& entries = store_.beside();
+bool DeviceSequence::on_reserve() {
+  DeviceEntryStore& entries = store_.auxiliary();
   const int end = ledger(0).end();
   if (tokens() == nullptr || open_observers(end) == 0) return true;
   const bool stays = end / kPageTokens == length() / kPageTokens;
@@ -43,17 +43,17 @@ bool DeviceSequence::reserve_beside() {
   return true;
 }
 
-void DeviceSequence::commit_beside() {
+void DeviceSequence::on_commit() {
   observers_ = std::exchange(next_observers_, {});
 }
 
-void DeviceSequence::abort_beside() {
+void DeviceSequence::on_abort() {
   next_observers_ = {};
 }
 
 // --- between steps ---
 
-void DeviceSequence::copy_beside(const SequencePages& from) {
+void DeviceSequence::on_copy(const SequencePages& from) {
   const auto& other = dynamic_cast<const DeviceSequence&>(from);
   observers_ = {other.observers_.hold.share(), other.observers_.first};
 }
@@ -63,7 +63,7 @@ Status DeviceSequence::reopen(int group, int n_tokens, PageEntry sealed, PageEnt
 }
 
 // The observers of an ended page are gone.
-void DeviceSequence::truncate_beside(int n_tokens) {
+void DeviceSequence::on_truncate(int n_tokens) {
   const int first = observers_.first;
   if (first < 0 || first >= n_tokens || first / kPageTokens != n_tokens / kPageTokens) observers_ = {};
 }
@@ -71,7 +71,7 @@ void DeviceSequence::truncate_beside(int n_tokens) {
 // --- bytes ---
 
 void DeviceSequence::for_each_page(const Visit& visit) const {
-  constexpr int kBeside = -1;
+  constexpr int kAllLayers = -1;
   using Kind = HeldPage::Kind;
   const auto see = [&](const DeviceEntryStore& entries, HeldPage page, PageEntry entry) {
     page.name.room = entry.room;
@@ -90,20 +90,20 @@ void DeviceSequence::for_each_page(const Visit& visit) const {
           entry);
     });
   }
-  const auto see_beside = [&](PageEntry entry, std::int64_t CacheBytes::*part, bool shared = false) {
+  const auto see_auxiliary = [&](PageEntry entry, std::int64_t CacheBytes::*part, bool shared = false) {
     if (entry.held())
-      see(store_.beside(), {.name = {kBeside, Kind::beside}, .shared = shared, .part = part}, entry);
+      see(store_.auxiliary(), {.name = {kAllLayers, Kind::auxiliary}, .shared = shared, .part = part}, entry);
   };
   for_each_sums([&](const std::shared_ptr<SequenceSums>& held) {
-    see_beside(entry_of(held), &CacheBytes::protected_tokens, held.use_count() > 1);
+    see_auxiliary(entry_of(held), &CacheBytes::protected_tokens, held.use_count() > 1);
   });
   for (const EntryHold& held : rows())
-    see_beside(held.entry(), tokens() == nullptr ? &CacheBytes::sink : &CacheBytes::protected_tokens);
-  see_beside(observers_.hold.entry(), &CacheBytes::tail);
+    see_auxiliary(held.entry(), tokens() == nullptr ? &CacheBytes::sink : &CacheBytes::protected_tokens);
+  see_auxiliary(observers_.hold.entry(), &CacheBytes::tail);
 }
 
 // The sink's part of protected rows counts as sink.
-void DeviceSequence::add_bytes_beside(CacheBytes& bytes) const {
+void DeviceSequence::adjust_bytes(CacheBytes& bytes) const {
   if (tokens() == nullptr) return;
   const Geometry& g = plan().geometry;
   std::int64_t n_rows = 0, n_sink = 0;
@@ -114,7 +114,7 @@ void DeviceSequence::add_bytes_beside(CacheBytes& bytes) const {
       n_sink += std::min(plan().layers[layer].sink, n);
     }
   }
-  const std::int64_t in_rows = std::ssize(rows()) * store_.beside().entry_bytes(kProtectedRoom);
+  const std::int64_t in_rows = std::ssize(rows()) * store_.auxiliary().entry_bytes(kProtectedRoom);
   const std::int64_t of_sink = n_rows > 0 ? in_rows * n_sink / n_rows : 0;
   bytes.sink += of_sink;
   bytes.protected_tokens -= of_sink;
@@ -136,7 +136,7 @@ void DeviceSequence::add_side_bytes(std::vector<std::int64_t>& k, std::vector<st
     const DeviceEntryStore& pages = store_.of_group(group);
     ledger(group).for_each_entry([&](int /*page*/, PageEntry entry) { add(pages.layout(entry.room)); });
   }
-  for (std::size_t i = 0; i < rows().size(); ++i) add(store_.beside().layout(kProtectedRoom));
+  for (std::size_t i = 0; i < rows().size(); ++i) add(store_.auxiliary().layout(kProtectedRoom));
 }
 
 Result<ListedPages> DeviceSequence::list_pages(int layer, int kv_head, int first_visible) const {
@@ -163,7 +163,7 @@ Status DeviceSequence::save_heads(const SeeHead& see) const {
   DeviceImage image(store_);
   DeviceImage::Entries entries{.first_observer = observers_.first};
   const auto fetch = [&](PageEntry entry, DeviceImage::Bytes& to) -> Status {
-    auto bytes = image.fetch(store_.beside(), entry);
+    auto bytes = image.fetch(store_.auxiliary(), entry);
     if (!bytes.ok()) return bytes.error();
     to = std::move(bytes).value();
     return {};
@@ -189,7 +189,7 @@ Status DeviceSequence::save_heads(const SeeHead& see) const {
 }
 
 // Takes entries for everything that a sequence of this length may have besides pages.
-bool DeviceSequence::take_beside() {
+bool DeviceSequence::take_auxiliary() {
   if (is_corrected(plan())) {
     set_sums(make_sums(), make_sums());
     if (sums() == nullptr || checkpoint_sums() == nullptr) return false;
@@ -210,7 +210,7 @@ bool DeviceSequence::may_protect(const std::vector<int>& wanted, int layer, int 
 }
 
 bool DeviceSequence::load_heads(ByteReader& from, int n_sealed, const NextHead& next) {
-  if (!take_beside()) return false;
+  if (!take_auxiliary()) return false;
   DeviceImage image(store_);
   DeviceImage::Entries entries;
   for (std::size_t i = 0; i < rows().size(); ++i) entries.rows.push_back(image.room_for(kProtectedRoom));
@@ -230,14 +230,14 @@ bool DeviceSequence::load_heads(ByteReader& from, int n_sealed, const NextHead& 
 
 // Uploads the entries that an image has filled, and gives the other entries back.
 void DeviceSequence::keep_loaded(const DeviceImage::Entries& entries, bool any_sums, bool any_checkpoint) {
-  DeviceEntryStore& beside = store_.beside();
-  if (any_sums) beside.upload(entries.sums.data(), entry_of(sums()));
-  if (any_checkpoint) beside.upload(entries.checkpoint_sums.data(), entry_of(checkpoint_sums()));
+  DeviceEntryStore& auxiliary = store_.auxiliary();
+  if (any_sums) auxiliary.upload(entries.sums.data(), entry_of(sums()));
+  if (any_checkpoint) auxiliary.upload(entries.checkpoint_sums.data(), entry_of(checkpoint_sums()));
   set_sums(any_sums ? sums() : nullptr, any_checkpoint ? checkpoint_sums() : nullptr);
-  for (std::size_t i = 0; i < rows().size(); ++i) beside.upload(entries.rows[i].data(), rows()[i].entry());
+  for (std::size_t i = 0; i < rows().size(); ++i) auxiliary.upload(entries.rows[i].data(), rows()[i].entry());
   observers_.first = std::max(entries.first_observer, -1);
   if (observers_.first < 0) return observers_.hold.reset();
-  beside.upload(entries.observers.data(), observers_.hold.entry());
+  auxiliary.upload(entries.observers.data(), observers_.hold.entry());
 }
 
 Status DeviceSequence::save_page(ByteWriter& to, int group, int page) const {

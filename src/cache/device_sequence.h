@@ -53,18 +53,18 @@ class DeviceSequence final : public SequencePages {
   void load_page(ByteReader& from, int group, int page) override;
 
  private:
-  bool reserve_beside() override;
-  void commit_beside() override;
-  void abort_beside() override;
-  void copy_beside(const SequencePages& from) override;
+  bool on_reserve() override;
+  void on_commit() override;
+  void on_abort() override;
+  void on_copy(const SequencePages& from) override;
   Status reopen(int group, int n_tokens, PageEntry sealed, PageEntry tail) override;
-  void truncate_beside(int n_tokens) override;
+  void on_truncate(int n_tokens) override;
   std::shared_ptr<SequenceSums> make_sums() override;
-  void add_bytes_beside(CacheBytes& bytes) const override;
+  void adjust_bytes(CacheBytes& bytes) const override;
 
   // If memory is exhausted, each of these functions returns false or a hold without an entry.
-  EntryHold take(int room) { return {store_.beside(), store_.beside().take(room)}; }
-  bool take_beside();
+  EntryHold take(int room) { return {store_.auxiliary(), store_.auxiliary().take(room)}; }
+  bool take_auxiliary();
 
   bool may_protect(const std::vector<int>& wanted, int layer, int n_sealed) const;
   void keep_loaded(const DeviceImage::Entries& entries, bool any_sums, bool any_checkpoint);

@@ -143,7 +143,7 @@ class HeadState {
     });
     for (const EntryHold& rows : used_rows()) {
       const PageEntry entry = rows.entry();
-      visit(HeldPage{.name = {0, HeldPage::Kind::beside, entry.room, entry.id},
+      visit(HeldPage{.name = {0, HeldPage::Kind::auxiliary, entry.room, entry.id},
                      .shared = pages_.row_store->shared(entry),
                      .bytes = pages_.row_store->head_bytes(entry.room, row_index_)});
     }

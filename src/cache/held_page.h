@@ -9,7 +9,8 @@
 namespace kvant {
 
 struct HeldPage {
-  enum class Kind : std::uint8_t { sealed, tail, beside };  // `tail` includes pages that are encoded ahead.
+  // `tail` includes pages that are encoded ahead. `auxiliary` is everything except pages of tokens.
+  enum class Kind : std::uint8_t { sealed, tail, auxiliary };
   // Identifies the page among all pages of its store.
   struct Name {
     int owner = 0;  // a head or a layer group; -1 for all layers

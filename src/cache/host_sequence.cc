@@ -62,28 +62,28 @@ HostSequence::HostSequence(HostStore& store) : SequencePages(store), store_(stor
 
 // --- a step ---
 
-void HostSequence::begin_beside() {
+void HostSequence::on_begin() {
   for (HeadState& head : heads_) head.begin();
 }
 
-bool HostSequence::reserve_beside() {
+bool HostSequence::on_reserve() {
   return std::all_of(heads_.begin(), heads_.end(), [&](HeadState& head) {
     PageLedger& ledger = mutable_ledger(store_.group_of(head.layer()));
     return (!head.seals_ahead() || ledger.hold_ahead()) && head.reserve();
   });
 }
 
-void HostSequence::commit_beside() {
+void HostSequence::on_commit() {
   for (HeadState& head : heads_) head.commit();
 }
 
-void HostSequence::abort_beside() {
+void HostSequence::on_abort() {
   for (HeadState& head : heads_) head.abort();
 }
 
 // --- between steps ---
 
-void HostSequence::copy_beside(const SequencePages& from) {
+void HostSequence::on_copy(const SequencePages& from) {
   const std::vector<HeadState>& others = dynamic_cast<const HostSequence&>(from).heads_;
   for (std::size_t i = 0; i < heads_.size(); ++i) heads_[i].copy_from(others[i]);
 }
@@ -96,7 +96,7 @@ Status HostSequence::reopen(int group, int n_tokens, PageEntry sealed, PageEntry
   return {};
 }
 
-void HostSequence::truncate_beside(int n_tokens) {
+void HostSequence::on_truncate(int n_tokens) {
   for (HeadState& head : heads_) head.truncate(n_tokens);
 }
 
@@ -129,7 +129,7 @@ void HostSequence::for_each_page(const Visit& visit) const {
   for_each_sums([&](const std::shared_ptr<SequenceSums>& held) {
     std::int64_t bytes = 0;
     for (const CorrectionState& of_head : host_sums(held).heads) bytes += of_head.bytes();
-    visit({.name = {.kind = HeldPage::Kind::beside, .object = held.get()},
+    visit({.name = {.kind = HeldPage::Kind::auxiliary, .object = held.get()},
            .shared = held.use_count() > 1,
            .bytes = bytes,
            .part = &CacheBytes::protected_tokens});
@@ -137,7 +137,7 @@ void HostSequence::for_each_page(const Visit& visit) const {
 }
 
 // If scores protect tokens, the sink's rows lie in the pages of protected tokens.
-void HostSequence::add_bytes_beside(CacheBytes& bytes) const {
+void HostSequence::adjust_bytes(CacheBytes& bytes) const {
   for (const HeadState& head : heads_) {
     const LayerPlan& layer = store_.plan().layers[head.layer()];
     const auto n_protected = static_cast<int>(head.chosen().tokens.size());
@@ -159,7 +159,7 @@ void HostSequence::add_side_bytes(std::vector<std::int64_t>& k, std::vector<std:
     };
     const std::int64_t k_page = page_bytes(Side::key), v_page = page_bytes(Side::value);
     heads_[i].for_each_page([&](const HeldPage& page) {
-      const bool encoded = page.name.kind != HeldPage::Kind::beside && page.name.room == kSealedRoom;
+      const bool encoded = page.name.kind != HeldPage::Kind::auxiliary && page.name.room == kSealedRoom;
       k[i] +=
           encoded ? k_page : page.bytes / 2;  // Unsealed and protected tokens have one format for both sides.
       v[i] += encoded ? v_page : page.bytes / 2;

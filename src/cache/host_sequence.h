@@ -50,15 +50,15 @@ class HostSequence final : public SequencePages {
   void load_page(ByteReader& from, int group, int page) override;
 
  private:
-  void begin_beside() override;
-  bool reserve_beside() override;
-  void commit_beside() override;
-  void abort_beside() override;
-  void copy_beside(const SequencePages& from) override;
+  void on_begin() override;
+  bool on_reserve() override;
+  void on_commit() override;
+  void on_abort() override;
+  void on_copy(const SequencePages& from) override;
   Status reopen(int group, int n_tokens, PageEntry sealed, PageEntry tail) override;
-  void truncate_beside(int n_tokens) override;
+  void on_truncate(int n_tokens) override;
   std::shared_ptr<SequenceSums> make_sums() override;
-  void add_bytes_beside(CacheBytes& bytes) const override;
+  void adjust_bytes(CacheBytes& bytes) const override;
 
   bool hold_sealed();
 

@@ -38,7 +38,7 @@ std::vector<int> SequencePages::protected_tokens(int layer, int kv_head, int n_s
 
 void SequencePages::begin() {
   for (const auto& ledger : ledgers_) ledger->begin();
-  begin_beside();
+  on_begin();
 }
 
 bool SequencePages::reserve(int n_tokens, bool is_prompt) {
@@ -56,7 +56,7 @@ bool SequencePages::reserve(int n_tokens, bool is_prompt) {
     if (sums_ != nullptr && seals) next_sums_ = make_sums();
     if (sums_ == nullptr || (seals && next_sums_ == nullptr)) return false;
   }
-  return reserve_beside();
+  return on_reserve();
 }
 
 // A step that ends or seals pages changes a copy, in which it allocates nothing.
@@ -132,7 +132,7 @@ void SequencePages::commit() {
     release_unused_rows();
   }
   if (next_sums_ != nullptr) sums_ = std::exchange(next_sums_, nullptr);
-  commit_beside();
+  on_commit();
 }
 
 void SequencePages::abort() {
@@ -140,7 +140,7 @@ void SequencePages::abort() {
   next_sums_.reset();
   if (length() == 0) sums_.reset();
   next_rows_.clear();
-  abort_beside();
+  on_abort();
   for (const auto& ledger : ledgers_) ledger->abort();
 }
 
@@ -154,7 +154,7 @@ void SequencePages::copy_from(const SequencePages& from) {
   sums_ = from.sums_;
   checkpoint_sums_ = from.checkpoint_sums_;
   checkpoint_pages_ = from.checkpoint_pages_;
-  copy_beside(from);
+  on_copy(from);
 }
 
 Result<bool> SequencePages::truncate(int n_tokens) {
@@ -173,7 +173,7 @@ Result<bool> SequencePages::truncate(int n_tokens) {
   if (n_tokens == 0) checkpoint_pages_ = -1;
   if (forgets && n_tokens == 0) checkpoint_sums_.reset();
   if (forgets) sums_ = checkpoint_sums_;
-  truncate_beside(n_tokens);
+  on_truncate(n_tokens);
   return true;
 }
 
@@ -256,7 +256,7 @@ CacheBytes SequencePages::bytes() const {
     total.elements += of_token * (ledger.length() - ledger.first_page() * kPageTokens);
   }
   for_each_held([&](const HeldPage& page) { total.*page.part += page.bytes; });
-  add_bytes_beside(total);
+  adjust_bytes(total);
   return total;
 }
 
@@ -266,7 +266,7 @@ void SequencePages::for_each_held(const Visit& visit) const {
   if (tokens_ == nullptr) return;
   std::int64_t bytes = 0;
   for (const ProtectedTokens::Head& head : tokens_->heads) bytes += head.bytes();
-  visit({.name = {.kind = HeldPage::Kind::beside, .object = tokens_.get()},
+  visit({.name = {.kind = HeldPage::Kind::auxiliary, .object = tokens_.get()},
          .shared = tokens_.use_count() > 1,
          .bytes = bytes,
          .part = &CacheBytes::protected_tokens});

@@ -158,8 +158,8 @@ class SequencePages {
   // Takes entries with undefined contents for all pages of an image. Returns the errors of truncate().
   bool take_pages(int group, int length, int n_sealed, int first_page);
   void set_checkpoint_pages(int n) { checkpoint_pages_ = n; }
-  // Calls `see` with what the sequence holds besides its entries, head by head in the order of
-  // Geometry::head_index. An error says that the device has failed, or what an image cannot represent.
+  // Calls `see` with the auxiliary data of each head (HeadImage), in the order of Geometry::head_index. An
+  // error says that the device has failed, or what an image cannot represent.
   using SeeHead = std::function<void(int layer, int kv_head, const HeadImage&)>;
   virtual Status save_heads(const SeeHead& see) const = 0;
   // Takes the image of each head from next(layer, kv_head), which reads it. The reader refuses impossible
@@ -204,21 +204,21 @@ class SequencePages {
   bool load_each_head(ByteReader& from, const NextHead& next, const TakeHead& take);
 
  private:
-  // These functions move what a sequence holds besides its entries. Like the public functions, they report
+  // These functions move the data that only one kind of memory has. Like the public functions, they report
   // short memory.
-  virtual void begin_beside() {}
-  virtual bool reserve_beside() = 0;  // Ledgers, tokens, rows and sums go first.
-  virtual void commit_beside() = 0;   // Ledgers, tokens, rows and sums go first.
-  virtual void abort_beside() = 0;    // Tokens, rows and sums go first, ledgers follow.
-  virtual void copy_beside(const SequencePages& from) = 0;
+  virtual void on_begin() {}
+  virtual bool on_reserve() = 0;  // Ledgers, tokens, rows and sums go first.
+  virtual void on_commit() = 0;   // Ledgers, tokens, rows and sums go first.
+  virtual void on_abort() = 0;    // Tokens, rows and sums go first, ledgers follow.
+  virtual void on_copy(const SequencePages& from) = 0;
   // Writes the first n_tokens % kPageTokens rows of a sealed page into an entry of the tail.
   virtual Status reopen(int group, int n_tokens, PageEntry sealed, PageEntry tail) = 0;
   // Ledgers, tokens, rows and sums have been cut before.
-  virtual void truncate_beside(int n_tokens) = 0;
+  virtual void on_truncate(int n_tokens) = 0;
   // Returns sums that a step may change, and which begin with sums(). Null means that memory is exhausted.
   virtual std::shared_ptr<SequenceSums> make_sums() = 0;
   // Adds the bytes of observers, and divides the bytes of protected pages between sink and other tokens.
-  virtual void add_bytes_beside(CacheBytes& bytes) const = 0;
+  virtual void adjust_bytes(CacheBytes& bytes) const = 0;
 
   void reserve_tokens();
   void truncate_tokens(int n_tokens);

@@ -15,7 +15,7 @@ struct PageState {
 };
 
 void add_page(const HeldPage& page, std::vector<PageState>& states) {
-  if (page.name.kind == HeldPage::Kind::beside) return;
+  if (page.name.kind == HeldPage::Kind::auxiliary) return;
   PageState& state = states[page.page];
   (page.name.kind == HeldPage::Kind::sealed ? state.sealed : state.tail) = true;
   state.shared = state.shared || page.shared;

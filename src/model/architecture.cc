@@ -65,15 +65,15 @@ constexpr LayerStep kNormedNetwork[] = {RunNetwork{RowSet::x}, kNetworkPostNorm,
 // In this layer, experts and another network run side by side, each with norms of its own.
 constexpr LayerStep kExpertsBesideNetwork[] = {
     kNetworkNorm,
-    RunNetwork{RowSet::h, RowSet::beside},
-    Norm{RowSet::beside, RowSet::beside, {"post_ffw_norm_1", &W::beside_post_norm}},
+    RunNetwork{RowSet::h, RowSet::dense},
+    Norm{RowSet::dense, RowSet::dense, {"post_ffw_norm_1", &W::dense_post_norm}},
     Norm{RowSet::x, RowSet::h, {"ffn_gate_inp", &W::router_norm, nullptr, ".scale"}},
     ScaleByWidth{RowSet::h},
     RouteRows{},
     Norm{RowSet::x, RowSet::h, {"pre_ffw_norm_2", &W::experts_norm}},
     RunExperts{.scaled = true},
     Norm{RowSet::y, RowSet::y, {"post_ffw_norm_2", &W::experts_post_norm}},
-    Add{RowSet::beside, RowSet::y},
+    Add{RowSet::dense, RowSet::y},
     kNetworkPostNorm,
     Add{}};
 

@@ -116,7 +116,7 @@ TEST_P(DeviceHybrid, ForksShareStatesAndDontDisturbEachOther) {
 TEST_P(DeviceHybrid, GoesOnFromItsOwnStateWhateverLiesWhereGraphsFindIt) {
   const auto tokens = some_tokens(120, 14), other = some_tokens(8, 15);
   Cache& cache = device_->cache();
-  const SequenceId whole = cache.add(), sequence = cache.add(), beside = cache.add();
+  const SequenceId whole = cache.add(), sequence = cache.add(), neighbor = cache.add();
   const auto some = [&](int first, int n) { return std::span(tokens).subspan(first, n); };
   device_->run(whole, some(0, 100), true, 100);
   const std::vector<float> expected = device_->run(whole, some(100, 20), false, 1);
@@ -127,7 +127,7 @@ TEST_P(DeviceHybrid, GoesOnFromItsOwnStateWhateverLiesWhereGraphsFindIt) {
   };
   device_->run(sequence, some(0, 100), true, 100);
   decode(100, 4);
-  device_->run(beside, other, false, 1);
+  device_->run(neighbor, other, false, 1);
   decode(104, 4);
   ASSERT_TRUE(cache.checkpoint(sequence).ok());
   device_->run(sequence, other, false, 1);

@@ -413,10 +413,10 @@ class GraphPart::Builder {
         return r_.h;
       case RowSet::y:
         return y_;
-      case RowSet::beside:
+      case RowSet::dense:
         break;
     }
-    return b_.beside;
+    return b_.dense;
   }
 
   // Projection describes this thread's heads of q, k or v. `columns` is a range of the columns that begin at

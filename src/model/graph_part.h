@@ -66,7 +66,7 @@ struct GraphBuffers {
   ActivationRows router;           // [n_rows, n_experts], logits
   ActivationRows shared;           // [n_rows, n_embd], outputs of the network that all rows share besides
                                    // experts
-  ActivationRows beside;           // [n_rows, n_embd], outputs of the network next to experts
+  ActivationRows dense;            // [n_rows, n_embd], outputs of a dense network next to experts
   // layer_inputs holds what layers read of tokens, and layer_tokens holds the layers' own embeddings, from
   // which layer_inputs is computed. Both are [n_rows, n_layers * n_layer_embd].
   ActivationRows layer_inputs, layer_tokens;

@@ -18,10 +18,10 @@ using WeightPlace = ggml_tensor* LayerWeights::*;
 
 // RowSet names rows [n_rows, n_embd] that steps read and write.
 enum class RowSet : std::uint8_t {
-  x,       // the residual stream
-  h,       // the inputs of a block
-  y,       // the outputs of a block, before they are added to x
-  beside,  // the outputs of the network next to experts
+  x,      // the residual stream
+  h,      // the inputs of a block
+  y,      // the outputs of a block, before they are added to x
+  dense,  // the outputs of a dense network next to experts
 };
 
 // RotatedLayers says in which layers RoPE rotates q and k. `sliding` means the layers with a window, if the

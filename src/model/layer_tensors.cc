@@ -80,7 +80,7 @@ ggml_tensor* LayerTensors::network(const NetworkWeights& w, ggml_tensor* h) {
 }
 
 ggml_tensor*& LayerTensors::rows(RowSet which) {
-  ggml_tensor** const all[] = {&x_, &normed_, &y_, &beside_};
+  ggml_tensor** const all[] = {&x_, &normed_, &y_, &dense_};
   return *all[static_cast<int>(which)];
 }
 

@@ -85,8 +85,8 @@ class LayerTensors {
   const Weights& w_;
   Inputs inputs_{};
   int layer_ = 0;
-  ggml_tensor *x_ = nullptr, *normed_ = nullptr, *y_ = nullptr, *beside_ = nullptr;  // the rows of each
-                                                                                     // RowSet
+  ggml_tensor *x_ = nullptr, *normed_ = nullptr, *y_ = nullptr, *dense_ = nullptr;  // the rows of each
+                                                                                    // RowSet
   ggml_tensor *q_ = nullptr, *k_ = nullptr, *v_ = nullptr;  // k and v are null if the layer attends to
                                                             // another layer's cache
   ggml_tensor* attended_ = nullptr;                         // [n_q, n_rows] after attention, or a delta net's

@@ -72,7 +72,7 @@ struct TinyModel {
   int delta_kernel = 4;
   bool delta_grouped = false;  // betas and alphas share a matrix
   // Experts and another network run side by side, each with norms; gate and up share a tensor.
-  bool experts_beside = false;
+  bool dense_and_experts = false;
   bool tied = false;
   bool output_bias = false;
   bool rope_freqs = false;         // the model has Llama 3's frequency factors
@@ -330,7 +330,7 @@ class TinyModelWriter {
     if (m_.pre_norms && m_.ffn_norm) norm(prefix + m_.ffn_norm_name, m_.n_embd, 1, true);
     const bool has_experts = m_.n_experts > 0 && layer >= m_.n_dense;
     if (has_experts) add_experts(prefix);
-    if (!has_experts || m_.experts_beside) add_network(prefix, "", n_ff(layer), 1);
+    if (!has_experts || m_.dense_and_experts) add_network(prefix, "", n_ff(layer), 1);
     if (m_.post_norms) norm(prefix + "post_ffw_norm", m_.n_embd);
     if (m_.n_layer_embd > 0) {
       matrix(prefix + "inp_gate.weight", m_.n_embd, m_.n_layer_embd, 1.0F);
@@ -441,7 +441,7 @@ class TinyModelWriter {
            m_.n_experts);
     if (m_.router_bias) vector(prefix + "ffn_gate_inp.bias", m_.n_experts, 0.5F);
     if (m_.choice_bias) vector(prefix + "exp_probs_b.bias", m_.n_experts, 0.2F);
-    if (m_.experts_beside) {
+    if (m_.dense_and_experts) {
       tensor(prefix + "ffn_gate_inp.scale", m_.n_embd, 0, std::sqrt(static_cast<float>(m_.n_embd)), 2.0F);
       tensor(prefix + "ffn_down_exps.scale", m_.n_experts, 0, 1.0F, 0.3F);
       for (const char* name : {"pre_ffw_norm_2", "post_ffw_norm_1", "post_ffw_norm_2"})

@@ -312,7 +312,7 @@ inline std::vector<Variant> expert_variants() {
   bailing.integers["expert_group_used_count"] = 2;
   TinyModel gemma4_experts = gemma4();
   gemma4_experts.n_experts = 8;
-  gemma4_experts.experts_beside = true;
+  gemma4_experts.dense_and_experts = true;
   gemma4_experts.integers["expert_used_count"] = 2;
   gpt_oss.n_layers = 3;
   gpt_oss.ffn_norm_name = "post_attention_norm";

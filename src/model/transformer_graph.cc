@@ -76,8 +76,8 @@ GraphBuffers TransformerGraph::allocate_shared(const Hparams& h) {
   b.layer_tokens = allocate(n_rows_, h.n_layers * h.n_layer_embd);
   b.layer_gates = allocate(n_ff_rows, h.n_layer_embd);
   if (MatrixProduct::is_batch(n_logit_rows_)) b.wanted_inputs = allocate(n_logit_rows_, h.n_layer_embd);
-  const bool has_beside = h.experts.n > 0 && find_step<RunNetwork>(h.architecture->layer.experts) != nullptr;
-  b.beside = allocate(n_ff_rows, has_beside ? h.n_embd : 0);
+  const bool has_dense = h.experts.n > 0 && find_step<RunNetwork>(h.architecture->layer.experts) != nullptr;
+  b.dense = allocate(n_ff_rows, has_dense ? h.n_embd : 0);
   outputs_ = has_states_ ? b.states.data : b.logits.data;
   return b;
 }

@@ -79,11 +79,11 @@ struct LayerWeights {
   NetworkWeights shared;               // the network that all rows share; `up` is null if there is none
   ggml_tensor* shared_gate = nullptr;  // [n_embd], the sigmoid of its product with a row weighs `shared`;
                                        // null means a weight of 1
-  // If experts run next to another network, experts_norm, experts_post_norm and beside_post_norm norm the
+  // If experts run next to another network, experts_norm, experts_post_norm and dense_post_norm norm the
   // experts' inputs, the experts' outputs, and the other network's outputs.
   ggml_tensor* experts_norm = nullptr;          // [n_embd]
   ggml_tensor* experts_post_norm = nullptr;     // [n_embd]
-  ggml_tensor* beside_post_norm = nullptr;      // [n_embd]
+  ggml_tensor* dense_post_norm = nullptr;       // [n_embd]
   std::vector<float> expert_scales;             // [n_experts], factors of the experts' outputs; empty if all
                                                 // are 1
   ggml_tensor* device_expert_scales = nullptr;  // the experts' scales on a device, which uses only this
