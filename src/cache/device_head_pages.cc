@@ -14,16 +14,6 @@ void DeviceHeadPages::list(const DeviceSequence& sequence, PageEntry entry, cons
   pages_.push_back(view);
 }
 
-void DeviceHeadPages::list_protected(const DeviceSequence& sequence) {
-  const auto n = static_cast<int>(protected_tokens_.size());
-  for (int row = 0; row < n; row += kPageTokens) {
-    list(sequence, sequence.newest_rows()[row / kPageTokens].entry(),
-         {.n_tokens = std::min(kPageTokens, n - row),
-          .is_protected = true,
-          .protected_tokens = protected_tokens_.data() + row});
-  }
-}
-
 Status DeviceHeadPages::gather(const DeviceSequence& sequence, int layer, int kv_head, int first_visible,
                                int n_sealed) {
   DevicePageStore& store = sequence.store();
@@ -31,15 +21,13 @@ Status DeviceHeadPages::gather(const DeviceSequence& sequence, int layer, int kv
   device_ = store.device();
   layer_ = layer;
   kv_head_ = kv_head;
-  const PageLedger& ledger = sequence.ledger(store.group_of(layer));
   entries_.clear();
   fetched_.clear();
   pages_.clear();
   protected_tokens_ = sequence.protected_tokens(layer, kv_head, n_sealed);
-  list_head(
-      ledger, masks_of(protected_tokens_), first_visible, n_sealed, ledger.end(),
-      [&](const PageView& view, PageEntry entry) { list(sequence, entry, view); },
-      [&] { list_protected(sequence); });
+  sequence.list_head(layer, protected_tokens_, masks_of(protected_tokens_), first_visible, n_sealed,
+                     sequence.ledger(store.group_of(layer)).end(),
+                     [&](const PageView& view, PageEntry entry) { list(sequence, entry, view); });
   const auto first = store.gather_head(entries_, layer, kv_head);
   if (!first.ok()) return first.error();
   first_ = *first;

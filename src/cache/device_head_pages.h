@@ -35,7 +35,6 @@ class DeviceHeadPages {
     std::size_t bytes[2];  // bytes of K and V
   };
   void list(const DeviceSequence& sequence, PageEntry entry, const PageView& view);
-  void list_protected(const DeviceSequence& sequence);
 
   std::shared_ptr<const Plan> plan_;
   std::shared_ptr<PageDevice> device_;

@@ -215,23 +215,16 @@ bool HeadState::has_pages(int page, PageEntry entry) const {
 
 void HeadState::list_pages(int first_visible, int n_sealed, int length, std::vector<PageView>& pages) const {
   pages.clear();
-  const auto add = [&](PageView view, PageEntry entry) {
-    if (is_gone(view.masked)) return;
-    view.k = pages_.store->side(entry, index_, Side::key);
-    view.v = pages_.store->side(entry, index_, Side::value);
-    pages.push_back(view);
-  };
   const ProtectedTokens::Head& kept = chosen();
-  list_head(*pages_.ledger, kept.masks, first_visible, n_sealed, length, add, [&] {
-    if (n_sealed == 0) return;
-    for_each_row_page([&](int row, int n, PageEntry entry) {
-      pages.push_back({.n_tokens = n,
-                       .is_protected = true,
-                       .protected_tokens = &kept.tokens[row],
-                       .k = pages_.row_store->side(entry, row_index_, Side::key),
-                       .v = pages_.row_store->side(entry, row_index_, Side::value)});
-    });
-  });
+  pages_.sequence->list_head(
+      layer(), kept.tokens, kept.masks, first_visible, n_sealed, length, [&](PageView view, PageEntry entry) {
+        if (is_gone(view.masked)) return;
+        const HostPageStore& store = view.is_protected ? *pages_.row_store : *pages_.store;
+        const int index = view.is_protected ? row_index_ : index_;
+        view.k = store.side(entry, index, Side::key);
+        view.v = store.side(entry, index, Side::value);
+        pages.push_back(view);
+      });
 }
 
 void HeadState::reopen(int page, int n_tokens, PageEntry sealed, PageEntry tail) const {

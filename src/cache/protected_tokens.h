@@ -26,28 +26,6 @@ struct PageMask {
 // Returns the masks of pages that hold some of `tokens`, which ascend.
 std::vector<PageMask> masks_of(const std::vector<int>& tokens);
 
-// Lists the pages of a head that hold tokens from first_visible on, if n_sealed pages are sealed and the head
-// has `length` tokens. Calls page(view, entry) for sealed pages, then rows(), which lists the protected rows,
-// and then page(view, entry) for unsealed pages. Views lack their bytes.
-template <class Page, class Rows>
-void list_head(const PageLedger& ledger, const std::vector<PageMask>& masks, int first_visible, int n_sealed,
-               int length, const Page& page, const Rows& rows) {
-  const int first_page = first_visible / kPageTokens;
-  auto mask = masks.begin();
-  for (int i = std::max(ledger.first_page(), first_page); i < n_sealed; ++i) {
-    while (mask != masks.end() && mask->page < i) ++mask;
-    PageView view{.first_token = i * kPageTokens, .n_tokens = kPageTokens};
-    if (mask != masks.end() && mask->page == i) view.masked = mask->mask;
-    page(view, ledger.sealed(i));
-  }
-  rows();
-  for (int i = std::max(n_sealed, first_page); i * kPageTokens < length; ++i) {
-    page(
-        PageView{.first_token = i * kPageTokens, .n_tokens = std::min(kPageTokens, length - i * kPageTokens)},
-        ledger.tail(i));
-  }
-}
-
 // Return whether scores choose tokens that sealed pages leave out, in any layer or in one layer.
 bool protects_by_score(const Plan& plan);
 bool protects_by_score(const Plan& plan, int layer);

@@ -8,6 +8,7 @@
 // through the step.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -150,6 +151,12 @@ class SequencePages {
   // them between steps, or in a step after the layer has attended. The list is valid until the sequence
   // changes. An error says that the device has failed.
   virtual Result<ListedPages> list_pages(int layer, int kv_head, int first_visible) const = 0;
+  // Lists the pages of a head of `layer` that hold tokens from first_visible on, if n_sealed pages are sealed
+  // and the head has `length` tokens. Calls page(view, entry) for sealed pages, then for pages of protected
+  // rows, and then for unsealed pages. Views lack their bytes. `tokens` are the head's protected tokens.
+  template <class Page>
+  void list_head(int layer, const std::vector<int>& tokens, const std::vector<PageMask>& masks,
+                 int first_visible, int n_sealed, int length, const Page& page) const;
 
   // --- images (sequence_image.cc has the order of their parts) ---
   // Returns how many pages of a group an image has sealed. The number comes from the ledger, or from a cache
@@ -299,5 +306,32 @@ class SequenceStore {
   std::vector<PageGroup> groups_;
   std::vector<int> group_of_layer_;  // [n_layers]
 };
+
+template <class Page>
+void SequencePages::list_head(int layer, const std::vector<int>& tokens, const std::vector<PageMask>& masks,
+                              int first_visible, int n_sealed, int length, const Page& page) const {
+  const PageLedger& of_layer = ledger_of(layer);
+  const int first_page = first_visible / kPageTokens;
+  auto mask = masks.begin();
+  for (int i = std::max(of_layer.first_page(), first_page); i < n_sealed; ++i) {
+    while (mask != masks.end() && mask->page < i) ++mask;
+    PageView view{.first_token = i * kPageTokens, .n_tokens = kPageTokens};
+    if (mask != masks.end() && mask->page == i) view.masked = mask->mask;
+    page(view, of_layer.sealed(i));
+  }
+  const int n_protected = n_sealed > 0 ? static_cast<int>(tokens.size()) : 0;
+  const int n_rows = store_.protected_entries().rows_of_layer[layer];
+  for (int row = 0; row < n_protected; row += n_rows) {
+    page(PageView{.n_tokens = std::min(n_rows, n_protected - row),
+                  .is_protected = true,
+                  .protected_tokens = &tokens[row]},
+         newest_rows()[row / n_rows].entry());
+  }
+  for (int i = std::max(n_sealed, first_page); i * kPageTokens < length; ++i) {
+    page(
+        PageView{.first_token = i * kPageTokens, .n_tokens = std::min(kPageTokens, length - i * kPageTokens)},
+        of_layer.tail(i));
+  }
+}
 
 }  // namespace kvant
