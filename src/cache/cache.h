@@ -179,7 +179,7 @@ class Cache {
     int length() const { return pages->length(); }
   };
   struct Shared {
-    std::set<HeldPage::Name> pages;
+    std::map<HeldPage::Name, std::int64_t> pages;  // the bytes that are counted
     std::set<RecurrentState> states;
   };
 

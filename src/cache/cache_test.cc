@@ -130,16 +130,19 @@ TEST(Cache, EncodesPagesOfDifferentHeadsAtDifferentTokens) {
   Cache cache(plan, 0);
   const SequenceId s = cache.add();
   ASSERT_TRUE(append_tokens(cache, s, 256).ok());
+  std::int64_t page_bytes = 0;
+  for (const Side side : kSides)
+    page_bytes += static_cast<std::int64_t>(plan->head(0, 0).side(side).sealed->page_bytes(64));
   std::vector<int> tokens;  // The tokens at which one of the four heads has encoded.
   std::vector<bool> ahead(4);
   while (cache.length(s) < 384) {
     ASSERT_TRUE(append_tokens(cache, s, 1, false).ok());
+    std::vector<std::int64_t> k(4), v(4);
+    cache.pages(s).add_side_bytes(k, v);
     for (int i = 0; i < 4; ++i) {
       const HeadState& head = head_of(cache, s, i / 2, i % 2);
       const int unsealed = cache.length(s) - head.n_sealed() * kPageTokens;
-      std::int64_t tail = 0;
-      head.for_each_page(
-          [&](const HeldPage& page) { tail += page.page >= head.n_sealed() ? page.bytes : 0; });
+      const std::int64_t tail = k[i] + v[i] - head.n_sealed() * page_bytes;
       const bool now = tail > std::int64_t{2} * ((unsealed + 15) / 16) * 16 * 64 * 2;
       if (now && !ahead[i]) tokens.push_back(cache.length(s));
       ahead[i] = now;
@@ -354,9 +357,9 @@ TEST(CacheBytes, OfForksCountSharedPagesOnce) {
 }
 
 TEST(CacheBytes, OfForksCountProtectedTokensAndSumsOnce) {
-  for (const char* recipe : {"k=ch4g128,v=tok2g128,sink=4,protect=0.05,window=128",
-                             "k=ch4g128,v=tok2g128,evict=0.25,window=128",
-                             "k=ch2g128,v=tok2g128,sink=4,correction=relative"}) {
+  for (const char* recipe :
+       {"k=ch4g128,v=tok2g128,sink=4,protect=0.05,window=128", "k=ch4g128,v=tok2g128,evict=0.25,window=128",
+        "k=ch2g128,v=tok2g128,sink=4,correction=relative"}) {
     Cache cache(plan_for(recipe, small_geometry()), 0);
     const SequenceId s = cache.add();
     ASSERT_TRUE(fill_synthetic(cache, s, 1024, 1).ok());

@@ -91,6 +91,10 @@ class DeviceEntryStore final : public EntryStore {
   const DeviceEntryTable& table(int room) const { return *kinds_[index_of(room)].table; }
   const EntryLayout& layout(int room) const { return table(room).layout(); }
   std::int64_t entry_bytes(int room) const { return static_cast<std::int64_t>(layout(room).bytes); }
+  std::int64_t bytes_of(PageEntry entry) const override { return entry_bytes(entry.room); }
+  std::int64_t side_bytes(PageEntry entry, int layer, int kv_head, Side side) const override {
+    return static_cast<std::int64_t>(layout(entry.room).layers[layer].bytes(kv_head, side));
+  }
   std::int64_t bytes_in_use() const;
 
   // Gives back what no entry needs (DeviceEntryTable::shrink) and returns whether there was any.

@@ -70,73 +70,17 @@ void DeviceSequence::on_truncate(int n_tokens) {
 
 // --- bytes ---
 
-void DeviceSequence::for_each_page(const Visit& visit) const {
-  constexpr int kAllLayers = -1;
-  using Kind = HeldPage::Kind;
-  const auto see = [&](const DeviceEntryStore& entries, HeldPage page, PageEntry entry) {
-    page.name.room = entry.room;
-    page.name.id = entry.id;
-    page.shared = page.shared || entries.shared(entry);
-    page.bytes = entries.entry_bytes(entry.room);
-    visit(page);
-  };
-  for (int group = 0; group < n_groups(); ++group) {
-    ledger(group).for_each_entry([&](int page, PageEntry entry) {
-      const bool sealed = entry.room == kSealedRoom;
-      see(store_.of_group(group),
-          {.name = {group, sealed ? Kind::sealed : Kind::tail},
-           .page = page,
-           .part = sealed ? &CacheBytes::sealed : &CacheBytes::tail},
-          entry);
-    });
-  }
-  const auto see_auxiliary = [&](PageEntry entry, std::int64_t CacheBytes::*part, bool shared = false) {
-    if (entry.held())
-      see(store_.auxiliary(), {.name = {kAllLayers, Kind::auxiliary}, .shared = shared, .part = part}, entry);
-  };
-  for_each_sums([&](const std::shared_ptr<SequenceSums>& held) {
-    see_auxiliary(entry_of(held), &CacheBytes::protected_tokens, held.use_count() > 1);
-  });
-  for (const EntryHold& held : rows())
-    see_auxiliary(held.entry(), tokens() == nullptr ? &CacheBytes::sink : &CacheBytes::protected_tokens);
-  see_auxiliary(observers_.hold.entry(), &CacheBytes::tail);
+std::int64_t DeviceSequence::bytes_of(const SequenceSums& /*sums*/) const {
+  return store_.auxiliary().entry_bytes(kSumsRoom);
 }
 
-// The sink's part of protected rows counts as sink.
-void DeviceSequence::adjust_bytes(CacheBytes& bytes) const {
-  if (tokens() == nullptr) return;
-  const Geometry& g = plan().geometry;
-  std::int64_t n_rows = 0, n_sink = 0;
-  for (int layer = 0; layer < g.n_layers; ++layer) {
-    for (int h = 0; h < g.n_kv_heads; ++h) {
-      const auto n = static_cast<int>(tokens()->heads[g.head_index(layer, h)].tokens.size());
-      n_rows += n;
-      n_sink += std::min(plan().layers[layer].sink, n);
-    }
-  }
-  const std::int64_t in_rows = std::ssize(rows()) * store_.auxiliary().entry_bytes(kProtectedRoom);
-  const std::int64_t of_sink = n_rows > 0 ? in_rows * n_sink / n_rows : 0;
-  bytes.sink += of_sink;
-  bytes.protected_tokens -= of_sink;
-}
-
-void DeviceSequence::add_side_bytes(std::vector<std::int64_t>& k, std::vector<std::int64_t>& v) const {
-  const Geometry& g = plan().geometry;
-  const auto add = [&](const EntryLayout& layout) {
-    for (int layer = 0; layer < g.n_layers; ++layer) {
-      const EntryLayout::Layer& of_layer = layout.layers[layer];
-      for (int head = 0; head < g.kv_heads(layer); ++head) {
-        const int i = g.head_index(layer, head);
-        k[i] += static_cast<std::int64_t>(of_layer.bytes(head, Side::key));
-        v[i] += static_cast<std::int64_t>(of_layer.bytes(head, Side::value));
-      }
-    }
-  };
-  for (int group = 0; group < n_groups(); ++group) {
-    const DeviceEntryStore& pages = store_.of_group(group);
-    ledger(group).for_each_entry([&](int /*page*/, PageEntry entry) { add(pages.layout(entry.room)); });
-  }
-  for (std::size_t i = 0; i < rows().size(); ++i) add(store_.auxiliary().layout(kProtectedRoom));
+void DeviceSequence::visit_observers(const Visit& visit) const {
+  const PageEntry entry = observers_.hold.entry();
+  if (!entry.held()) return;
+  visit({.name = {-1, HeldPage::Kind::auxiliary, entry.room, entry.id},
+         .shared = store_.auxiliary().shared(entry),
+         .bytes = store_.auxiliary().bytes_of(entry),
+         .part = &CacheBytes::tail});
 }
 
 Result<ListedPages> DeviceSequence::list_pages(int layer, int kv_head, int first_visible) const {

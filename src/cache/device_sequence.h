@@ -43,8 +43,6 @@ class DeviceSequence final : public SequencePages {
   const DeviceObservers& observers() const { return observers_; }
   const DeviceObservers& next_observers() const { return next_observers_; }
 
-  void for_each_page(const Visit& visit) const override;
-  void add_side_bytes(std::vector<std::int64_t>& k, std::vector<std::int64_t>& v) const override;
   Result<ListedPages> list_pages(int layer, int kv_head, int first_visible) const override;
   int image_sealed(int group) const override;
   Status save_heads(const SeeHead& see) const override;
@@ -60,7 +58,8 @@ class DeviceSequence final : public SequencePages {
   Status reopen(int group, int n_tokens, PageEntry sealed, PageEntry tail) override;
   void on_truncate(int n_tokens) override;
   std::shared_ptr<SequenceSums> make_sums() override;
-  void adjust_bytes(CacheBytes& bytes) const override;
+  std::int64_t bytes_of(const SequenceSums& sums) const override;
+  void visit_observers(const Visit& visit) const override;
 
   // If memory is exhausted, each of these functions returns false or a hold without an entry.
   EntryHold take(int room) { return {store_.auxiliary(), store_.auxiliary().take(room)}; }

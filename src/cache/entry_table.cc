@@ -42,6 +42,12 @@ bool EntryTable::hold(std::int32_t entry, int part) {
   return page != kNoPage;
 }
 
+std::int64_t EntryTable::bytes_of(std::int32_t entry) const {
+  std::size_t bytes = 0;
+  for (int part = 0; part < n_parts(); ++part) bytes += has(entry, part) ? part_bytes(part) : 0;
+  return static_cast<std::int64_t>(bytes);
+}
+
 void EntryTable::drop(std::int32_t entry, int part) noexcept {
   const PageId page = std::exchange(pages_[part][entry], kNoPage);
   if (page != kNoPage) pools_[part]->release(page);

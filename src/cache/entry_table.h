@@ -36,6 +36,7 @@ class EntryTable {
   bool has(std::int32_t entry, int part) const { return pages_[part][entry] != kNoPage; }
   std::byte* data(std::int32_t entry, int part) const { return pools_[part]->data(pages_[part][entry]); }
   std::size_t part_bytes(int part) const { return pools_[part]->page_bytes(); }
+  std::int64_t bytes_of(std::int32_t entry) const;  // the bytes of all pages of the entry
 
  private:
   void grow();

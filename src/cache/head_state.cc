@@ -180,12 +180,6 @@ void HeadState::drop_unused_rows() noexcept {
   }
 }
 
-std::int64_t HeadState::row_bytes() const {
-  return rows_of_entry_ == 0
-             ? 0
-             : std::ssize(used_rows()) * pages_.row_store->head_bytes(kProtectedRoom, row_index_);
-}
-
 void HeadState::commit() {
   KVANT_CHECK(length_ == pages_.ledger->length() && n_sealed_ == pages_.ledger->n_sealed(),
               "a layer was not run in the step");

@@ -17,7 +17,6 @@
 #include "base/matrix_view.h"
 #include "cache/correction_state.h"
 #include "cache/head_image.h"
-#include "cache/held_page.h"
 #include "cache/page_store.h"
 #include "cache/sequence_pages.h"
 #include "recipe/plan.h"
@@ -124,30 +123,7 @@ class HeadState {
     if (has_pages(page, entry)) pages_.store->load(canonical, n, index_, side, entry);
   }
 
-  // Returns the bytes of the pages with protected rows.
-  std::int64_t row_bytes() const;
   std::int64_t observer_bytes() const { return observers_ == nullptr ? 0 : observers_->bytes(); }
-
-  // Calls visit(page) for everything that this head holds in entries and protected pages, both sides
-  // together. The caller adds the owner of the pages and what they count as.
-  template <class Visit>
-  void for_each_page(const Visit& visit) const {
-    pages_.ledger->for_each_entry([&](int page, PageEntry entry) {
-      if (!has_pages(page, entry)) return;
-      const bool sealed = entry.room == kSealedRoom && page < n_sealed_;
-      const auto kind = sealed ? HeldPage::Kind::sealed : HeldPage::Kind::tail;
-      visit(HeldPage{.name = {0, kind, entry.room, entry.id},
-                     .page = page,
-                     .shared = pages_.store->shared(entry),
-                     .bytes = pages_.store->head_bytes(entry.room, index_)});
-    });
-    for (const EntryHold& rows : used_rows()) {
-      const PageEntry entry = rows.entry();
-      visit(HeldPage{.name = {0, HeldPage::Kind::auxiliary, entry.room, entry.id},
-                     .shared = pages_.row_store->shared(entry),
-                     .bytes = pages_.row_store->head_bytes(entry.room, row_index_)});
-    }
-  }
 
  private:
   int dim() const { return head_.k.context.head_dim; }
@@ -160,10 +136,6 @@ class HeadState {
   // Returns how many of the sequence's row entries hold n rows of this head.
   std::size_t entries_for(std::size_t n_rows) const {
     return rows_of_entry_ == 0 ? 0 : (n_rows + rows_of_entry_ - 1) / rows_of_entry_;
-  }
-  // Returns the committed entries with rows of this head.
-  std::span<const EntryHold> used_rows() const {
-    return std::span(pages_.sequence->rows()).first(entries_for(chosen().tokens.size()));
   }
   void drop_unused_rows() noexcept;
   void write_rows(Side side, const TokenMask& tokens, const float* values);

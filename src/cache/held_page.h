@@ -13,7 +13,7 @@ struct HeldPage {
   enum class Kind : std::uint8_t { sealed, tail, auxiliary };
   // Identifies the page among all pages of its store.
   struct Name {
-    int owner = 0;  // a head or a layer group; -1 for all layers
+    int owner = 0;  // a layer group; -1 for all groups
     Kind kind = Kind::sealed;
     int room = 0, id = 0;
     const void* object = nullptr;  // Names what lies in no entry.

@@ -114,57 +114,17 @@ std::shared_ptr<SequenceSums> HostSequence::make_sums() {
 
 // --- bytes ---
 
-void HostSequence::for_each_page(const Visit& visit) const {
-  for (int i = 0; i < static_cast<int>(heads_.size()); ++i) {
-    const bool protects = store_.plan().layers[heads_[i].layer()].protect > 0;
-    heads_[i].for_each_page([&](HeldPage page) {
-      page.name.owner = i;
-      page.part = page.name.kind == HeldPage::Kind::sealed ? &CacheBytes::sealed
-                  : page.name.kind == HeldPage::Kind::tail ? &CacheBytes::tail
-                  : protects                               ? &CacheBytes::protected_tokens
-                                                           : &CacheBytes::sink;
-      visit(page);
-    });
-  }
-  for_each_sums([&](const std::shared_ptr<SequenceSums>& held) {
-    std::int64_t bytes = 0;
-    for (const CorrectionState& of_head : host_sums(held).heads) bytes += of_head.bytes();
-    visit({.name = {.kind = HeldPage::Kind::auxiliary, .object = held.get()},
-           .shared = held.use_count() > 1,
-           .bytes = bytes,
-           .part = &CacheBytes::protected_tokens});
-  });
+std::int64_t HostSequence::bytes_of(const SequenceSums& sums) const {
+  std::int64_t bytes = 0;
+  for (const CorrectionState& of_head : static_cast<const HostSums&>(sums).heads) bytes += of_head.bytes();
+  return bytes;
 }
 
-// If scores protect tokens, the sink's rows lie in the pages of protected tokens.
-void HostSequence::adjust_bytes(CacheBytes& bytes) const {
-  for (const HeadState& head : heads_) {
-    const LayerPlan& layer = store_.plan().layers[head.layer()];
-    const auto n_protected = static_cast<int>(head.chosen().tokens.size());
-    if (layer.protect > 0 && n_protected > 0) {
-      const std::int64_t of_sink = head.row_bytes() * std::min(layer.sink, n_protected) / n_protected;
-      bytes.sink += of_sink;
-      bytes.protected_tokens -= of_sink;
-    }
-    bytes.tail += head.observer_bytes();
-  }
-}
-
-void HostSequence::add_side_bytes(std::vector<std::int64_t>& k, std::vector<std::int64_t>& v) const {
-  const Plan& plan = store_.plan();
-  for_each_head(geometry(), [&](int layer, int h, int i) {
-    const auto page_bytes = [&](Side side) {
-      const Format& format = *plan.head(layer, h).side(side).sealed;
-      return static_cast<std::int64_t>(format.page_bytes(geometry().dim(layer)));
-    };
-    const std::int64_t k_page = page_bytes(Side::key), v_page = page_bytes(Side::value);
-    heads_[i].for_each_page([&](const HeldPage& page) {
-      const bool encoded = page.name.kind != HeldPage::Kind::auxiliary && page.name.room == kSealedRoom;
-      k[i] +=
-          encoded ? k_page : page.bytes / 2;  // Unsealed and protected tokens have one format for both sides.
-      v[i] += encoded ? v_page : page.bytes / 2;
-    });
-  });
+// Every sequence has observers of its own.
+void HostSequence::visit_observers(const Visit& visit) const {
+  std::int64_t bytes = 0;
+  for (const HeadState& head : heads_) bytes += head.observer_bytes();
+  visit({.name = {.kind = HeldPage::Kind::auxiliary}, .bytes = bytes, .part = &CacheBytes::tail});
 }
 
 Result<ListedPages> HostSequence::list_pages(int layer, int kv_head, int first_visible) const {

@@ -41,8 +41,6 @@ class HostSequence final : public SequencePages {
     return heads_[geometry().head_index(layer, kv_head)];
   }
 
-  void for_each_page(const Visit& visit) const override;
-  void add_side_bytes(std::vector<std::int64_t>& k, std::vector<std::int64_t>& v) const override;
   Result<ListedPages> list_pages(int layer, int kv_head, int first_visible) const override;
   Status save_heads(const SeeHead& see) const override;
   bool load_heads(ByteReader& from, int n_sealed, const NextHead& next) override;
@@ -58,7 +56,8 @@ class HostSequence final : public SequencePages {
   Status reopen(int group, int n_tokens, PageEntry sealed, PageEntry tail) override;
   void on_truncate(int n_tokens) override;
   std::shared_ptr<SequenceSums> make_sums() override;
-  void adjust_bytes(CacheBytes& bytes) const override;
+  std::int64_t bytes_of(const SequenceSums& sums) const override;
+  void visit_observers(const Visit& visit) const override;
 
   bool hold_sealed();
 

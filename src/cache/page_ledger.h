@@ -15,6 +15,7 @@
 #include <functional>
 #include <vector>
 
+#include "base/geometry.h"
 #include "cache/page_counts.h"
 
 namespace kvant {
@@ -45,6 +46,10 @@ class EntryStore {
   // Copies the first n tokens of a tail's entry to another entry. For sealed entries, copies all that has
   // been written and ignores n. Returns false or throws std::bad_alloc if memory is exhausted.
   virtual bool copy(PageEntry from, int n, PageEntry to) = 0;
+  // Return the bytes of an entry, and of one side of a head in the entry. A sealed entry has no bytes of
+  // heads that have evicted all its tokens.
+  virtual std::int64_t bytes_of(PageEntry entry) const = 0;
+  virtual std::int64_t side_bytes(PageEntry entry, int layer, int kv_head, Side side) const = 0;
 };
 
 // Holds the rules that the layers of a group share.

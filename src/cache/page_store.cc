@@ -164,10 +164,10 @@ void HostPageStore::load(const std::byte* canonical, int n, int head, Side which
   plan_.tail->copy_rows(canonical, with_room(context, n), n, context, page);
 }
 
-std::int64_t HostPageStore::head_bytes(int room, int head) const {
-  const EntryTable& entries = table(room);
-  return static_cast<std::int64_t>(entries.part_bytes(part(head, Side::key)) +
-                                   entries.part_bytes(part(head, Side::value)));
+std::int64_t HostPageStore::side_bytes(PageEntry entry, int layer, int kv_head, Side side) const {
+  const EntryTable& entries = table(entry.room);
+  const int at = part(head_index(layer, kv_head), side);
+  return entries.has(entry.id, at) ? static_cast<std::int64_t>(entries.part_bytes(at)) : 0;
 }
 
 }  // namespace kvant

@@ -35,6 +35,8 @@ class HostPageStore final : public EntryStore {
   void release(PageEntry entry) noexcept override { table(entry.room).release(entry.id); }
   bool shared(PageEntry entry) const override { return table(entry.room).shared(entry.id); }
   bool copy(PageEntry from, int n, PageEntry to) override;
+  std::int64_t bytes_of(PageEntry entry) const override { return table(entry.room).bytes_of(entry.id); }
+  std::int64_t side_bytes(PageEntry entry, int layer, int kv_head, Side side) const override;
 
   // Returns the index of a (layer, KV head) in the store. `head` is this index in the functions below.
   int head_index(int layer, int kv_head) const;
@@ -67,9 +69,6 @@ class HostPageStore final : public EntryStore {
   // as a short page.
   void save(PageEntry entry, int head, Side side, int n, std::byte* canonical) const;
   void load(const std::byte* canonical, int n, int head, Side side, PageEntry entry);
-
-  // Returns the bytes of a head's two pages in an entry of this room.
-  std::int64_t head_bytes(int room, int head) const;
 
  private:
   // Holds entries whose pages have fewer rows than a sealed page.

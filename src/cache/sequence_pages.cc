@@ -255,26 +255,118 @@ CacheBytes SequencePages::bytes() const {
     total.sealed_elements += of_token * (ledger.n_sealed() - ledger.first_page()) * kPageTokens;
     total.elements += of_token * (ledger.length() - ledger.first_page() * kPageTokens);
   }
-  for_each_held([&](const HeldPage& page) { total.*page.part += page.bytes; });
-  adjust_bytes(total);
+  for_each_page([&](const HeldPage& page) { total.*page.part += page.bytes; });
+  const std::int64_t of_sink = sink_in_protected_rows();
+  total.sink += of_sink;
+  total.protected_tokens -= of_sink;
   return total;
 }
 
-// Visits everything that the sequence may share with others.
-void SequencePages::for_each_held(const Visit& visit) const {
-  for_each_page(visit);
-  if (tokens_ == nullptr) return;
-  std::int64_t bytes = 0;
-  for (const ProtectedTokens::Head& head : tokens_->heads) bytes += head.bytes();
-  visit({.name = {.kind = HeldPage::Kind::auxiliary, .object = tokens_.get()},
-         .shared = tokens_.use_count() > 1,
-         .bytes = bytes,
-         .part = &CacheBytes::protected_tokens});
+// Forks may hold a page of which this sequence has evicted all tokens of a head.
+bool SequencePages::is_evicted(int layer, int kv_head, int page, PageEntry entry) const {
+  const Plan& plan = store_.plan();
+  return plan.layers[layer].evict > 0 && entry.room == kSealedRoom && page < ledger_of(layer).n_sealed() &&
+         tokens_->heads[plan.geometry.head_index(layer, kv_head)].mask(page).count() == kPageTokens;
 }
 
-void SequencePages::leave_out_shared(std::set<HeldPage::Name>& counted, CacheBytes& bytes) const {
-  for_each_held([&](const HeldPage& page) {
-    if (page.shared && !counted.insert(page.name).second) bytes.*page.part -= page.bytes;
+std::int64_t SequencePages::evicted_bytes(int group, int page, PageEntry entry) const {
+  std::int64_t bytes = 0;
+  if (store_.plan().recipe.evict == 0) return bytes;
+  for_each_part(group, page, [&](const PagePart& part) {
+    if (is_evicted(part.layer, part.kv_head, page, entry))
+      bytes += this->group(group).entries->side_bytes(entry, part.layer, part.kv_head, part.side);
+  });
+  return bytes;
+}
+
+void SequencePages::for_each_page(const Visit& visit) const {
+  constexpr int kAllGroups = -1;
+  using Kind = HeldPage::Kind;
+  const auto see = [&](const EntryStore& entries, PageEntry entry, HeldPage page) {
+    page.name.room = entry.room;
+    page.name.id = entry.id;
+    page.shared = entries.shared(entry);
+    page.bytes += entries.bytes_of(entry);
+    if (page.bytes > 0) visit(page);  // Heads hold nothing of pages whose tokens are all evicted.
+  };
+  for (int i = 0; i < n_groups(); ++i) {
+    ledger(i).for_each_entry([&](int page, PageEntry entry) {
+      const bool sealed = entry.room == kSealedRoom && page < ledger(i).n_sealed();
+      see(*group(i).entries, entry,
+          {.name = {i, sealed ? Kind::sealed : Kind::tail},
+           .page = page,
+           .bytes = -evicted_bytes(i, page, entry),
+           .part = sealed ? &CacheBytes::sealed : &CacheBytes::tail});
+    });
+  }
+  const bool by_score = protects_by_score(store_.plan());
+  for (const EntryHold& held : rows_) {
+    see(*store_.protected_entries().entries, held.entry(),
+        {.name = {kAllGroups, Kind::auxiliary},
+         .part = by_score ? &CacheBytes::protected_tokens : &CacheBytes::sink});
+  }
+  const auto see_object = [&](const auto& object, std::int64_t bytes) {
+    visit({.name = {.owner = kAllGroups, .kind = Kind::auxiliary, .object = object.get()},
+           .shared = object.use_count() > 1,
+           .bytes = bytes,
+           .part = &CacheBytes::protected_tokens});
+  };
+  for_each_sums([&](const auto& held) { see_object(held, bytes_of(*held)); });
+  std::int64_t of_tokens = 0;
+  if (tokens_ != nullptr) {
+    for (const ProtectedTokens::Head& head : tokens_->heads) of_tokens += head.bytes();
+    see_object(tokens_, of_tokens);
+  }
+  visit_observers(visit);
+}
+
+// If scores protect tokens, the sink's rows lie among theirs.
+std::int64_t SequencePages::sink_in_protected_rows() const {
+  const Plan& plan = store_.plan();
+  std::int64_t bytes = 0;
+  for_each_head(plan.geometry, [&](int layer, int kv_head, int index) {
+    if (tokens_ == nullptr || !protects_by_score(plan, layer)) return;
+    const auto n = static_cast<int>(tokens_->heads[index].tokens.size());
+    std::int64_t of_head = 0;
+    for (const EntryHold& held : rows_) {
+      for (const Side side : kSides)
+        of_head += store_.protected_entries().entries->side_bytes(held.entry(), layer, kv_head, side);
+    }
+    if (n > 0) bytes += of_head * std::min(plan.layers[layer].sink, n) / n;
+  });
+  return bytes;
+}
+
+void SequencePages::add_side_bytes(std::vector<std::int64_t>& k, std::vector<std::int64_t>& v) const {
+  const Geometry& g = store_.plan().geometry;
+  const auto add = [&](const EntryStore& entries, int page, PageEntry entry, int layer) {
+    for (int h = 0; h < g.kv_heads(layer); ++h) {
+      if (is_evicted(layer, h, page, entry)) continue;
+      k[g.head_index(layer, h)] += entries.side_bytes(entry, layer, h, Side::key);
+      v[g.head_index(layer, h)] += entries.side_bytes(entry, layer, h, Side::value);
+    }
+  };
+  for (int i = 0; i < n_groups(); ++i) {
+    ledger(i).for_each_entry([&](int page, PageEntry entry) {
+      for (const int layer : group(i).layers) add(*group(i).entries, page, entry, layer);
+    });
+  }
+  const ProtectedEntries& rows = store_.protected_entries();
+  for (int layer = 0; layer < g.n_layers; ++layer) {
+    for (const EntryHold& held : rows_) {
+      if (rows.rows_of_layer[layer] > 0) add(*rows.entries, /*page=*/-1, held.entry(), layer);
+    }
+  }
+}
+
+// A sequence that has evicted tokens of a page counts fewer bytes of the page than others.
+void SequencePages::leave_out_shared(std::map<HeldPage::Name, std::int64_t>& counted,
+                                     CacheBytes& bytes) const {
+  for_each_page([&](const HeldPage& page) {
+    if (!page.shared) return;
+    std::int64_t& of_page = counted[page.name];
+    bytes.*page.part -= std::min(of_page, page.bytes);
+    of_page = std::max(of_page, page.bytes);
   });
 }
 

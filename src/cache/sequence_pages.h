@@ -12,8 +12,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
-#include <set>
 #include <vector>
 
 #include "base/result.h"
@@ -142,11 +142,11 @@ class SequencePages {
   CacheBytes bytes() const;
   // Subtracts what is in `counted` from `bytes`, which are this sequence's bytes. Adds what this sequence
   // shares to `counted`.
-  void leave_out_shared(std::set<HeldPage::Name>& counted, CacheBytes& bytes) const;
+  void leave_out_shared(std::map<HeldPage::Name, std::int64_t>& counted, CacheBytes& bytes) const;
   using Visit = std::function<void(const HeldPage&)>;
-  virtual void for_each_page(const Visit& visit) const = 0;  // Leaves out the choice of protected tokens.
+  void for_each_page(const Visit& visit) const;
   // Adds the bytes of pages to k and v, which are indexed by Geometry::head_index.
-  virtual void add_side_bytes(std::vector<std::int64_t>& k, std::vector<std::int64_t>& v) const = 0;
+  void add_side_bytes(std::vector<std::int64_t>& k, std::vector<std::int64_t>& v) const;
   // Lists the pages of a head that hold tokens from first_visible on, in host memory. The caller may list
   // them between steps, or in a step after the layer has attended. The list is valid until the sequence
   // changes. An error says that the device has failed.
@@ -224,8 +224,8 @@ class SequencePages {
   virtual void on_truncate(int n_tokens) = 0;
   // Returns sums that a step may change, and which begin with sums(). Null means that memory is exhausted.
   virtual std::shared_ptr<SequenceSums> make_sums() = 0;
-  // Adds the bytes of observers, and divides the bytes of protected pages between sink and other tokens.
-  virtual void adjust_bytes(CacheBytes& bytes) const = 0;
+  virtual std::int64_t bytes_of(const SequenceSums& sums) const = 0;
+  virtual void visit_observers(const Visit& visit) const = 0;
 
   void reserve_tokens();
   void truncate_tokens(int n_tokens);
@@ -235,7 +235,9 @@ class SequencePages {
   bool reserve_rows();
   bool push_rows(std::vector<EntryHold>& to) const;
   void release_unused_rows();
-  void for_each_held(const Visit& visit) const;
+  bool is_evicted(int layer, int kv_head, int page, PageEntry entry) const;
+  std::int64_t evicted_bytes(int group, int page, PageEntry entry) const;
+  std::int64_t sink_in_protected_rows() const;
 
   const SequenceStore& store_;
   std::vector<std::unique_ptr<PageLedger>> ledgers_;  // [n_groups]
