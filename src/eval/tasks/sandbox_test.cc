@@ -18,11 +18,12 @@ ProgramRun run_program(const std::string& source, const SandboxLimits& limits = 
 }
 
 // Returns what a program prints that tries `statement` and names the exception.
-std::string failure_of(const std::string& statement) {
+std::string failure_of(const std::string& statement,
+                       std::int64_t memory_bytes = SandboxLimits{}.memory_bytes) {
   const std::string source = "import os, socket, subprocess, signal, threading, mmap\ntry:\n  " + statement +
                              "\n  print('done', end='')\nexcept BaseException as e:\n"
                              "  print(type(e).__name__, end='')\n";
-  return run_program(source).output;
+  return run_program(source, {.memory_bytes = memory_bytes}).output;
 }
 
 double seconds_of(const std::string& source, const SandboxLimits& limits, ProgramRun& run) {
@@ -43,22 +44,34 @@ TEST(Sandbox, RunsPrograms) {
   EXPECT_FALSE(run_program("import os\nos.write(3, b'f')").succeeded);
 }
 
-TEST(Sandbox, StopsProgramsThatDoNotEnd) {
+TEST(Sandbox, StopsAnEndlessLoop) {
   ProgramRun run;
   EXPECT_LT(seconds_of("while True: pass", {.cpu_seconds = 1, .wall_seconds = 60}, run), 50);
   EXPECT_TRUE(run.timed_out);
   EXPECT_FALSE(run.succeeded);
+}
+
+TEST(Sandbox, StopsAProgramThatWaits) {
+  ProgramRun run;
   EXPECT_LT(seconds_of("import time\ntime.sleep(1000)", {.wall_seconds = 1}, run), 50);
   EXPECT_TRUE(run.timed_out);
+}
+
+TEST(Sandbox, StopsAProgramThatClosesItsOutput) {
+  ProgramRun run;
   const std::string silent = "import os, time\nos.close(1)\ntime.sleep(1000)";
   EXPECT_LT(seconds_of(silent, {.wall_seconds = 1}, run), 50);
   EXPECT_TRUE(run.timed_out);
+}
+
+TEST(Sandbox, LimitsOutput) {
   EXPECT_FALSE(run_program("while True: print('x' * 1000)").succeeded);
 }
 
 TEST(Sandbox, LimitsMemory) {
-  EXPECT_EQ(failure_of("x = bytearray(4 << 30)"), "MemoryError");
-  EXPECT_EQ(failure_of("x = []\n  while True: x.append(bytearray(1 << 24))"), "MemoryError");
+  constexpr std::int64_t kFew = 128 << 20;
+  EXPECT_EQ(failure_of("x = bytearray(1 << 28)", kFew), "MemoryError");
+  EXPECT_EQ(failure_of("x = []\n  while True: x.append(bytearray(1 << 24))", kFew), "MemoryError");
 }
 
 TEST(Sandbox, StartsNoProcessOrThread) {
