@@ -9,7 +9,7 @@ DEVICE = cpu
 export PROMPT # reaches the shell as it is, whatever its quotes
 export DEVICE
 
-.PHONY: run test check asan setup format lint docs plots clean
+.PHONY: run test test-arm check asan setup format lint docs plots clean
 
 run: setup ## answer a question with MODEL and the KV cache KV, on DEVICE
 	@KVANT_KERNELS=here scripts/build.sh default kvant $(if $(filter cuda%,$(DEVICE)),kvant_cuda)
@@ -19,6 +19,11 @@ test: ## build everything and run all tests
 	@scripts/setup.sh test
 	@scripts/build.sh default
 	@scripts/test.sh default
+
+test-arm: ## cross-compile everything for arm64 and run the unit tests under QEMU
+	@scripts/setup.sh arm64
+	@scripts/build.sh arm64
+	@scripts/test.sh arm64 -L unit
 
 check: ## build and run the unit tests alone: no model, no nvcc, no browser
 	@scripts/setup.sh libraries

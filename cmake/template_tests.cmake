@@ -6,7 +6,7 @@ function(kvant_template_tests)
   target_compile_options(write_prompts PRIVATE $<$<CONFIG:Release>:-O1>)
   add_dependencies(unit_tests write_prompts)
   # `make setup` installs jinja2 in .venv.
-  if(EXISTS ${CMAKE_SOURCE_DIR}/.venv/bin/python)
+  if(EXISTS ${CMAKE_SOURCE_DIR}/.venv/bin/python AND NOT CMAKE_CROSSCOMPILING)
     add_test(NAME Chat.TemplatesAreThoseOfJinja2
              COMMAND ${CMAKE_SOURCE_DIR}/.venv/bin/python ${CMAKE_SOURCE_DIR}/src/chat/jinja2_comparison_test.py
                      $<TARGET_FILE:write_prompts> ${KVANT_LLAMA_CHAT}/templates)

