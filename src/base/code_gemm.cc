@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/processor_features.h"
+
 namespace kvant {
 namespace {
 
@@ -27,15 +29,9 @@ void make_room(NumberRows& rows, int n, int k) {
 }
 
 const CodeGemm* code_gemm() {
-#if defined(__x86_64__)
-  __builtin_cpu_init();
-  // The list names every instruction set for which code_gemm_avx512.cc is compiled.
-  static const bool has_vnni = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-                               __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                               __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
-                               __builtin_cpu_supports("avx512vnni");
-  if (has_vnni) return code_gemm_avx512();
-#endif
+  // code_gemm_avx512.cc is compiled for these instructions.
+  const ProcessorFeatures& has = processor_features();
+  if (has.avx2 && has.fma && has.avx512 && has.avx512_vnni) return code_gemm_avx512();
   return nullptr;
 }
 

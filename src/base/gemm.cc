@@ -6,15 +6,16 @@
 #include "base/check.h"
 #include "base/gemm_kernels.h"
 #include "base/half_gemm_kernel.h"
+#include "base/processor_features.h"
 
 namespace kvant {
 namespace {
 
 const GemmKernel& find_best_kernel() {
 #if defined(__x86_64__)
-  __builtin_cpu_init();
-  if (__builtin_cpu_supports("avx512f")) return gemm_kernel_avx512();
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return gemm_kernel_avx2();
+  const ProcessorFeatures& has = processor_features();
+  if (has.avx512) return gemm_kernel_avx512();
+  if (has.avx2 && has.fma) return gemm_kernel_avx2();
 #endif
   return gemm_kernel_portable();
 }
@@ -99,15 +100,9 @@ void gemm(int m, int n, int k, const GemmOperand& a, const GemmOperand& b, bool 
 namespace {
 
 const HalfGemmKernel* find_half_kernel() {
-#if defined(__x86_64__)
-  __builtin_cpu_init();
-  // The list names every instruction set for which gemm_kernel_bf16.cc is compiled.
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
-      __builtin_cpu_supports("avx512bf16"))
-    return half_gemm_kernel();
-#endif
-  return nullptr;
+  // gemm_kernel_bf16.cc is compiled for these instructions.
+  const ProcessorFeatures& has = processor_features();
+  return has.avx512 && has.avx512_vnni && has.avx512_bf16 ? half_gemm_kernel() : nullptr;
 }
 const HalfGemmKernel* half_kernel() {
   static const HalfGemmKernel* kernel = find_half_kernel();

@@ -8,6 +8,7 @@
 
 #include "base/float16.h"
 #include "base/gemm_kernels.h"
+#include "base/processor_features.h"
 
 namespace kvant {
 namespace {
@@ -140,8 +141,9 @@ TEST(Gemm, InBfloat16IsTheProductOfRoundedNumbers) {
 std::vector<const GemmKernel*> kernels_that_run_here() {
   std::vector<const GemmKernel*> kernels{&gemm_kernel_portable()};
 #if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) kernels.push_back(&gemm_kernel_avx2());
-  if (__builtin_cpu_supports("avx512f")) kernels.push_back(&gemm_kernel_avx512());
+  const ProcessorFeatures& has = processor_features();
+  if (has.avx2 && has.fma) kernels.push_back(&gemm_kernel_avx2());
+  if (has.avx512) kernels.push_back(&gemm_kernel_avx512());
 #endif
   return kernels;
 }

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/processor_features.h"
 
 namespace kvant {
 namespace {
@@ -125,24 +126,6 @@ void search(const ShapedCode& code, const ShapedRow* rows, int n_rows, std::uint
   }
 }
 
-#if defined(__x86_64__)
-bool runs_avx2() {
-  return __builtin_cpu_supports("avx2");
-}
-bool runs_avx512() {
-  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
-         __builtin_cpu_supports("avx512vnni");
-}
-#else
-bool runs_avx2() {
-  return false;
-}
-bool runs_avx512() {
-  return false;
-}
-#endif
-
 }  // namespace
 
 const ShapedKernel& portable_shaped_search() {
@@ -151,9 +134,12 @@ const ShapedKernel& portable_shaped_search() {
 }
 
 std::vector<const ShapedKernel*> runnable_shaped_searches() {
+  const ProcessorFeatures& has = processor_features();
   std::vector<const ShapedKernel*> kernels;
-  if (runs_avx512() && avx512_shaped_search() != nullptr) kernels.push_back(avx512_shaped_search());
-  if (runs_avx2() && avx2_shaped_search() != nullptr) kernels.push_back(avx2_shaped_search());
+  if (has.avx512 && has.avx512_vnni && avx512_shaped_search() != nullptr)
+    kernels.push_back(avx512_shaped_search());
+  if (has.avx2 && avx2_shaped_search() != nullptr) kernels.push_back(avx2_shaped_search());
+  if (has.neon && neon_shaped_search() != nullptr) kernels.push_back(neon_shaped_search());
   kernels.push_back(&portable_shaped_search());
   return kernels;
 }

@@ -77,8 +77,10 @@ struct ShapedKernel {
 };
 
 const ShapedKernel& portable_shaped_search();
-const ShapedKernel* avx2_shaped_search();    // null if the build has no AVX2 code
-const ShapedKernel* avx512_shaped_search();  // null if the build has no AVX-512 code
+// Each is null if the build has no such code.
+const ShapedKernel* avx2_shaped_search();
+const ShapedKernel* avx512_shaped_search();
+const ShapedKernel* neon_shaped_search();
 // Returns the searches that this machine can run, fastest first.
 std::vector<const ShapedKernel*> runnable_shaped_searches();
 const ShapedKernel& best_shaped_search();

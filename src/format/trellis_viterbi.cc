@@ -4,6 +4,7 @@
 #include <cstddef>
 
 #include "base/check.h"
+#include "base/processor_features.h"
 #include "format/trellis.h"
 
 namespace kvant {
@@ -86,16 +87,6 @@ void with_bits(int bits, const Body& body) {
   }
 }
 
-#if defined(__x86_64__)
-bool runs_avx2() {
-  return __builtin_cpu_supports("avx2");
-}
-#else
-bool runs_avx2() {
-  return false;
-}
-#endif
-
 }  // namespace
 
 const ViterbiKernel& portable_viterbi() {
@@ -115,8 +106,9 @@ const ViterbiKernel& portable_viterbi() {
 }
 
 const ViterbiKernel& best_viterbi() {
-  const ViterbiKernel* avx2 = runs_avx2() ? avx2_viterbi() : nullptr;
-  return avx2 != nullptr ? *avx2 : portable_viterbi();
+  const ProcessorFeatures& has = processor_features();
+  const ViterbiKernel* fast = has.avx2 ? avx2_viterbi() : has.neon ? neon_viterbi() : nullptr;
+  return fast != nullptr ? *fast : portable_viterbi();
 }
 
 }  // namespace kvant

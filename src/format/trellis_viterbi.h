@@ -46,7 +46,9 @@ struct ViterbiKernel {
 };
 
 const ViterbiKernel& portable_viterbi();
-const ViterbiKernel* avx2_viterbi();  // null if the build has no AVX2 code
+// Each is null if the build has no such code.
+const ViterbiKernel* avx2_viterbi();
+const ViterbiKernel* neon_viterbi();
 // Returns the fastest kernel that this machine can run.
 const ViterbiKernel& best_viterbi();
 

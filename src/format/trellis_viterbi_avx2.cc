@@ -9,7 +9,8 @@
 namespace kvant {
 namespace {
 
-using Words = __m256i;  // 16 costs
+using Words = __m256i;
+constexpr int kLanes = 16;  // costs in a register
 
 Words load(const std::uint16_t* from) {
   return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
@@ -31,39 +32,7 @@ constexpr short word(int w) {
   return static_cast<short>((2 * w + 1) << 8 | (2 * w));
 }
 
-// Holds the costs of all nodes with B bits per value in registers. If there are fewer than 16 nodes, the
-// register repeats them.
-template <int B>
-struct Nodes {
-  static constexpr int kCount = 256 >> B;
-  static constexpr int kParents = kCount < 1 << B ? kCount : 1 << B;
-  static constexpr int kBranches = kCount * kParents;
-  static constexpr int kRegisters = kCount >= 16 ? kCount / 16 : 1;
-  static constexpr int kStride = kViterbiStride[B];
-  Words least[kRegisters];
-};
-
-// Computes least[r], the minimum of parents[k][r % M] + costs[k][r] over all k. Several chains of minima run
-// side by side, so additions need not wait for a single chain.
-template <int B, int M>
-void add_and_reduce(const Words (&parents)[1 << B][M], const std::uint16_t* costs, Nodes<B>& nodes) {
-  constexpr int kRegisters = Nodes<B>::kRegisters;
-  constexpr int kChains = kRegisters >= 4 ? 1 : 4 / kRegisters;
-  Words low[kChains][kRegisters];
-#pragma GCC unroll 16
-  for (int k = 0; k < 1 << B; ++k) {
-#pragma GCC unroll 8
-    for (int r = 0; r < kRegisters; ++r) {
-      const Words cost = plus(parents[k][r % M], load(costs + k * Nodes<B>::kCount + 16 * r));
-      low[k % kChains][r] = k < kChains ? cost : lesser(low[k % kChains][r], cost);
-    }
-  }
-#pragma GCC unroll 8
-  for (int r = 0; r < kRegisters; ++r) {
-    nodes.least[r] = low[0][r];
-    for (int chain = 1; chain < kChains; ++chain) nodes.least[r] = lesser(nodes.least[r], low[chain][r]);
-  }
-}
+#include "format/trellis_nodes_body.h"
 
 // Node q's parents are 2q and 2q + 1, so the function separates the even nodes from the odd nodes.
 [[gnu::always_inline]] inline void step(const std::uint16_t* costs, Nodes<1>& nodes) {
@@ -169,30 +138,10 @@ void subtract_the_least(Nodes<B>& nodes) {
 template <int B>
 Nodes<B> first_nodes(const std::uint16_t* least) {
   Nodes<B> nodes;
-  for (int r = 0; r < Nodes<B>::kRegisters; ++r) nodes.least[r] = load(least + 16 * r);
+  for (int r = 0; r < Nodes<B>::kRegisters; ++r) nodes.least[r] = load(least + kLanes * r);
   if constexpr (B == 5) nodes.least[0] = _mm256_permute4x64_epi64(nodes.least[0], 0x44);
   if constexpr (B == 6) nodes.least[0] = _mm256_permute4x64_epi64(nodes.least[0], 0x00);
   return nodes;
-}
-
-// Advances kRows rows side by side, so the steps of one row do not wait for the steps of another row.
-template <int B, int kRows>
-void forward(const ViterbiBranches& branches, int n, const ViterbiRow* rows) {
-  using N = Nodes<B>;
-  N nodes[kRows];
-  for (int row = 0; row < kRows; ++row) nodes[row] = first_nodes<B>(rows[row].least);
-  for (int block = 0; block < n; block += kViterbiBlock) {
-    for (N& of_row : nodes) subtract_the_least(of_row);
-    const int end = block + kViterbiBlock < n ? block + kViterbiBlock : n;
-    for (int i = block; i < end; ++i) {
-#pragma GCC unroll 8
-      for (int row = 0; row < kRows; ++row) {
-        step(branches.forward + static_cast<std::size_t>(rows[row].bins[i]) * N::kBranches, nodes[row]);
-        std::uint16_t* least = rows[row].least + static_cast<std::size_t>(i + 1) * N::kStride;
-        for (int r = 0; r < N::kRegisters; ++r) store(least + 16 * r, nodes[row].least[r]);
-      }
-    }
-  }
 }
 
 // Adds 2, 4 or 8 costs pairwise, and sets the rest of the register to 2^16 - 1.
@@ -220,61 +169,7 @@ int number_of_least(const std::uint16_t* a, const std::uint16_t* b) {
   }
 }
 
-template <int B>
-int parent_of(const ViterbiBranches& branches, const ViterbiRow& row, int i, int node) {
-  using N = Nodes<B>;
-  const int first = (node << B) & (N::kCount - 1);
-  return first +
-         number_of_least<N::kParents>(
-             row.least + static_cast<std::size_t>(i) * N::kStride + first,
-             branches.backward + static_cast<std::size_t>(row.bins[i]) * N::kBranches + node * N::kParents);
-}
-
-template <int B, int kRows>
-void trace(const ViterbiBranches& branches, int n, const ViterbiRow* rows) {
-  int nodes[kRows];
-  for (int row = 0; row < kRows; ++row) nodes[row] = rows[row].nodes[n];
-  for (int i = n - 1; i >= 0; --i) {
-    bool known = true;
-#pragma GCC unroll 8
-    for (int row = 0; row < kRows; ++row) {
-      nodes[row] = parent_of<B>(branches, rows[row], i, nodes[row]);
-      known &= rows[row].nodes[i] == nodes[row];
-      rows[row].nodes[i] = static_cast<std::uint8_t>(nodes[row]);
-    }
-    if (known) return;
-  }
-}
-
-// Processes four rows at once, and then the remaining rows separately. For few bits per value, the costs of
-// four rows do not fit in the registers. Spilling costs to memory still takes less time than waiting for one
-// row's steps.
-template <int B>
-void forward_all(const ViterbiBranches& branches, int n, const ViterbiRow* rows, int n_rows) {
-  constexpr int kRows = 4;
-  int row = 0;
-  for (; row + kRows <= n_rows; row += kRows) forward<B, kRows>(branches, n, rows + row);
-  for (; row < n_rows; ++row) forward<B, 1>(branches, n, rows + row);
-}
-template <int B>
-void trace_all(const ViterbiBranches& branches, int n, const ViterbiRow* rows, int n_rows) {
-  constexpr int kRows = 4;
-  int row = 0;
-  for (; row + kRows <= n_rows; row += kRows) trace<B, kRows>(branches, n, rows + row);
-  for (; row < n_rows; ++row) trace<B, 1>(branches, n, rows + row);
-}
-
-using Pass = void (*)(const ViterbiBranches&, int, const ViterbiRow*, int);
-void forward_of_bits(const ViterbiBranches& branches, int n, const ViterbiRow* rows, int n_rows) {
-  constexpr Pass kOfBits[] = {nullptr,        forward_all<1>, forward_all<2>, forward_all<3>,
-                              forward_all<4>, forward_all<5>, forward_all<6>};
-  kOfBits[branches.bits](branches, n, rows, n_rows);
-}
-void trace_of_bits(const ViterbiBranches& branches, int n, const ViterbiRow* rows, int n_rows) {
-  constexpr Pass kOfBits[] = {nullptr,      trace_all<1>, trace_all<2>, trace_all<3>,
-                              trace_all<4>, trace_all<5>, trace_all<6>};
-  kOfBits[branches.bits](branches, n, rows, n_rows);
-}
+#include "format/trellis_viterbi_body.h"
 
 }  // namespace
 
