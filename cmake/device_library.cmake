@@ -43,8 +43,10 @@ function(kvant_cpu)
   add_library(kvant_cpu SHARED $<TARGET_OBJECTS:kvant_cpu_device>)
   target_include_directories(kvant_cpu PUBLIC $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/include>)
   target_link_libraries(kvant_cpu PRIVATE kvant_cpu_kernels)
-  # The threads of the CPU library sleep in its code, so the library stays loaded.
-  target_link_options(kvant_cpu PRIVATE -Wl,--version-script=${CMAKE_SOURCE_DIR}/cmake/kvant_cpu.map -Wl,-z,nodelete)
+  # The threads of the CPU library sleep in its code, so the library stays loaded. macOS's linker has other options.
+  if(NOT APPLE)
+    target_link_options(kvant_cpu PRIVATE -Wl,--version-script=${CMAKE_SOURCE_DIR}/cmake/kvant_cpu.map -Wl,-z,nodelete)
+  endif()
   set_target_properties(kvant_cpu PROPERTIES LINKER_LANGUAGE CXX INSTALL_RPATH "\$ORIGIN")
   kvant_install_library(kvant_cpu "attention on a paged low-bit KV cache, on CPUs")
 endfunction()

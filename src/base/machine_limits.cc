@@ -1,6 +1,10 @@
 #include "base/machine_limits.h"
 
+#if defined(__linux__)
 #include <sched.h>
+#else
+#include <thread>
+#endif
 
 #include <algorithm>
 #include <fstream>
@@ -122,12 +126,17 @@ std::optional<std::int64_t> memory_left(const ControlGroup& group) {
 
 std::set<int> allowed_processors() {
   std::set<int> processors;
+#if defined(__linux__)
   const std::size_t size = CPU_ALLOC_SIZE(kMostProcessors);
   std::vector<cpu_set_t> mask(size / sizeof(cpu_set_t) + 1);
   if (sched_getaffinity(0, size, mask.data()) != 0) return {0};
   for (int i = 0; i < kMostProcessors; ++i) {
     if (CPU_ISSET_S(i, size, mask.data())) processors.insert(i);
   }
+#else
+  const int n = static_cast<int>(std::thread::hardware_concurrency());
+  for (int i = 0; i < std::clamp(n, 1, kMostProcessors); ++i) processors.insert(i);
+#endif
   return processors;
 }
 
