@@ -20,9 +20,9 @@ test: ## build everything and run all tests
 	@scripts/build.sh default
 	@scripts/test.sh default
 
-test-arm: ## cross-compile everything for arm64 and run the unit tests under QEMU
+test-arm: ## cross-compile for arm64 and run the unit tests under QEMU
 	@scripts/setup.sh arm64
-	@scripts/build.sh arm64
+	@scripts/build.sh arm64 unit_tests
 	@scripts/test.sh arm64 -L unit
 
 check: ## build and run the unit tests alone: no model, no nvcc, no browser

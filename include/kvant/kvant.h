@@ -145,8 +145,9 @@ typedef struct kvant_decode_shape {
    * A correction requires one query per sequence. */
   int32_t max_queries;
   /* Names the kernels that attend on a CPU, and is null on a GPU. On a CPU, null selects the best kernels
-   * that the processor runs. "avx512", "avxvnni", "avx2" and "portable" select an instruction set.
-   * "reference" selects attention in double precision, with which kernels are compared. */
+   * that the processor runs. "avx512", "avxvnni", "avx2", "i8mm", "dotprod", "neon" and "portable" select
+   * an instruction set. "reference" selects attention in double precision, with which kernels are
+   * compared. */
   const char* kernels;
 } kvant_decode_shape;
 

@@ -167,6 +167,8 @@ inline constexpr int kTileLanes = 16;
 // Holds products for tiles of many queries, for codes that are numbers or states. All functions are null if
 // F32 products of decoded pages are as fast on the instruction set.
 struct TileKernels {
+  // The products take signed bytes, so 128 is subtracted from expanded codes of states and of 8 bits.
+  bool signed_codes;
   // Expands codes for scores to bytes[quad][t][4], with the quads of ByteQuery.
   void (*expand_for_scores)(const CodePage& page, std::uint8_t* bytes);
   // Expands codes for a mix to bytes[t / 4][channel][t % 4].

@@ -79,7 +79,7 @@ struct Avx512 : BytePacking {
   using Floats = Floats16;
   using HalfFloats = Floats8;
   static constexpr int kBytes = 64;
-  static constexpr bool kLargeTables = true, kSmallWeights = true;
+  static constexpr bool kLargeTables = true, kSmallWeights = true, kSignedCodes = false;
   static constexpr int kRegistersPerSum = 2, kSumRegisters = 16, kMaxPairedHeads = 4;
   static constexpr int kTileRows = 3, kTileRegisters = 4;
   static constexpr int kByteRows = 6, kByteRegisters = 4;
@@ -158,6 +158,8 @@ struct Avx512 : BytePacking {
   }
   static KVANT_INLINE __m512 byte_sums_to_floats(ByteSums sums) { return _mm512_cvtepi32_ps(sums); }
 
+  using MixInts = Ints;
+  static KVANT_INLINE MixInts no_mix_sums() { return sums_from(0); }
   static KVANT_INLINE Ints sums_from(std::int32_t number) {
     return {_mm512_setzero_si512(), _mm512_set1_epi32(number)};
   }

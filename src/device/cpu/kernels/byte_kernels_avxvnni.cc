@@ -41,6 +41,8 @@ struct AvxVnni : Avx2 {
   }
   static KVANT_INLINE __m256 byte_sums_to_floats(ByteSums sums) { return _mm256_cvtepi32_ps(sums); }
 
+  using MixInts = Ints;
+  static KVANT_INLINE MixInts no_mix_sums() { return sums_from(0); }
   static KVANT_INLINE Ints sums_from(std::int32_t number) {
     return {_mm256_setzero_si256(), _mm256_set1_epi32(number)};
   }

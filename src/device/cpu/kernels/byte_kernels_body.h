@@ -15,12 +15,16 @@
 //   kLargeTables               true if there is a ByteTable, a fast table of 256 bytes
 //   state_levels<B, R>(planes, before)  returns the levels (trellis_code.h) of the states at position R
 //   split                      turns Bytes into Codes
+//   kSignedCodes               true if products need codes of -128 to 127; then lower(bytes) subtracts 128
+//   from
+//                              codes up to 255
 //   multiply_query(sums, codes, quad), multiply_weights(sums, codes, weights)
 //   Weights, load_weights(octet)  loads the weights of 8 tokens
 //   load_weights(lower, upper) loads weights for each half of the groups, if a register has more than 4
 //   kSmallWeights              true if weights of one byte are faster; then there is multiply_small_weights
 //   kMaxPairedHeads            the heads up to which the sums of two registers of tokens fit into registers
 //   sums_from(number)          returns sums of one register that begin with `number`
+//   MixInts, no_mix_sums()     the sums of a mix, which may be of another type than Ints, and zeros
 //   store_lanes(sums, out)     stores one number for each 4 bytes
 //   Floats, HalfFloats         registers Lanes of kLanes F32; store_sums takes the lanes of four registers
 //   add_octets(sums, bias, factor, scale, out, groups)

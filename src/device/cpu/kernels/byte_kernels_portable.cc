@@ -61,7 +61,7 @@ struct Portable : WordPacking {
   using Floats = Floats4;
   using HalfFloats = Floats4;
   static constexpr int kBytes = 16;
-  static constexpr bool kLargeTables = false, kSmallWeights = false;
+  static constexpr bool kLargeTables = false, kSmallWeights = false, kSignedCodes = false;
   static constexpr int kMaxPairedHeads = 4;
   static constexpr int kRegistersPerSum = 1, kSumRegisters = 8;
   static constexpr int kTileRows = 0, kByteRows = 0;
@@ -132,6 +132,8 @@ struct Portable : WordPacking {
             reinterpret_cast<Words16>(reinterpret_cast<Words32>(x) >> 8) & 0xff};
   }
 
+  using MixInts = Ints;
+  static KVANT_INLINE MixInts no_mix_sums() { return sums_from(0); }
   static KVANT_INLINE Ints sums_from(std::int32_t number) { return Ints{} + number; }
   // Returns for each pair of neighbours the sum of their products. Every x86-64 has one instruction for it,
   // which GCC does not use for a loop over elements.

@@ -2,29 +2,14 @@
 // include this header inside their namespaces.
 #include "device/cpu/kernels/centroids_avx2.h"
 #include "device/cpu/kernels/float_lanes_avx2.h"
-
-// The table holds the levels of 16 nibbles. The level of a state (trellis_code.h) is the sum of two entries,
-// for the low and the high nibble of the mixed state. The sum is right if both shifts add up to at least 8.
-// No bit that the mix changes is then folded, so every bit of the mixed state has its own weight. A mix by 4
-// or more undoes itself.
-struct NibbleTable {
-  std::uint8_t levels[16];
-};
-constexpr NibbleTable nibble_levels(const kvant::TrellisCode& code, int shift, int bias) {
-  NibbleTable table{};
-  for (int nibble = 0; nibble < 16; ++nibble) {
-    const int state = kvant::mixed_state(code, nibble << shift);
-    table.levels[nibble] = static_cast<std::uint8_t>(kvant::state_level(code, state) + bias);
-  }
-  return table;
-}
+#include "device/cpu/kernels/trellis_nibbles.h"
 
 struct Avx2 : WordPacking {
   using Centroids = Avx2Centroids;
   using Floats = Floats8;
   using HalfFloats = Floats8;
   static constexpr int kBytes = 32;
-  static constexpr bool kLargeTables = false, kSmallWeights = false;
+  static constexpr bool kLargeTables = false, kSmallWeights = false, kSignedCodes = false;
   static constexpr int kRegistersPerSum = 1, kSumRegisters = 8, kMaxPairedHeads = 3;
   static constexpr int kTileRows = 3, kTileRegisters = 2;
   static constexpr int kByteRows = 0;
@@ -147,6 +132,8 @@ struct Avx2 : WordPacking {
     return {both(x, _mm256_set1_epi16(0x00ff)), _mm256_srli_epi16(x, 8)};
   }
 
+  using MixInts = Ints;
+  static KVANT_INLINE MixInts no_mix_sums() { return sums_from(0); }
   static KVANT_INLINE Ints sums_from(std::int32_t number) { return _mm256_set1_epi32(number); }
   static KVANT_INLINE void multiply_add(Ints& sums, const Codes& codes, __m256i even, __m256i odd) {
     sums = _mm256_add_epi32(

@@ -13,6 +13,22 @@ KVANT_INLINE void ask_for(const kvant::cpu::NextBytes& next, int i, int n, int p
     __builtin_prefetch(next.bytes + line * kLine);
 }
 
+// Products of signed bytes need codes below 128, so larger codes are lowered by kLowered first.
+template <class Isa, class Kind>
+constexpr int kLowered = (Kind::kMaxByte > 127 && Isa::kSignedCodes) ? 128 : 0;
+template <class Isa, class Kind>
+constexpr int kBiasOf = Kind::kBias - kLowered<Isa, Kind>;
+template <class Isa, class Kind, int R>
+KVANT_INLINE typename Isa::Bytes bytes_at(const Kind& kind,
+                                          const typename Isa::Bytes (&planes)[Kind::kPlanes],
+                                          const typename Isa::Bytes& before) {
+  if constexpr (kLowered<Isa, Kind> != 0) {
+    return Isa::lower(kind.template at<R>(planes, before));
+  } else {
+    return kind.template at<R>(planes, before);
+  }
+}
+
 // Returns the sum of the query's numbers in the task's blocks.
 inline std::int32_t number_sum(const kvant::cpu::ScoreTask& task, int head) {
   std::int32_t sum = 0;
@@ -35,7 +51,8 @@ void score_heads(const kvant::cpu::ScoreTask& task) {
     return Isa::load(task.page.codes + (tile * 16 + token % 16) * 4);
   };
   std::int32_t biases[H];
-  for (int h = 0; h < H; ++h) biases[h] = Kind::kBias == 0 ? 0 : Kind::kBias * number_sum(task, h);
+  for (int h = 0; h < H; ++h)
+    biases[h] = kBiasOf<Isa, Kind> == 0 ? 0 : kBiasOf<Isa, Kind> * number_sum(task, h);
   for (int token = task.first_token; token < task.end_token; token += kStep) {
     ask_for(task.next, token - task.first_token, kStep, task.end_token - task.first_token);
     typename Isa::Ints sums[L][H];
@@ -56,7 +73,7 @@ void score_heads(const kvant::cpu::ScoreTask& task) {
       unroll<X>([&](auto r) __attribute__((always_inline)) {
         constexpr int R = decltype(r)::value;
         typename Isa::Codes codes[L];
-        for (int l = 0; l < L; ++l) codes[l] = Isa::split(kind.template at<R>(planes[l], before[l]));
+        for (int l = 0; l < L; ++l) codes[l] = Isa::split(bytes_at<Isa, Kind, R>(kind, planes[l], before[l]));
         unroll<H>([&](auto h) __attribute__((always_inline)) {
           const std::uint32_t* quad = task.queries[decltype(h)::value]->quads[block * X + R];
           unroll<L>([&](auto l) __attribute__((always_inline)) {
@@ -103,9 +120,9 @@ KVANT_INLINE void mix_positions(const kvant::cpu::MixTask& task, const Kind& kin
   const std::ptrdiff_t row = static_cast<std::ptrdiff_t>(task.page.groups) * 8;
   const typename Isa::Groups groups = Isa::first_groups(n_groups);
   // Constant indices keep the sums in registers; with other indices GCC keeps a copy in memory.
-  typename Isa::Ints sums[N][H];
+  typename Isa::MixInts sums[N][H];
   unroll<N * H>([&](auto i) __attribute__((always_inline)) {
-    sums[decltype(i)::value / H][decltype(i)::value % H] = Isa::sums_from(0);
+    sums[decltype(i)::value / H][decltype(i)::value % H] = Isa::no_mix_sums();
   });
   const kvant::cpu::ByteWeights *lower[H], *upper[H];
   for (int h = 0; h < H; ++h) {
@@ -125,7 +142,8 @@ KVANT_INLINE void mix_positions(const kvant::cpu::MixTask& task, const Kind& kin
     }
     typename Isa::Codes codes[N];
     unroll<N>([&](auto i) __attribute__((always_inline)) {
-      codes[decltype(i)::value] = Isa::split(kind.template at<First + decltype(i)::value>(planes, before));
+      codes[decltype(i)::value] =
+          Isa::split(bytes_at<Isa, Kind, First + decltype(i)::value>(kind, planes, before));
     });
     // All positions share the loaded weights.
     unroll<H>([&](auto h) __attribute__((always_inline)) {
@@ -150,7 +168,7 @@ KVANT_INLINE void mix_positions(const kvant::cpu::MixTask& task, const Kind& kin
     if constexpr (Fill == Filling::two) {
       Isa::add_halves(sum, lower[kHead]->unit, upper[kHead]->unit, scale, out);
     } else {
-      Isa::add_octets(sum, Kind::kBias * lower[kHead]->sum, lower[kHead]->unit, scale, out, groups);
+      Isa::add_octets(sum, kBiasOf<Isa, Kind> * lower[kHead]->sum, lower[kHead]->unit, scale, out, groups);
     }
   });
 }

@@ -1,22 +1,6 @@
 // Wraps 8 F32 numbers in a register of AVX2. The files of instruction sets with AVX2 include this header
 // inside their namespaces.
 
-// exp(x) is 2^n * exp(f) with n = round(x / ln 2) and f = x - n ln 2. The constant ln 2 is split into two
-// parts for accuracy. An x below kLowestExponent, including -infinity, counts as kLowestExponent.
-constexpr float kLog2e = 1.44269504F, kLn2High = 0.693359375F, kLn2Low = -2.12194440e-4F;
-constexpr float kLowestExponent = -87;
-
-// Evaluates the polynomial of exp_series.h with fused steps.
-template <class F>
-KVANT_INLINE typename F::Lanes exp_polynomial(typename F::Lanes f) {
-  auto p = F::multiply_add(F::fill(1.0F / 720), f, F::fill(1.0F / 120));
-  p = F::multiply_add(p, f, F::fill(1.0F / 24));
-  p = F::multiply_add(p, f, F::fill(1.0F / 6));
-  p = F::multiply_add(p, f, F::fill(0.5F));
-  p = F::multiply_add(p, f, F::fill(1.0F));
-  return F::multiply_add(p, f, F::fill(1.0F));
-}
-
 struct Floats8 {
   using Lanes = __m256;
   static constexpr int kLanes = 8;

@@ -80,7 +80,7 @@ void prepare_query(const float* values, const float* scale, int group_channels, 
   for (int block = 0; block < blocks; ++block) {
     const std::int32_t* of_block = numbers + block * block_channels;
     Isa::pack_query(of_block, group_channels, query.quads + block * group_channels);
-    if (!sums) continue;
+    if (!sums && !Isa::kSignedCodes) continue;
     std::int32_t sum = 0;
     for (int i = 0; i < block_channels; ++i) sum += of_block[i];
     query.block_sums[block] = sum;

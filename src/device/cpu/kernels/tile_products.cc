@@ -93,6 +93,7 @@ void TileProducts::expand(const PageSide& side, Side which, Operand& operand) {
   read_code_parameters(side, operand.parameters);
   const bool is_number = operand.scheme.meaning == CodeMeaning::number;
   operand.bias = is_number ? center_numbers(operand.scheme, operand.parameters) : kTableBias;
+  if (kernels_->tiles.signed_codes && (!is_number || operand.scheme.bits == 8)) operand.bias -= kTableBias;
   operand.bytes.resize(static_cast<std::size_t>(kPageTokens) * context.head_dim);
   const CodePage page = code_page(side, operand.scheme);
   const TileKernels& tiles = kernels_->tiles;

@@ -22,7 +22,8 @@ void expand_scores(const kvant::cpu::CodePage& page, std::uint8_t* bytes) {
       unroll<X>([&](auto r) __attribute__((always_inline)) {
         constexpr int R = decltype(r)::value;
         const std::ptrdiff_t quad = block * X + R;
-        Isa::store(bytes + (quad * kvant::cpu::kPageTokens + token) * 4, kind.template at<R>(planes, before));
+        Isa::store(bytes + (quad * kvant::cpu::kPageTokens + token) * 4,
+                   bytes_at<Isa, Kind, R>(kind, planes, before));
       });
     }
   }
@@ -49,7 +50,7 @@ void expand_mix(const kvant::cpu::CodePage& page, std::uint8_t* bytes) {
       std::uint32_t halves[X][kGroups][2];  // The 8 tokens of each group.
       unroll<X>([&](auto r) __attribute__((always_inline)) {
         constexpr int R = decltype(r)::value;
-        Isa::store(halves[R], kind.template at<R>(planes, before));
+        Isa::store(halves[R], bytes_at<Isa, Kind, R>(kind, planes, before));
       });
       for (int half = 0; half < 2; ++half) {
         std::uint8_t* to = bytes + ((2 * octet + half) * d + group * X) * 4;
@@ -142,6 +143,22 @@ void multiply_tile(const kvant::cpu::TileTask& task) {
   for (; row < task.n_rows; ++row) multiply_rows<Isa, 1>(task, row);
 }
 
+// exp(x) is 2^n * exp(f) with n = round(x / ln 2) and f = x - n ln 2. The constant ln 2 is split into two
+// parts for accuracy. An x below kLowestExponent, including -infinity, counts as kLowestExponent.
+constexpr float kLog2e = 1.44269504F, kLn2High = 0.693359375F, kLn2Low = -2.12194440e-4F;
+constexpr float kLowestExponent = -87;
+
+// Evaluates the polynomial of exp_series.h with fused steps.
+template <class F>
+KVANT_INLINE typename F::Lanes exp_polynomial(typename F::Lanes f) {
+  auto p = F::multiply_add(F::fill(1.0F / 720), f, F::fill(1.0F / 120));
+  p = F::multiply_add(p, f, F::fill(1.0F / 24));
+  p = F::multiply_add(p, f, F::fill(1.0F / 6));
+  p = F::multiply_add(p, f, F::fill(0.5F));
+  p = F::multiply_add(p, f, F::fill(1.0F));
+  return F::multiply_add(p, f, F::fill(1.0F));
+}
+
 template <class Isa>
 float largest_score(const float* scores) {
   using F = typename Isa::Floats;
@@ -192,7 +209,8 @@ constexpr kvant::cpu::TileKernels tile_kernels_of() {
   if constexpr (Isa::kTileRows == 0) {
     return {};
   } else {
-    return {.expand_for_scores = expand_for_scores<Isa>,
+    return {.signed_codes = Isa::kSignedCodes,
+            .expand_for_scores = expand_for_scores<Isa>,
             .expand_for_mix = expand_for_mix<Isa>,
             .multiply = multiply_tile<Isa>,
             .largest = largest_score<Isa>,
