@@ -126,7 +126,8 @@ inline std::shared_ptr<const Constants> made_up_constants(const Recipe& recipe, 
     if (need.name == kPageMetric) return made_up_metric(d, seed);
     if (need.kind == NeedKind::sensitivity) return falling_sensitivities(need.size, seed);
     if (need.kind == NeedKind::priority) return normal_values(1, 1, seed);
-    if (need.kind == NeedKind::transform && (need.name.ends_with("pca") || need.name.ends_with("oscar")))
+    if (need.kind == NeedKind::transform &&
+        (need.name.ends_with("pca") || need.name.ends_with("oscar") || need.name.ends_with("nova")))
       return random_rotation(d, seed);
     if (need.kind == NeedKind::transform && need.name.ends_with("mean")) return normal_values(d, 0.1F, seed);
     if (need.kind != NeedKind::transform && need.format->codebook_shape()) {

@@ -117,6 +117,57 @@ TEST(TransformLearner, OscarTurnsToWhatAttentionReads) {
   EXPECT_NEAR(std::abs(of_values[2]), 1, 1e-6);
 }
 
+// The map must make the queries' second moments equal in all directions, and the keys' components
+// independent. Components of falling variance must go to the groups of 4 in turn.
+TEST(TransformLearner, NovaWhitensQueriesAndSeparatesKeys) {
+  constexpr int kDim = 8, kKeys = 4000, kQueries = 3000;
+  std::mt19937 random(3);
+  std::normal_distribution<float> normal;
+  std::vector<float> mixing_of_keys(kDim * kDim), mixing_of_queries(kDim * kDim);
+  for (float& x : mixing_of_keys) x = normal(random);
+  for (float& x : mixing_of_queries) x = normal(random);
+  const auto mixed = [&](int n, const std::vector<float>& mixing, float offset) {
+    std::vector<float> rows(static_cast<std::size_t>(n) * kDim, offset);
+    for (int r = 0; r < n; ++r)
+      for (int i = 0; i < kDim; ++i) {
+        const float x = normal(random);
+        for (int j = 0; j < kDim; ++j) rows[r * kDim + j] += x * mixing[i * kDim + j];
+      }
+    return rows;
+  };
+  std::vector<float> keys = mixed(kKeys, mixing_of_keys, 2), queries = mixed(kQueries, mixing_of_queries, 1);
+  const TransformLearner* learner = find_transform_learner("nova");
+  ASSERT_NE(learner, nullptr);
+  const MatrixView<const float> of_keys{keys.data(), kKeys, kDim}, of_queries{queries.data(), kQueries, kDim};
+  Constants constants;
+  constants.set(0, 0, Side::key, "nova", learner->learn({Side::key, of_keys, of_keys, of_queries}));
+  const std::vector<std::string> names{"nova"};
+  const auto transform = Transform::make(names, kDim, HeadConstants{&constants, 0, 0, Side::key});
+  ASSERT_TRUE(transform.ok()) << transform.error().message;
+  transform->query({queries.data(), kQueries, kDim}, nullptr);
+  transform->forward({keys.data(), kKeys, kDim});
+  const auto product = [](const std::vector<float>& rows, int i, int j, double mean_i, double mean_j) {
+    double sum = 0;
+    const std::size_t n = rows.size() / kDim;
+    for (std::size_t r = 0; r < n; ++r) sum += (rows[r * kDim + i] - mean_i) * (rows[r * kDim + j] - mean_j);
+    return sum / static_cast<double>(n);
+  };
+  double mean[kDim] = {}, variance[kDim];
+  for (std::size_t at = 0; at < keys.size(); ++at) mean[at % kDim] += keys[at] / double{kKeys};
+  const double level = product(queries, 0, 0, 0, 0);
+  for (int i = 0; i < kDim; ++i) {
+    variance[i] = product(keys, i, i, mean[i], mean[i]);
+    for (int j = 0; j < kDim; ++j)
+      EXPECT_NEAR(product(queries, i, j, 0, 0), i == j ? level : 0, 1e-3 * level) << i << " " << j;
+    for (int j = 0; j < i; ++j)
+      EXPECT_NEAR(product(keys, i, j, mean[i], mean[j]), 0, 1e-3 * variance[0]) << i << " " << j;
+  }
+  for (int rank = 1; rank < kDim; ++rank) {  // rank r is channel r / 2 of group r % 2
+    const auto at = [](int r) { return r % 2 * 4 + r / 2; };
+    EXPECT_LE(variance[at(rank)], variance[at(rank - 1)]) << rank;
+  }
+}
+
 TEST(HeadPriority, MeasuresEveryMetricOfTheRecipes) {
   for (const char* metric : mix_metrics()) {
     bool known = false;

@@ -35,6 +35,7 @@ struct TransformLearner {
 //     mean    each channel's mean
 //     pca     the eigenvectors of x^T x
 //     oscar   the eigenvectors of Q^T Q for K, and of V^T diag(k^T Q^T Q k) V for V (OSCAR, section 3)
+//     nova    the matrix F of NOVA-KV (transform/nova.cc)
 const TransformLearner* find_transform_learner(const std::string& kind);
 
 }  // namespace kvant

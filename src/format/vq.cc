@@ -3,17 +3,18 @@
 //   vq-d<X>b<Y>    VecInfer (section 3.2): one codebook [2^Y][X] for a (layer, KV head, side)
 //   pq-d<X>b<Y>    MILLION: one codebook for each sub-space, [d / X][2^Y][X]
 //   nvq-d<X>b<Y>   gain-shape: vq of the unit vector x / |x|, with an f16 gain per token
+//   npq-d<X>b<Y>   NOVA-KV (arXiv 2608.04074): pq of the unit vector, with an f16 gain per token
 // The codebook is the model constant "codebook/<name of the format>".
 //
 // Bytes of a page, d channels:
 //   codes   [kPageTokens][d / X]  Y bits each, one little-endian bit stream (bit_packing.h) for the whole
 //                                 page: a token's codes need not begin at a whole byte
-//   gains   [kPageTokens]         f16, nvq only: the least squares gain (gain.h) of the centroids found
-// Bits per value: Y / X, and 16 / d more for nvq.
+//   gains   [kPageTokens]         f16, nvq: the least squares gain (gain.h) of the centroids found; npq: |x|
+// Bits per value: Y / X, and 16 / d more for nvq and npq.
 //
-// value = centroid, times the gain for nvq. Values far outside the codebook get the farthest centroid in
-// their direction, or any centroid if the search overflows F32. Gains saturate at 65504. Left-out tokens are
-// stored like the others.
+// value = centroid, times the gain for nvq and npq. Values far outside the codebook get the farthest centroid
+// in their direction, or any centroid if the search overflows F32. Gains saturate at 65504. Left-out tokens
+// are stored like the others.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -33,13 +34,15 @@
 namespace kvant {
 namespace {
 
-enum class Kind { vq, pq, nvq };
+enum class Kind { vq, pq, nvq, npq };
 
 struct VqShape {
   Kind kind;
   int dim;   // X, the channels of a sub-vector
   int bits;  // Y, the bits of a code
 
+  bool has_gains() const { return kind == Kind::nvq || kind == Kind::npq; }
+  bool own_codebooks() const { return kind == Kind::pq || kind == Kind::npq; }
   int centroids() const { return 1 << bits; }
   int codes_per_token(int d) const { return d / dim; }
 };
@@ -69,15 +72,17 @@ class VqFormat : public Format {
   VqFormat(const std::string& name, const VqShape& shape) : Format(name), shape_(shape) {}
 
   std::size_t page_bytes(int head_dim) const override {
-    return vq_page_bytes(shape_.dim, shape_.bits, shape_.kind == Kind::nvq, head_dim);
+    return vq_page_bytes(shape_.dim, shape_.bits, shape_.has_gains(), head_dim);
   }
   std::vector<std::string> needed_constants() const override { return {codebook_name()}; }
   std::size_t constant_size(int head_dim) const override {
     const std::size_t one = static_cast<std::size_t>(shape_.centroids()) * shape_.dim;
-    return shape_.kind == Kind::pq ? one * shape_.codes_per_token(head_dim) : one;
+    return shape_.own_codebooks() ? one * shape_.codes_per_token(head_dim) : one;
   }
 
+  // GPU kernels fit the gains of vectors by least squares, so pages of npq have no description.
   std::optional<FormatDescription> describe() const override {
+    if (shape_.kind == Kind::npq) return std::nullopt;
     FormatDescription description;
     description.page.kind = CodeKind::vector;
     description.page.bits = shape_.bits;
@@ -87,7 +92,7 @@ class VqFormat : public Format {
     return description;
   }
   std::optional<CodeScheme> code_scheme(int head_dim) const override {
-    if (shape_.kind == Kind::pq) return std::nullopt;
+    if (shape_.own_codebooks()) return std::nullopt;
     if (shape_.bits == 8) {
       return CodeScheme{.meaning = CodeMeaning::vector,
                         .bits = 8,
@@ -135,7 +140,7 @@ class VqFormat : public Format {
   }
 
   std::optional<CodebookShape> codebook_shape() const override {
-    return CodebookShape{shape_.dim, shape_.centroids(), shape_.kind == Kind::pq, shape_.kind == Kind::nvq};
+    return CodebookShape{shape_.dim, shape_.centroids(), shape_.own_codebooks(), shape_.has_gains()};
   }
 
   void encode(const float* values, const TokenMask&, const PageContext& context,
@@ -143,7 +148,7 @@ class VqFormat : public Format {
     const int d = context.head_dim;
     const float* codebook = codebook_of(context);
     std::array<std::uint16_t, kPageTokens * kMaxCodesPerToken> codes;  // [kPageTokens][d / X]
-    if (shape_.kind == Kind::pq) {
+    if (shape_.own_codebooks()) {
       search_sub_spaces(values, d, codebook, codes.data());
     } else {
       for (int first = 0; first < kPageTokens; first += search_tokens_at_once(d)) {
@@ -153,7 +158,7 @@ class VqFormat : public Format {
     }
     pack_codes(codes.data(), static_cast<std::size_t>(kPageTokens) * shape_.codes_per_token(d), shape_.bits,
                page);
-    if (shape_.kind == Kind::nvq) store_gains(values, d, codebook, codes.data(), page);
+    if (shape_.has_gains()) store_gains(values, d, codebook, codes.data(), page);
   }
 
   void decode(const std::byte* page, int n_tokens, const PageContext& context, float* values) const override {
@@ -166,7 +171,7 @@ class VqFormat : public Format {
       for (int token = first; token < std::min(first + kChunkTokens, n_tokens); ++token) {
         float* row = values + static_cast<std::ptrdiff_t>(token) * d;
         copy_centroids(codes.data() + (token - first) * shape_.codes_per_token(d), d, codebook, row);
-        if (shape_.kind != Kind::nvq) continue;
+        if (!shape_.has_gains()) continue;
         std::uint16_t gain;
         std::memcpy(&gain, gain_of(page, token, d), sizeof gain);
         const float factor = float_from_f16(gain);
@@ -218,6 +223,14 @@ class VqFormat : public Format {
     const int n = shape_.codes_per_token(d);
     const std::ptrdiff_t size = static_cast<std::ptrdiff_t>(shape_.centroids()) * shape_.dim;
     std::array<std::uint16_t, kPageTokens> nearest;
+    std::vector<float> units;
+    if (shape_.kind == Kind::npq) {
+      units.resize(static_cast<std::size_t>(kPageTokens) * d);
+      for (int token = 0; token < kPageTokens; ++token)
+        normalize(values + static_cast<std::ptrdiff_t>(token) * d, d,
+                  units.data() + static_cast<std::ptrdiff_t>(token) * d);
+      values = units.data();
+    }
     for (int sub = 0; sub < n; ++sub) {
       nearest_centroids(values + sub * shape_.dim, d, kPageTokens, shape_.dim, codebook + sub * size,
                         shape_.centroids(), nearest.data());
@@ -238,7 +251,7 @@ class VqFormat : public Format {
   template <int Dim>
   void copy_centroids(const std::uint16_t* codes, int d, const float* codebook, float* values) const {
     const std::ptrdiff_t next =
-        shape_.kind == Kind::pq ? static_cast<std::ptrdiff_t>(shape_.centroids()) * Dim : 0;
+        shape_.own_codebooks() ? static_cast<std::ptrdiff_t>(shape_.centroids()) * Dim : 0;
     for (int sub = 0; sub < d / Dim; ++sub) {
       std::memcpy(values + sub * Dim, codebook + sub * next + static_cast<std::ptrdiff_t>(codes[sub]) * Dim,
                   sizeof(float) * Dim);
@@ -249,9 +262,14 @@ class VqFormat : public Format {
                    std::byte* page) const {
     std::array<float, kMaxHeadDim> shape;
     for (int token = 0; token < kPageTokens; ++token) {
-      copy_centroids(codes + token * shape_.codes_per_token(d), d, codebook, shape.data());
-      const std::uint16_t gain =
-          fit_gain(values + static_cast<std::ptrdiff_t>(token) * d, shape.data(), d, GainRule::least_squares);
+      const float* x = values + static_cast<std::ptrdiff_t>(token) * d;
+      std::uint16_t gain;
+      if (shape_.kind == Kind::npq) {
+        gain = f16_from_float_saturated(static_cast<float>(std::fmin(norm(x, d), kF16Max)));
+      } else {
+        copy_centroids(codes + token * shape_.codes_per_token(d), d, codebook, shape.data());
+        gain = fit_gain(x, shape.data(), d, GainRule::least_squares);
+      }
       std::memcpy(gain_of(page, token, d), &gain, sizeof gain);
     }
   }
@@ -264,6 +282,8 @@ std::unique_ptr<Format> parse_vq(const std::string& name) {
   Kind kind = Kind::vq;
   if (reader.take("nvq-d")) {
     kind = Kind::nvq;
+  } else if (reader.take("npq-d")) {
+    kind = Kind::npq;
   } else if (reader.take("pq-d")) {
     kind = Kind::pq;
   } else if (!reader.take("vq-d")) {
@@ -284,15 +304,16 @@ std::vector<std::string> vq_members() {
       members.push_back(fmt::format("{}-{}", kind, shape));
     }
   }
+  members.emplace_back("npq-d4b8");
   return members;
 }
 
 }  // namespace
 
 const FormatFamily& vq_family() {
-  static const FormatFamily family{"[n]vq-d<X>b<Y>|pq-d<X>b<Y>",
+  static const FormatFamily family{"[n]vq-d<X>b<Y>|[n]pq-d<X>b<Y>",
                                    "sub-vectors of X channels as Y-bit codes of a codebook; vq: VecInfer, "
-                                   "pq: MILLION, nvq: of the unit vector, with a gain",
+                                   "pq: MILLION; n: of the unit vector, with a gain",
                                    vq_members(), parse_vq};
   return family;
 }

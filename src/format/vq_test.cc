@@ -7,7 +7,7 @@
 namespace kvant::vq_test {
 namespace {
 
-constexpr const char* kPattern = "[n]vq-d<X>b<Y>|pq-d<X>b<Y>";
+constexpr const char* kPattern = "[n]vq-d<X>b<Y>|[n]pq-d<X>b<Y>";
 
 struct Shape {
   std::string kind;
@@ -17,6 +17,7 @@ struct Shape {
   explicit Shape(const std::string& name) : kind(name.substr(0, name.find('-'))) {
     std::sscanf(name.c_str() + name.find('-'), "-d%db%d", &dim, &bits);
   }
+  bool has_gains() const { return kind.starts_with('n'); }
 };
 
 double squared_distance(const double* x, const float* c, int n) {
@@ -41,7 +42,7 @@ void check_token(const TestFormat& test, const std::vector<float>& values, const
   const std::span<const float> codebook = test.context().constants.find("codebook/" + test.format().name());
   std::vector<double> x(values.begin() + token * d, values.begin() + (token + 1) * d);
   double gain = 1;
-  if (shape.kind == "nvq") {
+  if (shape.has_gains()) {
     double length = 0;
     for (const double value : x) length += value * value;
     for (double& value : x) value /= std::sqrt(length);
@@ -52,7 +53,7 @@ void check_token(const TestFormat& test, const std::vector<float>& values, const
         code_from_stream(page.data(), static_cast<std::size_t>(token) * n_codes + sub, shape.bits);
     const float* centroids =
         codebook.data() +
-        (shape.kind == "pq" ? static_cast<std::ptrdiff_t>(sub) * (shape.dim << shape.bits) : 0);
+        (shape.kind.ends_with("pq") ? static_cast<std::ptrdiff_t>(sub) * (shape.dim << shape.bits) : 0);
     const float* centroid = centroids + code * shape.dim;
     const double* vector = x.data() + sub * shape.dim;
     ASSERT_LE(squared_distance(vector, centroid, shape.dim),
@@ -67,14 +68,15 @@ TEST(Codebooks, TakeTheBitsOfTheDesignsTable) {
   for (const std::string& name : members_of(kPattern)) {
     const Shape shape(name);
     for (const int d : kTestHeadDims) {
-      const double gain = shape.kind == "nvq" ? 16.0 / d : 0;
+      const double gain = shape.has_gains() ? 16.0 / d : 0;
       EXPECT_DOUBLE_EQ(find_format(name)->bits(d), static_cast<double>(shape.bits) / shape.dim + gain)
           << name;
     }
   }
   EXPECT_DOUBLE_EQ(find_format("vq-d8b12")->bits(128), 1.5);
   EXPECT_DOUBLE_EQ(find_format("nvq-d4b8")->bits(64), 2.25);
-  EXPECT_DOUBLE_EQ(find_format("vq-d8b10")->bits(80), 1.25);  // The 100 bits of a token end inside a byte.
+  EXPECT_DOUBLE_EQ(find_format("npq-d4b8")->bits(128), 2.125);  // as NOVA-KV prints for K
+  EXPECT_DOUBLE_EQ(find_format("vq-d8b10")->bits(80), 1.25);    // The 100 bits of a token end inside a byte.
 }
 
 TEST(Codebooks, NameTheConstantTheyNeedAndItsSize) {
@@ -93,7 +95,7 @@ TEST(Codebooks, SayHowTheyAreTrained) {
     if (!shape.has_value()) continue;
     const std::size_t books = shape->per_sub_space ? 64 / shape->dim : 1;
     EXPECT_EQ(books * shape->centroids * shape->dim, format.constant_size(64)) << name;
-    EXPECT_EQ(shape->unit_vectors, name.starts_with("nvq")) << name;
+    EXPECT_EQ(shape->unit_vectors, name.starts_with('n')) << name;
   }
 }
 
@@ -136,6 +138,18 @@ TEST(Codebooks, ChooseTheGainOfLeastError) {
     }
     ASSERT_LT(errors[0], errors[1]);
     ASSERT_LT(errors[0], errors[2]);
+  }
+}
+
+TEST(Codebooks, KeepTheLengthsOfTokensForNova) {
+  const TestFormat test("npq-d4b8", 128);
+  const std::vector<float> values = key_like_values(128, 3);
+  const std::vector<std::byte> page = test.encode(values);
+  for (int token = 0; token < kPageTokens; ++token) {
+    double squares = 0;
+    for (int i = token * 128; i < (token + 1) * 128; ++i) squares += double{values[i]} * values[i];
+    const double gain = f16_at(page.data() + page.size() - 2 * (kPageTokens - token));
+    EXPECT_NEAR(gain, std::sqrt(squares), 1.01 * f16_rounding(gain));
   }
 }
 

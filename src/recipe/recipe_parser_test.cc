@@ -57,6 +57,9 @@ TEST(BuiltinRecipes, HoldWhatTheMethodsSay) {
   EXPECT_EQ(to_string(parsed("q4_0")), "k=tok4g32s,v=tok4g32s");
   EXPECT_EQ(to_string(parsed("f16")), "k=f16,v=f16");
   EXPECT_EQ(to_string(parsed("vecinfer-2bit")), "k=smooth+hadamard:vq-d4b8,v=vq-d4b8,sink=4,window=128");
+  EXPECT_EQ(to_string(parsed("kvarn-k4v2")), "k=hadamard:vch4,v=hadamard:vtok2,sink=128,tail=f16");
+  EXPECT_EQ(to_string(parsed("nova-2bit")),
+            "k=mean+nova:npq-d4b8,v=oscar+hadamard:tok2g128c92,sink=64,window=256");
   EXPECT_EQ(to_string(parsed("turboattention-mix")),
             "k=prog4,v=prog4,sink=4,mix=0.5,mix_k=prog2,mix_v=prog2,softmax=sas,products=integer,tail=int8");
   EXPECT_EQ(to_string(parsed("turbo3-sparse-v")), "k=rhadamard:lm3,v=rhadamard:lm3,skip=1e-6");

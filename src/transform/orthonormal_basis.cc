@@ -22,6 +22,8 @@ KVANT_SIMD_CLONES void multiply_row(const float* row, const float* matrix, int d
   }
 }
 
+}  // namespace
+
 void multiply_rows(MatrixView<float> x, const std::vector<float>& matrix) {
   std::vector<float> product(x.cols);
   for (int r = 0; r < x.rows; ++r) {
@@ -39,6 +41,8 @@ std::vector<float> transposed(std::span<const float> matrix, int d) {
   }
   return result;
 }
+
+namespace {
 
 // Returns whether matrix [d, d] times its transpose is the unit matrix.
 bool orthonormal(const std::vector<float>& matrix, const std::vector<float>& transpose, int d) {

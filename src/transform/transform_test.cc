@@ -42,6 +42,12 @@ std::vector<float> random_basis(int d, unsigned seed) {
 
 std::vector<float> constants_of_step(const std::string& name, int d, unsigned seed) {
   if (name == "pca" || name == "oscar") return random_basis(d, seed);
+  if (name == "nova") {  // a basis with rows of unequal lengths
+    std::vector<float> matrix = random_basis(d, seed);
+    const std::vector<float> lengths = random_values(d, seed + 1, 0.5F, 2.0F);
+    for (std::size_t i = 0; i < matrix.size(); ++i) matrix[i] *= lengths[i / d];
+    return matrix;
+  }
   return random_values(d, seed, 0.2F, 4.0F);
 }
 
@@ -79,6 +85,7 @@ std::vector<Names> compositions() {
   all.push_back({"mean", "scale", "rhadamard"});
   all.push_back({"hadamard", "mean", "smooth"});
   all.push_back({"mean", "pca", "scale"});
+  all.push_back({"mean", "nova"});
   return all;
 }
 
@@ -323,6 +330,19 @@ TEST(Pca, RefusesABasisThatIsNotOrthonormal) {
   ASSERT_FALSE(skewed.ok());
   EXPECT_NE(skewed.error().message.find("layer 2 KV head 0 V are not orthonormal"), std::string::npos);
   EXPECT_FALSE(Transform::make(Names{"pca"}, 64, HeadConstants{&constants, 2, 0, Side::key}).ok());
+}
+
+TEST(Nova, RefusesAMatrixWithoutInverse) {
+  Constants constants;
+  std::vector<float> matrix = random_basis(64, 9);
+  std::copy_n(matrix.begin(), 64, matrix.begin() + 64);
+  constants.set(2, 0, Side::key, "nova", matrix);
+  constants.set(2, 0, Side::value, "nova", std::vector<float>(64 * 64, 0.0F));
+  for (const Side side : kSides) {
+    const auto made = Transform::make(Names{"nova"}, 64, HeadConstants{&constants, 2, 0, side});
+    ASSERT_FALSE(made.ok());
+    EXPECT_NE(made.error().message.find("have no inverse: calibrate again"), std::string::npos);
+  }
 }
 
 TEST(TransformKinds, SayHowManyConstantsTheyTake) {

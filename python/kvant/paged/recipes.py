@@ -17,8 +17,8 @@ from kvant.paged.sink_layout import MAX_SINK
 
 EXACT, FLASHQ = "exact", "flashq"
 SAS = "sas"
-# Names of formats with codebooks begin with "vq", "pq" or "nvq".
-CODEBOOK_FORMATS = ("vq", "pq", "nvq")
+# Names of formats with codebooks begin with one of these.
+CODEBOOK_FORMATS = ("vq", "pq", "nvq", "npq")
 # Recipes with a key that matches BY_LAYER have formats that differ by layer or head.
 BY_LAYER = re.compile(r"(?:budget|ladder|mix|mix_[kv]|mix_metric|[kv]@.*)")
 _SIDE = re.compile(r"(?:([a-z0-9+]+):)?([a-z][a-z0-9_-]*)")
