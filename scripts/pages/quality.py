@@ -51,6 +51,21 @@ METHODS = (
     ("KIVI", dict.fromkeys(("kivi-4bit", "kivi-3bit", "kivi-2bit-g32", "kivi-2bit", "kivi-1bit"), "")),
     ("8-bit keys, 4-bit values", {"q8_0/q4_0": ""}),
 )
+# The table of rivals shows these groups. All caches keep the first 128 tokens and the tokens of an unfinished page in
+# BF16.
+RIVALS = (
+    ("kvant, calibrated", {"kvant-4bit,sink=128": "", "kvant-3bit,sink=128": "", "kvant-2bit,sink=128": ""}),
+    ("kvant, without calibration", {"uniform-4bit,sink=128": "", "uniform-3bit,sink=128": "", "uniform-2bit,sink=128": ""}),
+    ("KIVI", dict.fromkeys((f"kivi-{b}bit,sink=128,window=0" for b in (4, 3, 2)), "")),
+    ("KVarN", dict.fromkeys((f"kvarn-{which},tail=bf16" for which in ("k4v4", "k4v2", "k2v2", "k2v2-mended")), "")),
+    ("NOVA-KV", {"nova-2bit,sink=128,window=0": ""}),
+    ("OSCAR", {"oscar-2bit,sink=128,window=0": "", "oscar-2bit-centred,sink=128,window=0": "mean of K subtracted",
+               "oscar-2bit-lm,window=0": "mean subtracted, Lloyd-Max steps"}),
+    ("vLLM's TurboQuant, all layers quantized",
+     {"k=fp8-s1,v=tok4g512,sink=128": "k8v4", "k=hadamard:lm4n,v=tok4g512,sink=128": "4bit-nc",
+      "k=hadamard:lm3n,v=tok4g512,sink=128": "k3v4-nc", "k=hadamard:lm3n,v=tok3g512,sink=128": "3bit-nc"}),
+    ("UltraQuant, all layers quantized", {"k=hadamard:mxfp4c156,v=mxfp4c156,sink=128": ""}),
+)
 # Each entry has a title and a cache for each of three tails. The first tail is quantized to 4 bits; the other tails
 # hold 64 and 192 unquantized tokens on average.
 TAILS = (
@@ -182,6 +197,26 @@ class Quality:
         models = self.models(context)
         if not models:
             return NOTHING
+        shown = {recipe for _, recipes in groups for recipe in recipes}
+        return self.places(models, context, shown) + self.side_by_side(models, context, groups)
+
+    def rivals(self):
+        """Returns the table of caches with equal tails and sinks on the models that have rows, and the commands."""
+        shown = {recipe for _, recipes in RIVALS for recipe in recipes}
+        commands, places = [], []
+        for model in MODELS:
+            for run in self.of(model):
+                if shown & {name_of(row["recipe"]) for row in run["results"]}:
+                    commands.append(command(run))
+                    places.append(f"{MODELS[model].title}, the {WHO[run['backend']]} attends: {run['chunks']} contexts; "
+                                  f"{run['measured_on'].rstrip('.')}.")
+        models = [model for model in MODELS if shown & set(self.rows(model))]
+        if not models:
+            return NOTHING
+        return (markdown.code(*commands) + "\n" + "\n".join(map(markdown.paragraph, places)) + "\n" +
+                self.side_by_side(models, 2048, RIVALS))
+
+    def side_by_side(self, models, context, groups):
         of_model = [self.rows(model, context=context) for model in models]
         body = []
         for title, recipes in groups:
@@ -194,8 +229,7 @@ class Quality:
                              *(cell for row in found for cell in self.main_cells(row))))
         header = ("cache", *(cell for model in models
                              for cell in (f"{MODELS[model].title}: bits", "mean KLD", "95 % interval")))
-        shown = {recipe for _, recipes in groups for recipe in recipes}
-        return self.places(models, context, shown) + markdown.table(header, body)
+        return markdown.table(header, body)
 
     @staticmethod
     def main_cells(row):
@@ -283,7 +317,9 @@ class Quality:
             body.append((f"`{recipe}`", f"{row['bits_all']:.2f}", *shown, interval(row), row["day"]))
         if not body:
             return NOTHING
-        cpu = [run for run in self.of() if run["backend"] == "cpu"]
+        shown = {name_of(row["recipe"]) for run in self.of() if run["backend"] != "cpu" for row in run["results"]}
+        cpu = [run for run in self.of()
+               if run["backend"] == "cpu" and shown & {name_of(row["recipe"]) for row in run["results"]} - {"bf16"}]
         places = sorted({run["measured_on"].rstrip(".") for run in cpu}, key=day_of)
         return (markdown.code(*dict.fromkeys(map(command, cpu))) + "\nThe CPU's: " + "; ".join(places) + ".\n\n" +
                 markdown.table(("recipe", "bits", "GPU", "reference", "CPU", "95 % interval of the CPU's", "day"), body))
@@ -353,6 +389,7 @@ class Quality:
             "quality-models": self.models_table,
             "quality-recipes": self.recipes,
             "quality-methods": lambda: self.main(2048, METHODS),
+            "quality-rivals": self.rivals,
             "quality-controls": self.controls,
             "quality-tails": self.tails,
             "quality-backends": self.backends,
