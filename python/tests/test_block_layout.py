@@ -186,7 +186,7 @@ class Recipes(unittest.TestCase):
             with self.assertRaisesRegex(ValueError, sentence):
                 parse_recipe(text)
         for part in ("budget=4.5", "ladder=tcq2+tcq4", "k@0-3=bf16", "v@18.1=tok4g128", "mix=0.5", "mix_k=tcq2"):
-            with self.assertRaisesRegex(ValueError, "all layers and heads must have the same formats"):
+            with self.assertRaisesRegex(ValueError, "only calibration gives layers and heads unlike formats"):
                 parse_recipe("kvant-4bit," + part)
 
     def test_what_is_wrong_is_said(self):

@@ -197,8 +197,8 @@ class Calibrated(unittest.TestCase):
     def test_constants_are_on_the_cpu_if_another_device_is_the_default(self):
         shape = shape_of(self.model.config)
         with torch.device("meta"):
-            found = read_constants(self.path, parse_recipe("kvant-4bit"), shape).of_model.metrics
-        expected = read_constants(self.path, parse_recipe("kvant-4bit"), shape).of_model.metrics
+            found = read_constants(self.path, parse_recipe("kvant-4bit"), shape, serves_by_head=True).of_model.metrics
+        expected = read_constants(self.path, parse_recipe("kvant-4bit"), shape, serves_by_head=True).of_model.metrics
         self.assertTrue(torch.equal(found.turns, expected.turns))
 
     def test_the_order_stays_where_both_have_the_same(self):

@@ -78,10 +78,10 @@ def read_constants(path: str | os.PathLike[str], recipe: Recipe, shape: ModelSha
     number of layers or number of heads."""
     # Frameworks build models with a GPU as the default device, and constants are read on the CPU.
     with torch.device("cpu"):
-        return _read(path, recipe, shape, serves_by_head)
+        return _read(path, recipe, shape, serves_by_head, n_ranks)
 
 
-def _read(path: str | os.PathLike[str], recipe: Recipe, shape: ModelShape, serves_by_head: bool) -> Constants:
+def _read(path: str | os.PathLike[str], recipe: Recipe, shape: ModelShape, serves_by_head: bool, n_ranks: int) -> Constants:
     from kvant.engine import _engine
 
     recipe, geometry = calibrated(recipe), shape.geometry()

@@ -224,7 +224,7 @@ def _refuse_others(text: str, values: Mapping[str, str]) -> None:
         return
     key, why = refused[0], ""
     if BY_LAYER.fullmatch(key):
-        why = ": all layers and heads must have the same formats, because all blocks are equally large; `kvant run` has bits by layer"
+        why = ": only calibration gives layers and heads unlike formats (kvant-4bit); `kvant run` has bits by layer"
     else:
         defaults, _ = _registry()
         # An empty default means bf16, which only the tail has.

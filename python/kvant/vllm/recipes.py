@@ -4,8 +4,8 @@ differing items ("uniform-4bit,prompt=flashq"). An entry "constants" in that con
 kvant.hf.calibrate or `kvant calibrate` made for the model. An entry "calibrate" that is false forbids calibration at
 the first start. An entry "windows" that is "fp8" lets vLLM keep layers with a sliding window in FP8.
 
-A cache type is called `kvant_` and the recipe's name in the registry. Older names keep the cache that they had, and the
-log says which recipe it is."""
+A cache type is called `kvant_` and the recipe's name in the registry. Older names keep the cache that they had, except
+`kvant_4bit`, `kvant_3bit` and `kvant_2bit`, and the log says which recipe it is."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def _own(additional_config) -> Mapping[str, str | bool]:
     if own is None:
         return {}
     if not isinstance(own, Mapping) or not own or not all(isinstance(x, _KINDS.get(key, ())) for key, x in own.items()):
-        raise ValueError(f"kvant: in --additional-config, \"{CUSTOM}\" is an object with the texts \"{_RECIPE}\" and "
-                         f"\"{_CONSTANTS}\", and \"{_CALIBRATE}\", which is true or false: {_EXAMPLE}")
+        raise ValueError(f"kvant: in --additional-config, \"{CUSTOM}\" is an object with the texts \"{_RECIPE}\", "
+                         f"\"{_CONSTANTS}\" and \"{_WINDOWS}\" (\"{FP8}\"), and \"{_CALIBRATE}\", which is true or false: {_EXAMPLE}")
     if own.get(_WINDOWS, FP8) != FP8:
         raise ValueError(f"kvant: in --additional-config, \"{_WINDOWS}\" is \"{FP8}\", not \"{own[_WINDOWS]}\"; without it, layers with "
                          "a sliding window are unquantized")

@@ -9,12 +9,13 @@ namespace {
 // The attributes of this kernel tell which code the device runs.
 __global__ void probe_kernel() {}
 
-// Finds out how many clusters run at once. A CTA takes the whole shared memory of an SM.
-cudaError_t count_clusters(Gpu* gpu) {
+// Finds out how many clusters run at once. A CTA takes the shared memory of an SM, of which `shared_bytes`
+// are the most that a CTA may have. Sizes that the driver does not answer for are not used.
+void count_clusters(int shared_bytes, Gpu* gpu) {
   gpu->clusters = {gpu->multiprocessors};
-  if (!gpu->has.clusters) return cudaSuccess;
+  if (!gpu->has.clusters) return;
   cudaError_t error =
-      cudaFuncSetAttribute(probe_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, gpu->shared_bytes);
+      cudaFuncSetAttribute(probe_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
   for (int n = 2; n <= kMaxClusterCtas && error == cudaSuccess; ++n) {
     cudaLaunchAttribute cluster{};
     cluster.id = cudaLaunchAttributeClusterDimension;
@@ -22,12 +23,14 @@ cudaError_t count_clusters(Gpu* gpu) {
     cudaLaunchConfig_t config{};
     config.gridDim = dim3(n);
     config.blockDim = dim3(32);
-    config.dynamicSmemBytes = gpu->shared_bytes;
+    config.dynamicSmemBytes = shared_bytes;
     config.attrs = &cluster;
     config.numAttrs = 1;
-    error = cudaOccupancyMaxActiveClusters(&gpu->clusters[n - 1], probe_kernel, &config);
+    int at_once = 0;
+    error = cudaOccupancyMaxActiveClusters(&at_once, probe_kernel, &config);
+    if (error == cudaSuccess) gpu->clusters[n - 1] = at_once;
   }
-  return error;
+  if (error != cudaSuccess) (void)cudaGetLastError();
 }
 
 constexpr int kLeastMajor = 8;  // the least major compute capability
@@ -63,12 +66,12 @@ Answer ask(int device, Gpu* gpu) {
   }
   if (answer.error != cudaSuccess || answer.refusal != nullptr) return answer;
   gpu->has = Architectures::capabilities(code.ptxVersion);
+  count_clusters(gpu->shared_bytes, gpu);
 #ifdef KVANT_CUDA_SHARED_LIMIT
   gpu->shared_bytes = std::min(gpu->shared_bytes, KVANT_CUDA_SHARED_LIMIT);
   gpu->multiprocessor_shared_bytes =
       std::min(gpu->multiprocessor_shared_bytes, KVANT_CUDA_SHARED_LIMIT + Gpu::kReservedBytes);
 #endif
-  answer.error = count_clusters(gpu);
   return answer;
 }
 

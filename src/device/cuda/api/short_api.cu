@@ -124,7 +124,7 @@ bool takes_short_kernel(const kvant_decode_shape& shape, const kvant_decode_leng
   // The limit of tokens follows the SMs and not the clusters. With slightly smaller clusters, the kernel is
   // still faster than the general kernel.
   const int n_clusters = shape.n_seqs * shape.n_kv_heads * query_passes(shape.group);
-  const int sms_of_cluster = std::min(gpu.multiprocessors / n_clusters, kMaxShortCtas);
+  const int sms_of_cluster = gpu.has.clusters ? std::min(gpu.multiprocessors / n_clusters, kMaxShortCtas) : 1;
   if (n_ctas == 0 || lengths.max_tail_tokens > std::max(kMaxShortTokens, kMaxSharedTokens * sms_of_cluster))
     return false;
   if (!has_sealed(lengths))

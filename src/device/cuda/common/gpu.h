@@ -11,7 +11,7 @@
 
 namespace kvant::cuda {
 
-// The largest size of a cluster that every GPU with clusters supports.
+// The largest size of a cluster that programs may use without a special attribute.
 inline constexpr int kMaxClusterCtas = 8;
 
 struct Gpu {
@@ -31,7 +31,7 @@ struct Gpu {
 };
 
 // kH100 is the assumed device if no device is present, because the names of kernels must be available without
-// a device.
+// a device. The numbers of clusters are upper bounds.
 inline constexpr Gpu kH100{
     132, 227 * 1024, 228 * 1024, kCapabilities<Sm90a>, {132, 66, 44, 33, 26, 22, 18, 16}};
 

@@ -275,8 +275,9 @@ struct TrellisPair {
   static constexpr bool kSealed = true;
   static constexpr bool kTablesPerHead = false;
   static constexpr int kPageWarps = PageWarps;
-  // Eight query heads of 256 channels need the registers that fewer warps leave.
-  static constexpr int kMaxWarps = D == 256 && Sets == 2 ? 6 : max_consumer_warps(D);
+  // Eight query heads of 256 channels need the registers that fewer warps leave. Kernels for short sequences
+  // have kShortWarps warps.
+  static constexpr int kMaxWarps = D == 256 && Sets == 2 && PageWarps == 2 ? 6 : max_consumer_warps(D);
   static constexpr bool kCaps = D == 256;
   static constexpr int kMaxGroup = kHeadsOfSet * Sets;
   static constexpr int kWarpSteps = kSteps / kPageWarps;  // steps of each page for each warp
