@@ -61,10 +61,13 @@ RIVALS = (
     ("NOVA-KV", {"nova-2bit,sink=128,window=0": ""}),
     ("OSCAR", {"oscar-2bit,sink=128,window=0": "", "oscar-2bit-centred,sink=128,window=0": "mean of K subtracted",
                "oscar-2bit-lm,window=0": "mean subtracted, Lloyd-Max steps"}),
+    ("vLLM's TurboQuant, four layers unquantized",
+     dict.fromkeys((f"vllm-tq-{preset},sink=128" for preset in ("k8v4", "4bit-nc", "k3v4-nc", "3bit-nc")), "")),
     ("vLLM's TurboQuant, all layers quantized",
      {"k=fp8-s1,v=tok4g512,sink=128": "k8v4", "k=hadamard:lm4n,v=tok4g512,sink=128": "4bit-nc",
       "k=hadamard:lm3n,v=tok4g512,sink=128": "k3v4-nc", "k=hadamard:lm3n,v=tok3g512,sink=128": "3bit-nc"}),
-    ("UltraQuant, all layers quantized", {"k=hadamard:mxfp4c156,v=mxfp4c156,sink=128": ""}),
+    ("UltraQuant", {"ultraquant,sink=128": "four layers unquantized",
+                    "k=hadamard:mxfp4c156,v=mxfp4c156,sink=128": "all layers quantized"}),
 )
 # Each entry has a title and a cache for each of three tails. The first tail is quantized to 4 bits; the other tails
 # hold 64 and 192 unquantized tokens on average.

@@ -27,10 +27,12 @@ Geometry geometry_of(const AttentionHeads& shape, int n_layers) {
   return geometry;
 }
 
-// Returns the number of layers that a model needs for the last layer that the recipe names to exist.
+// Returns the number of layers that a model needs for the last layer that the recipe names to exist, and for
+// one layer between the edges that the recipe names.
 int layers_named(const Recipe& recipe) {
   int last = std::max({0, recipe.correction_layers.first, recipe.correction_layers.last});
-  for (const SideOverride& override : recipe.overrides) last = std::max(last, override.last_layer);
+  for (const SideOverride& override : recipe.overrides)
+    last = std::max(last, override.first_layer < 0 ? 2 * (override.last_layer + 1) : override.last_layer);
   return last + 1;
 }
 

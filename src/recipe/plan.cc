@@ -32,11 +32,14 @@ Status check_geometry(const Geometry& geometry) {
 
 Status check_override(const SideOverride& override, const Geometry& geometry) {
   const char side = override.side == Side::key ? 'k' : 'v';
-  if (override.last_layer >= geometry.n_layers) {
+  // Edges of a model with few layers are all of its layers.
+  const bool at_edges = override.first_layer < 0;
+  if (!at_edges && override.last_layer >= geometry.n_layers) {
     return error("an override {}@... names layer {}, but {} has layers 0 to {}", side, override.last_layer,
                  geometry.model, geometry.n_layers - 1);
   }
-  for (int layer = override.first_layer; layer <= override.last_layer; ++layer) {
+  const int last = std::min(override.last_layer, geometry.n_layers - 1);
+  for (int layer = std::max(0, override.first_layer); layer <= last; ++layer) {
     if (override.kv_head < geometry.kv_heads(layer)) continue;
     return error("an override {}@... names KV head {}, but {} has KV heads 0 to {}{}", side, override.kv_head,
                  geometry.model, geometry.kv_heads(layer) - 1,
@@ -214,8 +217,26 @@ Result<HeadPlan> resolve_head(Plan& plan, const Recipe& allocated, int layer, in
   return head;
 }
 
+// Replaces the edges that overrides name by layers of the model. The order of overrides stays.
+Recipe with_layers_of_edges(Recipe recipe, int n_layers) {
+  std::vector<SideOverride> overrides;
+  for (const SideOverride& override : recipe.overrides) {
+    overrides.push_back(override);
+    if (override.first_layer >= 0) continue;
+    const int n = std::min(-override.first_layer, n_layers);
+    overrides.back().first_layer = 0;
+    overrides.back().last_layer = n - 1;
+    overrides.push_back(overrides.back());
+    overrides.back().first_layer = n_layers - n;
+    overrides.back().last_layer = n_layers - 1;
+  }
+  recipe.overrides = std::move(overrides);
+  return recipe;
+}
+
 Status resolve_heads(Plan& plan) {
-  const auto allocated = allocate_bits(plan.recipe, plan.geometry, plan.constants.get());
+  const auto allocated = allocate_bits(with_layers_of_edges(plan.recipe, plan.geometry.n_layers),
+                                       plan.geometry, plan.constants.get());
   if (!allocated.ok()) return allocated.error();
   for (int layer = 0; layer < plan.geometry.n_layers; ++layer) {
     const auto mixed = mixed_heads(plan.recipe, plan.geometry, plan.constants.get(), layer);

@@ -422,6 +422,29 @@ TEST(Plan, SaysWhetherItIsCalibrated) {
   EXPECT_FALSE(resolve(*parse_recipe("vecinfer-2bit"), g, nullptr).ok());
 }
 
+TEST(Resolve, GivesTheFirstAndLastLayersTheirOwnFormat) {
+  Geometry geometry = small_geometry();
+  geometry.n_layers = 7;
+  geometry.sliding_window.assign(7, 0);
+  const auto plan = resolved("k=hadamard:ch4g128,v=tok4g128,k@edge2=bf16,v@edge2=f16,v@6=fp8", geometry);
+  for (int layer = 0; layer < 7; ++layer) {
+    const bool at_edge = layer < 2 || layer > 4;
+    const HeadPlan& head = plan->head(layer, 0);
+    EXPECT_EQ(head.k.sealed->name(), at_edge ? "bf16" : "ch4g128") << layer;
+    EXPECT_EQ(head.k.transform.identity(), at_edge) << layer;
+    EXPECT_EQ(head.v.sealed->name(), layer == 6 ? "fp8" : at_edge ? "f16" : "tok4g128") << layer;
+  }
+  const auto all = resolved("k=ch4g128,v=tok4g128,k@edge4=bf16", geometry);
+  for (int layer = 0; layer < 7; ++layer) EXPECT_EQ(all->head(layer, 0).k.sealed->name(), "bf16") << layer;
+  const auto one_head = resolved("k=ch4g128,v=tok4g128,k@edge1.0=bf16", geometry);
+  EXPECT_EQ(one_head->head(6, 0).k.sealed->name(), "bf16");
+  EXPECT_EQ(one_head->head(6, 1).k.sealed->name(), "ch4g128");
+  expect_in("names KV head 9", message_of("k=ch4g128,v=tok4g128,k@edge1.9=bf16", geometry));
+  EXPECT_EQ(to_string(*parse_recipe("k=ch4g128,v=fp8,k@edge2.1=bf16")), "k=ch4g128,v=fp8,k@edge2.1=bf16");
+  for (const char* wrong : {"k@edge=bf16", "k@edge0=bf16", "k@edge-1=bf16", "k@edge1-2=bf16"})
+    expect_in("does not name layers", parse_recipe(wrong).error().message);
+}
+
 // A recipe with a budget also needs sensitivities, which take a calibration of minutes.
 TEST(Plan, RefusesASampledMetricWithABudgetOnly) {
   Geometry g = small_geometry();

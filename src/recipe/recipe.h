@@ -29,7 +29,8 @@ struct SideRecipe {
   bool operator==(const SideRecipe&) const = default;
 };
 
-// Replaces the SideRecipe of one side in some layers and heads.
+// Replaces the SideRecipe of one side in some layers and heads. The first and the last N layers of a model
+// are the range from -N to N - 1; resolve() puts layers of the model in place of such a range.
 struct SideOverride {
   Side side = Side::key;
   int first_layer = 0;

@@ -13,6 +13,8 @@ namespace {
 
 // The index of a layer or KV head is at most kLargestIndex.
 constexpr int kLargestIndex = 9999;
+// The prefix kEdge begins the name of the first and last N layers, such as edge2.
+constexpr const char* kEdge = "edge";
 
 Result<std::vector<std::string>> parse_transforms(const std::string& text) {
   std::vector<std::string> names;
@@ -65,6 +67,19 @@ std::string to_string(const SideRecipe& side) {
   return text.empty() ? side.format : text + ":" + side.format;
 }
 
+namespace {
+
+// Parses edgeN, or what parse_layers() parses.
+std::optional<LayerRange> parse_override_layers(const std::string& text) {
+  const std::string prefix = kEdge;
+  if (!text.starts_with(prefix)) return parse_layers(text);
+  const auto layers = parse_count(text.substr(prefix.size()), kLargestIndex);
+  if (!layers || *layers == 0) return std::nullopt;
+  return LayerRange{-*layers, *layers - 1};
+}
+
+}  // namespace
+
 std::optional<LayerRange> parse_layers(const std::string& text) {
   const std::size_t dash = text.find('-');
   const auto first = parse_count(text.substr(0, dash), kLargestIndex);
@@ -87,12 +102,13 @@ Result<SideOverride> parse_override(const std::string& key, const std::string& s
   override.side = key[0] == 'k' ? Side::key : Side::value;
   const std::string place = key.substr(2);
   const std::size_t dot = place.find('.');
-  const auto layers = parse_layers(place.substr(0, dot));
+  const auto layers = parse_override_layers(place.substr(0, dot));
   const auto head = dot == std::string::npos ? -1 : parse_count(place.substr(dot + 1), kLargestIndex);
   if (!layers || !head) {
     return error(
-        "{} does not name layers: write {}@LAYER, {}@FIRST-LAST or {}@LAYER.HEAD, as in k@0-3 or v@18.1",
-        quoted(key), key[0], key[0], key[0]);
+        "{} does not name layers: write {}@LAYER, {}@FIRST-LAST, {}@edgeN or {}@LAYER.HEAD, as in k@0-3 or "
+        "v@18.1",
+        quoted(key), key[0], key[0], key[0], key[0]);
   }
   override.first_layer = layers->first;
   override.last_layer = layers->last;
@@ -104,8 +120,10 @@ Result<SideOverride> parse_override(const std::string& key, const std::string& s
 }
 
 std::string override_key(const SideOverride& override) {
-  std::string key = fmt::format("{}@{}", override.side == Side::key ? 'k' : 'v',
-                                to_string(LayerRange{override.first_layer, override.last_layer}));
+  const std::string layers = override.first_layer < 0
+                                 ? kEdge + std::to_string(-override.first_layer)
+                                 : to_string(LayerRange{override.first_layer, override.last_layer});
+  std::string key = fmt::format("{}@{}", override.side == Side::key ? 'k' : 'v', layers);
   if (override.kv_head >= 0) key += fmt::format(".{}", override.kv_head);
   return key;
 }

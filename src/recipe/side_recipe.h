@@ -25,7 +25,7 @@ std::string to_string(const LayerRange& layers);
 
 // Returns whether `key` starts with k@ or v@ like the key of an override.
 bool is_override_key(const std::string& key);
-// Parses `key`, which is k@LAYER, k@FIRST-LAST, k@LAYER.HEAD, k@FIRST-LAST.HEAD or the same with v@. `side`
+// Parses `key`, which is k@LAYER, k@FIRST-LAST or k@edgeN, with or without .HEAD, or the same with v@. `side`
 // is the text after '='.
 Result<SideOverride> parse_override(const std::string& key, const std::string& side);
 // Returns the key of an override, which is the text before '='.
