@@ -7,7 +7,7 @@
 
 All cells have one size, because vLLM gives all layers equal shares of a block. The pages of a layer need not lie in the
 layer's own cell, because a block belongs to one request at a time. Layers and heads may therefore have formats of
-different sizes, and only the sum is rounded up to whole cells."""
+different sizes, and only the sum of the layers' bytes is rounded up to whole cells."""
 
 from __future__ import annotations
 
