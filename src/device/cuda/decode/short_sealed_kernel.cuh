@@ -208,7 +208,6 @@ __device__ void attend_short_sealed(const ShortSealedArgs& args, unsigned char* 
                                     ShortShared<D>& shared) {
   constexpr int kSharers = kPageWarps<Pair>;
   static_assert(kSharers == 1 || kSharers == 2 || kSharers == 4);
-  static_assert(max_warps<Pair>() >= kShortWarps || !requires { Pair::kWarpBytes; });  // Tables have room.
   constexpr int kSharersLog2 = kSharers / 2;
   if (args.follows == 0) wait_for_predecessors();
   admit_successors();
