@@ -14,7 +14,7 @@ set(instruction_sets ${CMAKE_SOURCE_DIR}/src/device/cpu/kernels/instruction_sets
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${instruction_sets})
 file(STRINGS ${instruction_sets} KVANT_INSTRUCTION_SETS REGEX "^KVANT_INSTRUCTION_SET")
 list(TRANSFORM KVANT_INSTRUCTION_SETS REPLACE "^KVANT_INSTRUCTION_SET\\((.+)\\)$" "\\1")
-if(KVANT_KERNELS STREQUAL "here" AND EXISTS /proc/cpuinfo)
+if(KVANT_KERNELS STREQUAL "here" AND NOT CMAKE_CROSSCOMPILING AND EXISTS /proc/cpuinfo)
   file(STRINGS /proc/cpuinfo cpu_flags REGEX "^(flags|Features)" LIMIT_COUNT 1)
   set(needs_avx512 avx512f avx512bw avx512dq avx512vl avx512_vnni avx512vbmi avx512_vbmi2 gfni)
   set(needs_avxvnni avx2 fma f16c avx_vnni gfni)

@@ -38,9 +38,9 @@ TEST(ProcessorFeatures, AreThoseOfTheOperatingSystem) {
   EXPECT_EQ(has.avx, is_listed("avx"));
   EXPECT_EQ(has.avx2, is_listed("avx2"));
   EXPECT_EQ(has.fma, is_listed("fma"));
-  EXPECT_EQ(has.f16c, is_listed("f16c"));
+  EXPECT_EQ(has.f16c, is_listed("f16c") && is_listed("avx2"));
   EXPECT_EQ(has.bmi2, is_listed("bmi2"));
-  EXPECT_EQ(has.gfni, is_listed("gfni"));
+  EXPECT_EQ(has.gfni, is_listed("gfni") && is_listed("avx2"));
   EXPECT_EQ(has.avxvnni, is_listed("avx_vnni"));
   EXPECT_EQ(has.avx512,
             is_listed("avx512f") && is_listed("avx512bw") && is_listed("avx512dq") && is_listed("avx512vl"));

@@ -179,6 +179,14 @@ TEST_F(Cli, EvalSolvesTasks) {
   EXPECT_EQ(continued["results"][0], json["results"][0]);
   EXPECT_EQ(continued["results"][1], json["results"][1]);
   EXPECT_EQ(continued["results"][2]["recipe"], "q8_0");
+  // Rows of recipes that a command does not name also stay.
+  const Outcome last = solve("q4_0", {"--resume"});
+  ASSERT_EQ(last.code, 0) << last.err;
+  const auto all = nlohmann::json::parse(read_file(json_path));
+  ASSERT_EQ(all["results"].size(), 4U);
+  EXPECT_EQ(all["results"][1]["recipe"], "q4_0");
+  EXPECT_EQ(all["results"][2], continued["results"][1]);
+  EXPECT_EQ(all["results"][3], continued["results"][2]);
   expect_user_error(solve("q8_0", {"--resume", "--weights", "stored"}), "\"weights\"");
 }
 

@@ -21,11 +21,10 @@
 //   B = 8: scale = f16(max |x| / 127), codes 1 .. 255: signed bytes that can be negated. Error <= scale / 2.
 // Clipped (c<P>, asymmetric; OSCAR, arXiv 2605.17757): the token's values are first clamped to +-t. t is
 //   the magnitude of rank floor(P d / 100) among the token's d magnitudes, counted from 0. P: 50 to 99.
-// Clipped with Lloyd-Max steps (c<P>l, B = 2; OSCAR's later code): after the clamp, a group has the mean m
-// and
-//   the standard deviation s of its values. scale = f16(1.16 * 1.00637 s), offset = f16(m - 1.5 scale). The
-//   code of x is the number of thresholds m - 0.98107 s, m, m + 0.98107 s that x reaches. The thresholds are
-//   not the midpoints of the values, and the constants are the authors'.
+// Clipped with Lloyd-Max steps (c<P>l, B = 2; OSCAR's later code): after the clamp, the values of a
+//   group have the mean m and the standard deviation s. scale = f16(1.16 * 1.00637 s), offset = f16(m - 1.5
+//   scale). The code of x is the number of thresholds m - 0.98107 s, m, m + 0.98107 s that x reaches. The
+//   thresholds are not the midpoints of the values, and the constants are the authors'.
 //
 // A constant group is exact to f16. Scales below 2^-25 are stored as 0, so the group decodes to its offset.
 // Scales and offsets saturate at 65504, and codes at the ends of the grid, so decoded values are always

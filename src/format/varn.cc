@@ -7,8 +7,11 @@
 //
 // Bytes of a page, d channels, with r rows and c columns (r = d and c = kPageTokens for vch, the reverse for
 // vtok):
-//   codes    [kPageTokens][d]  B bits each, a little-endian bit stream (bit_packing.h): d * B / 8 bytes a
-//   token steps    [r]               f16 offsets  [r]               f16 columns  [c]               f16
+//   codes    [kPageTokens][d]  B bits each, a little-endian bit stream
+//                              (bit_packing.h): d * B / 8 bytes a token
+//   steps    [r]               f16
+//   offsets  [r]               f16
+//   columns  [c]               f16
 // Bits per value: B + 16 (2 r + c) / (kPageTokens d), so B + 0.25 + 16 / d for vch and B + 32 / d + 0.125 for
 // vtok.
 //
@@ -17,10 +20,9 @@
 // Encoding begins with Y = X and the logarithms of all scales at 0. Eight rounds scale first the columns and
 // then the rows: log += ln clamp(std of Y, 1e-3, 1e3), clamped to [-0.3, 10], and Y is X divided by both
 // scales. std is the sample's (n - 1). The scales with the lowest imbalance win, later ones in a tie: the
-// ratio of the largest to the smallest std of columns, plus the same ratio of rows. A row of Y then has the
-// step s = max((max
-// - min) / (2^B - 1), 1e-10), and the code of y is (y - min) / s, rounded to even. Steps and offsets of rows
-// are stored times the row's scale.
+// ratio of the largest to the smallest std of columns, plus the same ratio of rows. A row of Y
+// then has the step s = max((max - min) / (2^B - 1), 1e-10). The code of y is (y - min) / s, rounded to
+// even. Steps and offsets of rows are stored times the row's scale.
 //
 // The mended variant (m) is kvant's. The lower limit e^-0.3 leaves tiles of small values unscaled, so X is
 // first divided by its root mean square. Rows then have grids from m - k s to m + k s, with the mean m and

@@ -149,7 +149,7 @@ class TaskSetRun {
     for (const EvalRow& row : rows) {
       for (const Task& task : tasks_) {
         KVANT_RETURN_IF_ERROR(solve(row, task, progress));
-        KVANT_RETURN_IF_ERROR(keep(tasks_to_json(run, done_)));
+        KVANT_RETURN_IF_ERROR(keep(tasks_to_json(run, rows_to_keep())));
       }
     }
     return {};
@@ -157,14 +157,29 @@ class TaskSetRun {
   const std::vector<TaskRow>& done() const { return done_; }
 
  private:
+  // Returns the rows of this run, and the rows of the earlier run that this run has not reached or does not
+  // name.
+  std::vector<TaskRow> rows_to_keep() const {
+    std::vector<TaskRow> rows = done_;
+    for (const TaskRow& row : earlier_) {
+      const bool is_done = std::ranges::any_of(done_, [&](const TaskRow& other) {
+        return other.recipe == row.recipe && other.label == row.label && other.task == row.task &&
+               other.depth == row.depth;
+      });
+      if (!is_done) rows.push_back(row);
+    }
+    return rows;
+  }
+
   Status solve(const EvalRow& row, const Task& task, Progress& progress) {
     const auto plan = session_.plan(row.recipe, row.calibration_text);
     if (!plan.ok()) return plan.error();
     // The plan has the name of the recipe that is served. The control row keeps its own name.
     const std::string name = row.name == label(row.recipe) ? (*plan)->name : row.name;
+    const nlohmann::ordered_json plan_json = plan_to_json(session_.report(**plan));
     const auto known = std::ranges::find_if(earlier_, [&](const TaskRow& other) {
       return other.recipe == name && other.label == row.label && other.task == task.name &&
-             other.depth == task.depth && other.prompts == task_fingerprint(task);
+             other.depth == task.depth && other.prompts == task_fingerprint(task) && other.plan == plan_json;
     });
     if (known != earlier_.end()) {
       done_.push_back(*known);
@@ -181,7 +196,7 @@ class TaskSetRun {
     if (!solved.ok()) return error("{}: {}", name, solved.error().message);
     solved->recipe = name;
     solved->label = row.label;
-    solved->plan = plan_to_json(session_.report(**plan));
+    solved->plan = plan_json;
     done_.push_back(std::move(solved).value());
     return {};
   }

@@ -30,7 +30,12 @@ std::vector<double> numbers_of(const std::string& text) {
     // A minus sign after a letter or a digit is a hyphen or a difference. A currency sign may follow the
     // minus sign.
     std::size_t before = i;
-    if (before > 0 && text[before - 1] == '.') number = "0.", --before;
+    // A point begins a number if neither a point nor a word ends before it.
+    const auto ends_word = [&](std::size_t at) {
+      return text[at] == '.' || std::isalnum(static_cast<unsigned char>(text[at])) != 0;
+    };
+    if (before > 0 && text[before - 1] == '.' && (before == 1 || !ends_word(before - 2)))
+      number = "0.", --before;
     if (before > 0 && text[before - 1] == '$') --before;
     const bool has_minus = before > 0 && text[before - 1] == '-';
     if (has_minus && (before == 1 || std::isalnum(static_cast<unsigned char>(text[before - 2])) == 0))

@@ -49,17 +49,19 @@ ChatHistory human_eval_chat(const std::string& problem) {
 
 }  // namespace
 
-// A program that ends early must not count as right. Its last line therefore prints a word that the
-// completion cannot know.
-bool passes_tests(const nlohmann::ordered_json& record, const std::string& completion) {
+// A program that ends early must not count as right. Its last line therefore prints a random
+// word.
+Result<bool> passes_tests(const nlohmann::ordered_json& record, const std::string& completion) {
   std::random_device random;
   const std::string passed = fmt::format("passed {:08x}{:08x}", random(), random());
   const std::string program =
       fmt::format("{}\n{}\n_run_definitions({})\n{}\ncheck({})\nprint('\\n{}')\n",
                   *text_member(record, "prompt"), kRunDefinitions, python_literal(completion),
                   *text_member(record, "test"), *text_member(record, "entry_point"), passed);
+  if (program.size() > kMostProgramBytes) return false;
   const auto run = run_sandboxed_python(program);
-  return run.ok() && run->succeeded && run->output.ends_with("\n" + passed + "\n");
+  if (!run.ok()) return run.error();
+  return run->succeeded && run->output.ends_with("\n" + passed + "\n");
 }
 
 Result<Task> make_human_eval(const ChatTemplate& chat_template, const std::string& text, int most,
@@ -79,7 +81,8 @@ Result<Task> make_human_eval(const ChatTemplate& chat_template, const std::strin
     const std::string id = *text_member(record, "task_id");
     task.problems.push_back(
         {id, std::move(prompt).value(), [record = std::move(record)](const std::string& completion) {
-           return TaskScore{.is_right = passes_tests(record, completion)};
+           const auto passes = passes_tests(record, completion);
+           return passes.ok() ? TaskScore{.is_right = *passes} : TaskScore{.fault = passes.error().message};
          }});
   }
   return task;

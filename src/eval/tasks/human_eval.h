@@ -16,7 +16,7 @@ Result<Task> make_human_eval(const ChatTemplate& chat_template, const std::strin
 
 // Returns whether the program of a completion passes the tests. `record` is a problem of the data. The
 // program is the problem's own text, then the imports, definitions and assignments of the completion, then
-// the tests.
-bool passes_tests(const nlohmann::ordered_json& record, const std::string& completion);
+// the tests. A program that is too long fails. Returns an error if the program cannot run.
+Result<bool> passes_tests(const nlohmann::ordered_json& record, const std::string& completion);
 
 }  // namespace kvant

@@ -11,6 +11,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstring>
+#include <initializer_list>
 #include <vector>
 
 #ifdef __linux__
@@ -26,8 +27,6 @@ namespace {
 
 using SandboxClock = std::chrono::steady_clock;
 
-// The kernel refuses longer arguments.
-constexpr std::size_t kMostSourceBytes = 120 * 1024;
 // The child sends one of these letters if the program cannot start.
 constexpr char kNoFilter = 'f', kNoPython = 'p';
 // The child sends the letter through this file, which closes when the program starts.
@@ -92,17 +91,22 @@ constexpr int kRefusedCalls[] = {
 #ifdef __NR_renameat
     __NR_renameat,
 #endif
-#ifdef __NR_fchmodat2
-    __NR_fchmodat2,
-#endif
     // the network, and talk with other processes
     __NR_socket,
     __NR_socketpair,
     __NR_shmget,
     __NR_shmat,
+    __NR_shmctl,
     __NR_msgget,
+    __NR_msgctl,
+    __NR_msgsnd,
+    __NR_msgrcv,
     __NR_semget,
+    __NR_semctl,
+    __NR_semop,
+    __NR_semtimedop,
     __NR_mq_open,
+    __NR_mq_unlink,
     // threads and other processes
     __NR_clone,
     __NR_kill,
@@ -148,6 +152,26 @@ constexpr int kRefusedCalls[] = {
     __NR_quotactl,
     __NR_settimeofday,
     __NR_clock_settime,
+    __NR_clock_adjtime,
+    __NR_adjtimex,
+#ifdef __NR_iopl
+    __NR_iopl,
+    __NR_ioperm,
+#endif
+#ifdef __NR_kexec_file_load
+    __NR_kexec_file_load,
+#endif
+#ifdef __NR_open_tree
+    __NR_open_tree,
+    __NR_move_mount,
+    __NR_fsopen,
+    __NR_fsconfig,
+    __NR_fsmount,
+    __NR_fspick,
+#endif
+#ifdef __NR_mount_setattr
+    __NR_mount_setattr,
+#endif
     __NR_sethostname,
     __NR_setdomainname,
 #ifdef __NR_io_uring_setup
@@ -171,6 +195,10 @@ class SystemCallFilter {
     add(BPF_JMP | BPF_JGE | BPF_K, kOtherNumbers, 0, 1);
     end(failure(EPERM));
 #endif
+    // Newer calls are not in the list. A program takes them for calls that the kernel does not have.
+    constexpr unsigned kFirstUnknown = 450;
+    add(BPF_JMP | BPF_JGE | BPF_K, kFirstUnknown, 0, 1);
+    end(failure(ENOSYS));
     for (const int call : kRefusedCalls) if_call(call, failure(EPERM));
     // The C library falls back on older calls.
     if_call(__NR_clone3, failure(ENOSYS));
@@ -183,6 +211,8 @@ class SystemCallFilter {
 #ifdef __NR_open
     if_argument(__NR_open, 1, kWrites, EACCES);
 #endif
+    // F_SETOWN, F_SETSIG and F_SETOWN_EX let a file send signals to other processes.
+    if_argument_is(__NR_fcntl, 1, {8, 10, 15}, EPERM);
     // The first argument names a process. 0 is the program itself, which can only lower its limits.
     if_argument(__NR_prlimit64, 0, ~0U, EPERM);
     end(SECCOMP_RET_ALLOW);
@@ -224,6 +254,16 @@ class SystemCallFilter {
     add(BPF_JMP | BPF_JSET | BPF_K, bits, 0, 1);
     end(failure(number));
     end(SECCOMP_RET_ALLOW);
+  }
+
+  // The call fails if the lower half of an argument is one of the values.
+  void if_argument_is(int call, int argument, std::initializer_list<unsigned> values, int number) {
+    int left = static_cast<int>(values.size());
+    add(BPF_JMP | BPF_JEQ | BPF_K, static_cast<unsigned>(call), 0, left + 3);
+    load(offsetof(seccomp_data, args) + sizeof(std::uint64_t) * argument);
+    for (const unsigned value : values) add(BPF_JMP | BPF_JEQ | BPF_K, value, left--, 0);
+    end(SECCOMP_RET_ALLOW);
+    end(failure(number));
   }
 
   std::vector<sock_filter> code_;
@@ -341,9 +381,9 @@ int wait_for(pid_t process, bool stop, SandboxClock::time_point deadline, Progra
 }  // namespace
 
 Result<ProgramRun> run_sandboxed_python(const std::string& source, const SandboxLimits& limits) {
-  if (source.size() > kMostSourceBytes) {
+  if (source.size() > kMostProgramBytes) {
     return error("the program of {} bytes is longer than the {} bytes that a command line may have",
-                 source.size(), kMostSourceBytes);
+                 source.size(), kMostProgramBytes);
   }
   const SystemCallFilter filter;
   const std::string words[] = {"python3", "-s", "-B", "-c", source};

@@ -7,12 +7,16 @@
 // limited. A system without the filter runs no program.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 
 #include "base/result.h"
 
 namespace kvant {
+
+// The kernel refuses longer arguments of programs.
+inline constexpr std::size_t kMostProgramBytes = 120 * 1024;
 
 struct SandboxLimits {
   int cpu_seconds = 10;                               // processor time
@@ -29,7 +33,7 @@ struct ProgramRun {
 
 // Runs `source` with `python3 -c`, an empty standard input and a fresh environment, in the folder "/".
 // Several threads may call the function at the same time. Returns an error if python3 is missing, if the
-// system has no filter of system calls, or if the source is longer than an argument may be.
+// system has no filter of system calls, or if the source is longer than kMostProgramBytes.
 Result<ProgramRun> run_sandboxed_python(const std::string& source, const SandboxLimits& limits = {});
 
 }  // namespace kvant

@@ -18,6 +18,8 @@ struct TaskScore {
   // The completion has the form that the task asks for, such as a tool call. Tasks without such a form leave
   // the value false.
   bool is_valid = false;
+  // Says why the completion could not be judged, such as a lack of memory. Usually empty.
+  std::string fault;
 };
 
 struct TaskProblem {

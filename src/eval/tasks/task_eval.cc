@@ -57,6 +57,10 @@ Result<TaskRow> evaluate_task(Engine& engine, AttentionBackend& backend, const P
         {task.problems[i].id, {}, completion.n_tokens, completion.was_cut, std::move(completion.text)});
   }
   judge_answers(task, judges, row.answers);
+  for (const TaskAnswer& answer : row.answers) {
+    if (!answer.score.fault.empty())
+      return error("problem {} of {} was not judged: {}", answer.id, task.name, answer.score.fault);
+  }
   return row;
 }
 

@@ -9,7 +9,7 @@
 
 namespace kvant {
 
-// Describes a run. Rows of two runs are comparable only if the descriptions are equal.
+// Describes a run. Rows of two runs are comparable only if the descriptions and the rows' plans are equal.
 struct TaskRun {
   std::string model;    // the model's file
   std::string weights;  // the type of the weights

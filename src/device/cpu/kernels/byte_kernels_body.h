@@ -15,9 +15,8 @@
 //   kLargeTables               true if there is a ByteTable, a fast table of 256 bytes
 //   state_levels<B, R>(planes, before)  returns the levels (trellis_code.h) of the states at position R
 //   split                      turns Bytes into Codes
-//   kSignedCodes               true if products need codes of -128 to 127; then lower(bytes) subtracts 128
-//   from
-//                              codes up to 255
+//   kSignedCodes               true if products need codes of -128 to 127; lower(bytes) then
+//                              subtracts 128 from codes up to 255
 //   multiply_query(sums, codes, quad), multiply_weights(sums, codes, weights)
 //   Weights, load_weights(octet)  loads the weights of 8 tokens
 //   load_weights(lower, upper) loads weights for each half of the groups, if a register has more than 4

@@ -2,8 +2,6 @@
 // (partial_results.cuh).
 #pragma once
 
-#include <algorithm>
-
 #include "device/cuda/decode/decode_args.h"
 
 namespace kvant::cuda {
@@ -48,8 +46,8 @@ struct SharingCtas {
     if (level == 1)
       return {index,          lane, n_columns, n_ctas + first_block, last / kPartsTogether - first_block + 1,
               n_ctas + block, true, first};
-    const int begin = std::max(first, block * kPartsTogether);
-    const int end = std::min(last + 1, (block + 1) * kPartsTogether);
+    const int begin = first > block * kPartsTogether ? first : block * kPartsTogether;
+    const int end = last + 1 < (block + 1) * kPartsTogether ? last + 1 : (block + 1) * kPartsTogether;
     const bool begins = block == first_block;
     return {index, lane, n_columns, begin, end - begin, cta, begins, n_ctas + 2 * block + (begins ? 1 : 0)};
   }

@@ -43,6 +43,9 @@ class NumberedEntries final : public EntryStore {
   }
   bool shared(PageEntry) const override { return false; }
   bool copy(PageEntry, int, PageEntry) override { return false; }
+  // Nothing asks for bytes.
+  std::int64_t bytes_of(PageEntry) const override { return 0; }
+  std::int64_t side_bytes(PageEntry, int, int, Side) const override { return 0; }
 
  private:
   std::vector<std::int32_t> free_[2];
