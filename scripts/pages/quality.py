@@ -131,8 +131,9 @@ def command(run, rows="RECIPE;RECIPE;..."):
     backend = {"reference": "", "cuda": " --device cuda", "host": " --device cuda --no-kv-offload --backend cpu"}.get(
         run["backend"], f" --backend {run['backend']}")
     reference = "" if run["reference"] == "bf16" else f" --reference {run['reference']}"
+    options = f" {run['options']}" if run.get("options") else ""
     return (f"kvant eval -m {MODELS[model_of(run)].file} -f {FILES[run['text']]} -c {run['context']} "
-            f"--chunks {run['chunks']}{backend}{reference} --kv \"{rows}\"")
+            f"--chunks {run['chunks']}{backend}{reference}{options} --kv \"{rows}\"")
 
 
 class Quality:
