@@ -135,6 +135,11 @@ Result<int> parallel_sequences(const Session& session, const PlacedPlan& plan, i
   return n;
 }
 
+bool is_row_of(const TaskRow& row, const std::string& recipe, const std::string& label,
+               const std::string& task, int depth) {
+  return row.recipe == recipe && row.label == label && row.task == task && row.depth == depth;
+}
+
 class TaskSetRun {
  public:
   TaskSetRun(const TaskSetOptions& options, const Session& session, const std::vector<Task>& tasks,
@@ -163,8 +168,7 @@ class TaskSetRun {
     std::vector<TaskRow> rows = done_;
     for (const TaskRow& row : earlier_) {
       const bool is_done = std::ranges::any_of(done_, [&](const TaskRow& other) {
-        return other.recipe == row.recipe && other.label == row.label && other.task == row.task &&
-               other.depth == row.depth;
+        return is_row_of(other, row.recipe, row.label, row.task, row.depth);
       });
       if (!is_done) rows.push_back(row);
     }
@@ -178,8 +182,8 @@ class TaskSetRun {
     const std::string name = row.name == label(row.recipe) ? (*plan)->name : row.name;
     const nlohmann::ordered_json plan_json = plan_to_json(session_.report(**plan));
     const auto known = std::ranges::find_if(earlier_, [&](const TaskRow& other) {
-      return other.recipe == name && other.label == row.label && other.task == task.name &&
-             other.depth == task.depth && other.prompts == task_fingerprint(task) && other.plan == plan_json;
+      return is_row_of(other, name, row.label, task.name, task.depth) &&
+             other.prompts == task_fingerprint(task) && other.plan == plan_json;
     });
     if (known != earlier_.end()) {
       done_.push_back(*known);

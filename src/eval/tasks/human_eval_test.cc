@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "base/json_reader.h"
-#include "eval/tasks/sandbox.h"
+#include "eval/tasks/sandbox_fixture.h"
 #include "model/tiny_model.h"
 #include "model/tokenizer.h"
 
@@ -14,14 +14,7 @@ namespace {
 constexpr const char* kAdd =
     R"({"task_id": "HumanEval/53", "prompt": "\n\ndef add(x: int, y: int):\n    \"\"\"Add two numbers x and y\n    >>> add(2, 3)\n    5\n    >>> add(5, 7)\n    12\n    \"\"\"\n", "entry_point": "add", "canonical_solution": "    return x + y\n", "test": "\n\nMETADATA = {}\n\n\ndef check(candidate):\n    import random\n\n    assert candidate(0, 1) == 1\n    assert candidate(1, 0) == 1\n    assert candidate(2, 3) == 5\n    assert candidate(5, 7) == 12\n    assert candidate(7, 5) == 12\n\n    for i in range(100):\n        x, y = random.randint(0, 1000), random.randint(0, 1000)\n        assert candidate(x, y) == x + y\n\n"})";
 
-class HumanEval : public ::testing::Test {
- protected:
-  void SetUp() override {
-    const auto run = run_sandboxed_python("pass");
-    if (!run.ok() && run.error().message.find("seccomp") != std::string::npos)
-      GTEST_SKIP() << run.error().message;
-  }
-};
+class HumanEval : public SandboxFixture {};
 
 bool passes(const nlohmann::ordered_json& record, const std::string& completion) {
   const auto passes = passes_tests(record, completion);

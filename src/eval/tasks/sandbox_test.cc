@@ -8,17 +8,12 @@
 #include <filesystem>
 #include <fstream>
 
+#include "eval/tasks/sandbox_fixture.h"
+
 namespace kvant {
 namespace {
 
-class Sandbox : public ::testing::Test {
- protected:
-  void SetUp() override {
-    const auto run = run_sandboxed_python("pass");
-    if (!run.ok() && run.error().message.find("seccomp") != std::string::npos)
-      GTEST_SKIP() << run.error().message;
-  }
-};
+class Sandbox : public SandboxFixture {};
 
 ProgramRun run_program(const std::string& source, const SandboxLimits& limits = {}) {
   const auto run = run_sandboxed_python(source, limits);

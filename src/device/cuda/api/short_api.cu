@@ -55,12 +55,16 @@ ShortArgs short_args(const kvant_decode_shape& shape, const kvant_decode_lengths
   return args;
 }
 
+// Returns the number of clusters of a step with one cluster for each sequence and KV head.
+std::int64_t clusters_of(const kvant_decode_shape& shape) {
+  return std::int64_t{shape.n_seqs} * shape.n_kv_heads * query_passes(shape.group);
+}
+
 // Returns the number of CTAs for each sequence and KV head with `pages` pages. All clusters must run at once,
 // because a second wave of clusters would double the time. 0 means that clusters of one CTA do not run at
 // once; the general kernel then runs several on one SM.
 int ctas_of(const kvant_decode_shape& shape, int pages, const Gpu& gpu, int clusters_of_head = 1) {
-  const std::int64_t n_clusters =
-      std::int64_t{shape.n_seqs} * shape.n_kv_heads * query_passes(shape.group) * clusters_of_head;
+  const std::int64_t n_clusters = clusters_of(shape) * clusters_of_head;
   static_assert(kShortWarps * kTileTokens == kPageTokens);  // As many CTAs as pages have work.
   int n_ctas = std::min(pages, kMaxShortCtas);
   while (n_ctas > 0 && gpu.clusters[n_ctas - 1] < n_clusters) --n_ctas;
@@ -123,8 +127,8 @@ bool takes_short_kernel(const kvant_decode_shape& shape, const kvant_decode_leng
   const int n_ctas = ctas_of(shape, pages_of(lengths), gpu);
   // The limit of tokens follows the SMs and not the clusters. With slightly smaller clusters, the kernel is
   // still faster than the general kernel.
-  const int n_clusters = shape.n_seqs * shape.n_kv_heads * query_passes(shape.group);
-  const int sms_of_cluster = gpu.has.clusters ? std::min(gpu.multiprocessors / n_clusters, kMaxShortCtas) : 1;
+  const auto sms_of_cluster = static_cast<int>(
+      gpu.has.clusters ? std::min<std::int64_t>(gpu.multiprocessors / clusters_of(shape), kMaxShortCtas) : 1);
   if (n_ctas == 0 || lengths.max_tail_tokens > std::max(kMaxShortTokens, kMaxSharedTokens * sms_of_cluster))
     return false;
   if (!has_sealed(lengths))
