@@ -127,7 +127,8 @@ void RoundedPages::round_low_bit(const PromptBlock& block, const PageView& page,
     const Format& format = low_bit_format(block.attention, side);
     std::byte* bytes = new_bytes(format.page_bytes(block.head_dim));
     format.encode(decoded(from, page.n_tokens, block.head_dim).data(), unrounded, whole_page_, bytes);
-    (side == Side::key ? rounded.k : rounded.v) = {&format, bytes, &whole_page_};
+    PageSide& read = side == Side::key ? rounded.k : rounded.v;
+    read = {&format, bytes, &whole_page_};
   }
   if (!unrounded.empty()) out.push_back(exact);
   out.push_back(rounded);

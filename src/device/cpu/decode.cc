@@ -115,8 +115,8 @@ void Decode::list_plain(const HeadWork& head, const kvant_pages& from, int n_tok
   for (int i = 0; i < pages_for(n_tokens); ++i) {
     page.n_tokens = std::min(kPageTokens, n_tokens - i * kPageTokens);
     for (int side = 0; side < 2; ++side) {
-      (side == KVANT_KEY ? page.k : page.v) = {
-          plain_.format, page_address(from, head.seq, layer_.layer, head.head, side, i), &plain_.context};
+      PageSide& read = side == KVANT_KEY ? page.k : page.v;
+      read = {plain_.format, page_address(from, head.seq, layer_.layer, head.head, side, i), &plain_.context};
     }
     work.pages.push_back(page);
     page.first_token += kPageTokens;

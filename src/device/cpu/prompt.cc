@@ -191,7 +191,8 @@ void Prompt::add_protected(Work& work) const {
                     row_bytes);
         ++from;
       }
-      (side == KVANT_KEY ? page.k : page.v) = {bf16_.format, rows.data(), &bf16_.context};
+      PageSide& read = side == KVANT_KEY ? page.k : page.v;
+      read = {bf16_.format, rows.data(), &bf16_.context};
     }
     at += mask.count();
     for (std::size_t i = 0; i < mask.words.size(); ++i) page.masked.words[i] = ~mask.words[i];
