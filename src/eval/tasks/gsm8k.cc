@@ -85,18 +85,27 @@ std::string without_latex(const std::string& text) {
   return plain;
 }
 
+// Returns the number that an answer states: the first number, or the first one after the last equals sign,
+// because an answer may repeat the computation, as in "2 x 9 = 18".
+std::optional<double> stated_number(const std::string& answer) {
+  const std::size_t equals = answer.rfind('=');
+  auto numbers = numbers_of(equals == std::string::npos ? answer : answer.substr(equals));
+  if (numbers.empty()) numbers = numbers_of(answer);
+  return numbers.empty() ? std::nullopt : std::optional(numbers.front());
+}
+
+// Returns the number after the last "####". An answer in this form ends with its line.
 std::optional<double> marked_answer(const std::string& text) {
   const std::size_t mark = text.rfind("####");
   if (mark == std::string::npos) return std::nullopt;
-  const auto numbers = numbers_of(text.substr(mark));
-  return numbers.empty() ? std::nullopt : std::optional(numbers.front());
+  return stated_number(text.substr(mark, text.find('\n', mark) - mark));
 }
 
 }  // namespace
 
 std::optional<double> final_number(const std::string& completion) {
   if (const auto content = boxed(completion)) {
-    if (const auto numbers = numbers_of(without_latex(*content)); !numbers.empty()) return numbers.front();
+    if (const auto number = stated_number(without_latex(*content))) return number;
   }
   if (const auto answer = marked_answer(completion)) return answer;
   const auto numbers = numbers_of(completion);
