@@ -29,6 +29,7 @@ struct EvalOptions {
   std::vector<int> depths = {0};
   int parallel = 0;
   bool resume = false;
+  std::vector<std::string> judged_files;
 };
 
 // A completion of --drift has this many tokens unless -n says otherwise.
@@ -77,8 +78,10 @@ Status solve_tasks(const EvalOptions& options, bool limits_tokens) {
                              .reference = evaluation.reference,
                              .control = evaluation.control,
                              .calibrate_on = evaluation.calibrate_on,
-                             .earlier = std::move(earlier).value()};
-  return run_task_sets(
+                             .earlier = std::move(earlier).value(),
+                             .judged_files = options.judged_files};
+  const auto act = tasks.judged_files.empty() ? run_task_sets : judge_task_sets;
+  return act(
       tasks,
       [&](const nlohmann::ordered_json& result) {
         return options.common.json.empty() ? Status()
@@ -136,11 +139,19 @@ CLI::Option* add_task_options(CLI::App& command, EvalOptions& options) {
                   "maximum number of sequences that run at a time with --tasks [64 on a GPU, 8 on the CPU]")
       ->check(CLI::Range(1, 4096))
       ->needs(tasks);
+  auto* resume =
+      command
+          .add_flag(
+              "--resume", options.resume,
+              "continue the result of --tasks in the file of --json: tasks of recipes in it do not run again")
+          ->needs(tasks);
   command
-      .add_flag(
-          "--resume", options.resume,
-          "continue the result of --tasks in the file of --json: tasks of recipes in it do not run again")
-      ->needs(tasks);
+      .add_option("--judge", options.judged_files,
+                  "judge the completions in these results of --tasks again, and join the results; no model "
+                  "runs. The first recipe of the first file is the reference")
+      ->delimiter(',')
+      ->needs(tasks)
+      ->excludes(resume);
   return tasks;
 }
 

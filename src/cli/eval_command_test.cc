@@ -190,6 +190,38 @@ TEST_F(Cli, EvalSolvesTasks) {
   expect_user_error(solve("q8_0", {"--resume", "--weights", "stored"}), "\"weights\"");
 }
 
+TEST_F(Cli, EvalJudgesEarlierCompletionsAgain) {
+  write("gsm8k-test.jsonl", "{\"question\": \"1 + 1?\", \"answer\": \"#### 2\"}\n");
+  const auto act = [&](const std::string& json, const std::vector<std::string>& more) {
+    std::vector<std::string> words = {"--tasks", "gsm8k", "--task-data", folder_.string(),
+                                      "-n",      "9",     "--json",      path(json)};
+    words.insert(words.end(), more.begin(), more.end());
+    return run_model("eval", words);
+  };
+  ASSERT_EQ(act("a.json", {"--kv", "q8_0"}).code, 0);
+  ASSERT_EQ(act("b.json", {"--kv", "q4_0", "--reference", "q8_0"}).code, 0);
+  // The judge reads the completions, and not what the files say about them.
+  auto a = nlohmann::json::parse(read_file(path("a.json")));
+  a["results"][0]["answers"][0]["right"] = false;
+  a["results"][0]["answers"][0]["completion"] = "\\boxed{1 + 1 = 2}";
+  write("a.json", a.dump());
+  const Outcome outcome = act("both.json", {"--judge", path("a.json") + "," + path("b.json")});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const auto both = nlohmann::json::parse(read_file(path("both.json")));
+  ASSERT_EQ(both["results"].size(), 3U);
+  EXPECT_EQ(both["results"][0]["recipe"], "bf16");
+  EXPECT_EQ(both["results"][0]["right"], 1);
+  EXPECT_EQ(both["results"][1]["recipe"], "q8_0");
+  EXPECT_EQ(both["results"][1]["seconds"], a["results"][1]["seconds"]);
+  EXPECT_EQ(both["results"][2]["recipe"], "q4_0");
+  EXPECT_EQ(both["results"][2]["lost"], both["results"][2]["right"] == 1 ? 0 : 1);
+  a["weights"] = "q8_0";
+  write("a.json", a.dump());
+  expect_user_error(act("c.json", {"--judge", path("b.json") + "," + path("a.json")}), "\"weights\"");
+  write("gsm8k-test.jsonl", "{\"question\": \"1 + 2?\", \"answer\": \"#### 3\"}\n");
+  expect_user_error(act("c.json", {"--judge", path("b.json")}), "other problems");
+}
+
 TEST_F(Cli, EvalSaysWhatTasksNeed) {
   expect_user_error(run_model("eval", {"--tasks", "gsm8k"}), "--task-data");
   expect_user_error(run_model("eval", {"--tasks", "gsm9k", "--task-data", folder_.string()}),

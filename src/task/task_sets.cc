@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <map>
+#include <optional>
 
 #include "base/progress.h"
 #include "base/text_file.h"
@@ -225,6 +226,33 @@ Result<std::vector<EvalRow>> rows_of_tasks(const TaskSetOptions& options) {
   return rows;
 }
 
+// Returns the text that comes before tool calls, or nothing if no depth needs one.
+Result<std::string> text_before(const TaskSetOptions& options) {
+  if (std::ranges::none_of(options.depths, [](int depth) { return depth > 0; })) return std::string();
+  if (options.text_file.empty()) return error("--depths needs a text to put before the problems: add -f");
+  return read_text_file(options.text_file);
+}
+
+// Adds the rows of an earlier result that `rows` lacks, judged again. Rows of tasks that are not in `tasks`
+// are left out.
+Status add_judged(std::vector<TaskRow> earlier, const std::vector<Task>& tasks, int judges,
+                  std::vector<TaskRow>& rows) {
+  for (TaskRow& row : earlier) {
+    const auto task = std::ranges::find_if(
+        tasks, [&](const Task& t) { return t.name == row.task && t.depth == row.depth; });
+    const bool is_known = std::ranges::any_of(rows, [&](const TaskRow& other) {
+      return is_row_of(other, row.recipe, row.label, row.task, row.depth);
+    });
+    if (task == tasks.end() || is_known) continue;
+    if (row.prompts != task_fingerprint(*task) || row.answers.size() != task->problems.size())
+      return error("{} solved other problems of {}: give the --chunks, -n, -f and --task-data of that run",
+                   row.recipe, row.task);
+    KVANT_RETURN_IF_ERROR(judge_row(*task, judges, row));
+    rows.push_back(std::move(row));
+  }
+  return {};
+}
+
 }  // namespace
 
 std::string task_set_list() {
@@ -241,24 +269,20 @@ Status run_task_sets(const TaskSetOptions& options,
   if (!parsed.ok()) return parsed.error();
   const auto data = read_task_data(options);
   if (!data.ok()) return data.error();
-  std::string text;
-  if (std::ranges::any_of(options.depths, [](int depth) { return depth > 0; })) {
-    if (options.text_file.empty()) return error("--depths needs a text to put before the problems: add -f");
-    auto read = read_text_file(options.text_file);
-    if (!read.ok()) return read.error();
-    text = std::move(read).value();
-  }
+  const auto text = text_before(options);
+  if (!text.ok()) return text.error();
   const TaskRun run{options.session.model, options.weights_name, options.session.device, options.parallel};
   std::vector<TaskRow> earlier;
   if (!options.earlier.empty()) {
     auto rows = tasks_from_json(options.earlier, run);
-    if (!rows.ok()) return rows.error();
+    if (!rows.ok())
+      return error("{}: leave out --resume, or name another file with --json", rows.error().message);
     earlier = std::move(rows).value();
   }
   const auto session = Session::open(options.session, options.weights, /*context=*/0);
   if (!session.ok()) return session.error();
   const Engine& engine = session->engine();
-  const auto tasks = make_tasks(options, engine.tokenizer(), *data, text);
+  const auto tasks = make_tasks(options, engine.tokenizer(), *data, *text);
   if (!tasks.ok()) return tasks.error();
   int longest = 0;
   for (const Task& task : *tasks) longest = std::max(longest, longest_sequence(task));
@@ -267,6 +291,36 @@ Status run_task_sets(const TaskSetOptions& options,
   KVANT_RETURN_IF_ERROR(
       task_run.run(calibrated_on(*parsed, options.calibrate_on, engine.geometry()), run, keep));
   show(tasks_table(task_run.done()));
+  return {};
+}
+
+Status judge_task_sets(const TaskSetOptions& options,
+                       const std::function<Status(const nlohmann::ordered_json&)>& keep,
+                       const std::function<void(const std::string&)>& show) {
+  const auto data = read_task_data(options);
+  if (!data.ok()) return data.error();
+  const auto text = text_before(options);
+  if (!text.ok()) return text.error();
+  const auto session = Session::open(options.session, WeightMode::as_stored, /*context=*/0);
+  if (!session.ok()) return session.error();
+  const auto tasks = make_tasks(options, session->engine().tokenizer(), *data, *text);
+  if (!tasks.ok()) return tasks.error();
+  std::optional<TaskRun> run;
+  std::vector<TaskRow> rows;
+  for (const std::string& file : options.judged_files) {
+    const auto json = read_text_file(file);
+    if (!json.ok()) return json.error();
+    if (!run) {
+      const auto first = tasks_from_json(*json);
+      if (!first.ok()) return error("{}: {}", file, first.error().message);
+      run = first->run;
+    }
+    auto earlier = tasks_from_json(*json, *run);
+    if (!earlier.ok()) return error("{}: {}", file, earlier.error().message);
+    KVANT_RETURN_IF_ERROR(add_judged(std::move(*earlier), *tasks, session->options().n_threads, rows));
+  }
+  KVANT_RETURN_IF_ERROR(keep(tasks_to_json(*run, rows)));
+  show(tasks_table(rows));
   return {};
 }
 

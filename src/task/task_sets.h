@@ -35,6 +35,8 @@ struct TaskSetOptions {
   std::vector<std::string> calibrate_on;
   // Holds the result of an earlier run, whose rows do not run again. An empty text starts from nothing.
   std::string earlier;
+  // Names files of earlier results, whose completions are judged again.
+  std::vector<std::string> judged_files;
 };
 
 // Returns a list with one line per task: the name, and the files that the task needs.
@@ -46,5 +48,12 @@ std::string task_set_list();
 Status run_task_sets(const TaskSetOptions& options,
                      const std::function<Status(const nlohmann::ordered_json&)>& keep,
                      const std::function<void(const std::string&)>& show);
+
+// Judges the completions of earlier results again, and runs no model. keep() receives the rows of all files,
+// and `show` the tables. The first row of a task is its reference. If files have the same row, the first one
+// counts. Returns an error if files are of different runs, or if the problems are others.
+Status judge_task_sets(const TaskSetOptions& options,
+                       const std::function<Status(const nlohmann::ordered_json&)>& keep,
+                       const std::function<void(const std::string&)>& show);
 
 }  // namespace kvant

@@ -56,12 +56,17 @@ Result<TaskRow> evaluate_task(Engine& engine, AttentionBackend& backend, const P
     row.answers.push_back(
         {task.problems[i].id, {}, completion.n_tokens, completion.was_cut, std::move(completion.text)});
   }
+  KVANT_RETURN_IF_ERROR(judge_row(task, judges, row));
+  return row;
+}
+
+Status judge_row(const Task& task, int judges, TaskRow& row) {
   judge_answers(task, judges, row.answers);
   for (const TaskAnswer& answer : row.answers) {
     if (!answer.score.fault.empty())
       return error("problem {} of {} was not judged: {}", answer.id, task.name, answer.score.fault);
   }
-  return row;
+  return {};
 }
 
 std::string task_fingerprint(const Task& task) {

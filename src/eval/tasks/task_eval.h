@@ -41,6 +41,9 @@ Result<TaskRow> evaluate_task(Engine& engine, AttentionBackend& backend, const P
                               const Task& task, const BatchOptions& options, int judges,
                               const std::function<void()>& done);
 
+// Judges the completions of a row, with `judges` threads. Returns an error if a problem could not be judged.
+Status judge_row(const Task& task, int judges, TaskRow& row);
+
 // Returns the fingerprint of TaskRow::prompts.
 std::string task_fingerprint(const Task& task);
 

@@ -135,24 +135,29 @@ Json tasks_to_json(const TaskRun& run, const std::vector<TaskRow>& rows) {
   return json;
 }
 
-Result<std::vector<TaskRow>> tasks_from_json(const std::string& text, const TaskRun& run) {
+Result<EarlierTasks> tasks_from_json(const std::string& text) {
   const auto json = parse_json(text);
   if (!json.ok()) return error("the earlier result is {}", json.error().message);
   if (text_member(*json, "schema") != kTasksSchema)
-    return error("the earlier result is no result of --tasks: name another file with --json");
-  const Json expected = run_to_json(run);
-  for (const auto& [key, value] : expected.items()) {
-    if (json->contains(key) && (*json)[key] == value) continue;
-    return error(
-        "the earlier result has another \"{}\": leave out --resume, or name another file with --json", key);
-  }
+    return error("the earlier result is no result of --tasks");
   try {
-    std::vector<TaskRow> rows;
-    for (const Json& row : json->at("results")) rows.push_back(row_from_json(row));
-    return rows;
+    EarlierTasks earlier{{json->at("model"), json->at("weights"), json->at("device"), json->at("parallel")},
+                         {}};
+    for (const Json& row : json->at("results")) earlier.rows.push_back(row_from_json(row));
+    return earlier;
   } catch (const Json::exception&) {
-    return error("the earlier result lacks a part: leave out --resume, or name another file with --json");
+    return error("the earlier result lacks a part");
   }
+}
+
+Result<std::vector<TaskRow>> tasks_from_json(const std::string& text, const TaskRun& run) {
+  auto earlier = tasks_from_json(text);
+  if (!earlier.ok()) return earlier.error();
+  const Json own = run_to_json(earlier->run), expected = run_to_json(run);
+  for (const auto& [key, value] : expected.items()) {
+    if (own[key] != value) return error("the earlier result has another \"{}\"", key);
+  }
+  return std::move(earlier->rows);
 }
 
 std::string tasks_table(const std::vector<TaskRow>& rows) {

@@ -21,8 +21,16 @@ struct TaskRun {
 // reference's row of each task.
 nlohmann::ordered_json tasks_to_json(const TaskRun& run, const std::vector<TaskRow>& rows);
 
-// Returns the rows of an earlier document of tasks_to_json(). Returns an error if the text is no such
-// document, or if another model, weights, device or number of sequences was used.
+// Holds an earlier document of tasks_to_json().
+struct EarlierTasks {
+  TaskRun run;
+  std::vector<TaskRow> rows;
+};
+
+// Reads a document of tasks_to_json(). Returns an error if the text is no such document.
+Result<EarlierTasks> tasks_from_json(const std::string& text);
+// Returns the rows of an earlier document. Returns an error as the function above, and if another model,
+// weights, device or number of sequences than those of `run` was used.
 Result<std::vector<TaskRow>> tasks_from_json(const std::string& text, const TaskRun& run);
 
 // Formats one table per task.
