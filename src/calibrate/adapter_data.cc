@@ -13,12 +13,23 @@ struct Keys {
   std::vector<float> exact;   // [n, d], transformed
   std::vector<float> stored;  // [n, d], values after encoding and decoding, or the values of `exact` for
                               // tokens that are never sealed
+  // The same values as [d, n], which lets processors compute the scores of several keys at a time.
+  std::vector<float> exact_by_channel, stored_by_channel;
 };
+
+std::vector<float> by_channel(const std::vector<float>& keys, int n, int d) {
+  std::vector<float> turned(keys.size());
+  for (int t = 0; t < n; ++t) {
+    for (int i = 0; i < d; ++i)
+      turned[static_cast<std::ptrdiff_t>(i) * n + t] = keys[static_cast<std::ptrdiff_t>(t) * d + i];
+  }
+  return turned;
+}
 
 Keys store_keys(const CorrectedKeys& how, std::vector<float> k, int n) {
   const int d = how.context.head_dim;
   how.transform.forward({k.data(), n, d});
-  Keys keys{k, k};
+  Keys keys{k, k, {}, {}};
   std::vector<std::byte> page(how.format->page_bytes(d));
   for (int p = 0; p < n / kPageTokens; ++p) {
     TokenMask left_out;
@@ -28,13 +39,20 @@ Keys store_keys(const CorrectedKeys& how, std::vector<float> k, int n) {
     how.format->decode(page.data(), kPageTokens, how.context, keys.stored.data() + at);
   }
   std::copy_n(keys.exact.begin(), static_cast<std::ptrdiff_t>(how.protected_tokens) * d, keys.stored.begin());
+  keys.exact_by_channel = by_channel(keys.exact, n, d);
+  keys.stored_by_channel = by_channel(keys.stored, n, d);
   return keys;
 }
 
-float dot(const float* a, const float* b, int d) {
-  float sum = 0;
-  for (int i = 0; i < d; ++i) sum += a[i] * b[i];
-  return sum;
+// Returns the products of q with the first `count` of n keys.
+std::vector<float> products(const float* q, const std::vector<float>& keys_by_channel, int d, int count) {
+  const std::ptrdiff_t n = std::ssize(keys_by_channel) / d;
+  std::vector<float> sums(count);
+  for (int i = 0; i < d; ++i) {
+    const float* k = keys_by_channel.data() + i * n;
+    for (int t = 0; t < count; ++t) sums[t] += q[i] * k[t];
+  }
+  return sums;
 }
 
 // Scores holds the scores of one query with keys [0, token]. In `stored`, scores of sealed tokens come from
@@ -47,16 +65,16 @@ struct Scores {
 // under a soft cap; check_recipe() handles the absolute correction.
 Scores scores_of(const Geometry& g, int d, const float* q, float offset, const Keys& keys, int token,
                  int n_sealed) {
-  Scores scores;
-  for (int t = 0; t <= token; ++t) {
-    const std::ptrdiff_t at = static_cast<std::ptrdiff_t>(t) * d;
-    for (auto [k, out] : {std::pair{&keys.exact, &scores.exact},
-                          {t < n_sealed ? &keys.stored : &keys.exact, &scores.stored}}) {
-      float score = g.softmax_scale * (dot(q, k->data() + at, d) + offset);
+  const auto score_all = [&](const std::vector<float>& keys_by_channel, int count) {
+    std::vector<float> scores = products(q, keys_by_channel, d, count);
+    for (float& score : scores) {
+      score = g.softmax_scale * (score + offset);
       if (g.score_softcap > 0) score = g.score_softcap * std::tanh(score / g.score_softcap);
-      out->push_back(score);
     }
-  }
+    return scores;
+  };
+  Scores scores{score_all(keys.exact_by_channel, token + 1), score_all(keys.stored_by_channel, n_sealed)};
+  scores.stored.insert(scores.stored.end(), scores.exact.begin() + n_sealed, scores.exact.end());
   return scores;
 }
 

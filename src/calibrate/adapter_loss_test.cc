@@ -169,6 +169,42 @@ TEST(AdapterTraining, LowersTheLossAndRepeatsItself) {
   EXPECT_EQ(train_adapters(training, judged, kHeads, options).weights.key, trained.weights.key);
 }
 
+// With equal contexts, a step of several contexts has the gradient of one.
+TEST(AdapterTraining, AveragesTheGradientsOfAStep) {
+  const std::vector<AdapterContext> training(6, random_context(10, 0.7F));
+  const auto weights = [&](int groups) {
+    return train_adapters(training, training, kHeads,
+                          {.features = kFeatures, .max_steps = 40, .groups = groups, .seed = 1})
+        .weights;
+  };
+  const AdapterWeights one = weights(1), four = weights(4);
+  ASSERT_FALSE(one.key.empty());
+  ASSERT_EQ(four.key.size(), one.key.size());
+  for (std::size_t i = 0; i < one.key.size(); ++i) EXPECT_NEAR(four.key[i], one.key[i], 1e-3) << i;
+}
+
+// Contexts beyond kMostJudged do not choose the weights, so they decide whether the weights help.
+TEST(AdapterTraining, LetsOtherContextsDecideWhetherTheWeightsHelp) {
+  std::vector<AdapterContext> training, judged;
+  for (int i = 0; i < 4; ++i) training.push_back(random_context(10 + i, 0.7F));
+  for (int i = 0; i < kMostJudged; ++i) judged.push_back(training[i % 4]);
+  const AdapterOptions options{.features = kFeatures, .max_steps = 200, .seed = 1};
+  const TrainedAdapters with_few = train_adapters(training, judged, kHeads, options);
+  ASSERT_TRUE(with_few.helps);
+  // Every second context now has exact keys, which any correction makes worse.
+  std::vector<AdapterContext> mixed;
+  for (const AdapterContext& context : judged) {
+    mixed.push_back(context);
+    mixed.back().exponentials = mixed.back().targets;
+    mixed.push_back(context);
+  }
+  const TrainedAdapters with_many = train_adapters(training, mixed, kHeads, options);
+  EXPECT_EQ(with_many.weights.key, with_few.weights.key);
+  EXPECT_FALSE(with_many.helps);
+  EXPECT_NEAR(with_many.loss_before, 0, 1e-6);
+  EXPECT_EQ(with_many.loss_after, with_many.loss_before);
+}
+
 // The keys are stored exactly, so any correction of their weights is wrong, and `helps` must be false.
 TEST(AdapterTraining, SaysWhereNoCorrectionHelps) {
   std::vector<AdapterContext> contexts;

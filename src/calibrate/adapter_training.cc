@@ -1,7 +1,9 @@
 #include "calibrate/adapter_training.h"
 
+#include <algorithm>
 #include <random>
 #include <utility>
+#include <vector>
 
 #include "base/check.h"
 #include "calibrate/adam.h"
@@ -16,10 +18,44 @@ constexpr int kPatience = 3;  // training ends after this many evaluations witho
 // weights, and they evaluate them several times, so small reductions may be chance.
 constexpr double kMinLossGain = 5e-3;
 
-double mean_loss(std::span<const AdapterContext> contexts, const AdapterWeights& weights, int features) {
+using Contexts = std::vector<const AdapterContext*>;
+
+double mean_loss(const Contexts& contexts, const AdapterWeights& weights, int features) {
   double sum = 0;
-  for (const AdapterContext& context : contexts) sum += adapter_loss(context, weights, features, nullptr);
+  for (const AdapterContext* context : contexts) sum += adapter_loss(*context, weights, features, nullptr);
   return sum / static_cast<double>(contexts.size());
+}
+
+double mean_uncorrected_loss(const Contexts& contexts) {
+  double sum = 0;
+  for (const AdapterContext* context : contexts)
+    sum += uncorrected_loss(*context) / static_cast<double>(contexts.size());
+  return sum;
+}
+
+// Judges parts the judged contexts: `often` evaluates the weights again and again, `at_end` once. `at_end` is
+// empty if all contexts belong to `often`.
+struct Judges {
+  Contexts often, at_end;
+};
+
+Judges judges_of(std::span<const AdapterContext> judged) {
+  const std::size_t n = judged.size(), n_often = std::min<std::size_t>(n, kMostJudged);
+  Judges judges;
+  for (std::size_t i = 0; i < n; ++i) {
+    // The contexts of `often` are spread evenly, because neighbours have similar lengths.
+    const bool is_often = (i + 1) * n_often / n > i * n_often / n;
+    (is_often ? judges.often : judges.at_end).push_back(&judged[i]);
+  }
+  return judges;
+}
+
+void add_to(std::vector<float>& sum, const std::vector<float>& values) {
+  for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += values[i];
+}
+
+void divide(std::vector<float>& values, int divisor) {
+  for (float& x : values) x /= static_cast<float>(divisor);
 }
 
 // Returns the next of n indices in a random order. `order` holds the indices that are left, and is filled and
@@ -42,23 +78,34 @@ TrainedAdapters train_adapters(std::span<const AdapterContext> training,
   KVANT_CHECK(!training.empty() && !judged.empty(), "training without contexts");
   std::mt19937_64 random(options.seed);
   AdapterWeights weights = quiet_start(training, n_query_heads, options.features, options.seed);
+  const Judges judges = judges_of(judged);
   TrainedAdapters best;
-  for (const AdapterContext& context : judged)
-    best.loss_before += uncorrected_loss(context) / static_cast<double>(judged.size());
+  best.loss_before = mean_uncorrected_loss(judges.often);
   best.loss_after = best.loss_before;
 
   Adam key_step(weights.key.size(), options.learning_rate);
   Adam query_step(weights.query.size(), options.learning_rate);
-  AdapterWeights gradient;
+  AdapterWeights gradient, of_group;
   std::vector<std::size_t> order;
+  const auto differentiate = [&](AdapterWeights& to) {
+    adapter_loss(training[next_context(training.size(), order, random)], weights, options.features, &to);
+  };
   int judgements_without_gain = 0;
   for (int step = 1; step <= options.max_steps; ++step) {
-    adapter_loss(training[next_context(training.size(), order, random)], weights, options.features,
-                 &gradient);
+    differentiate(gradient);
+    for (int group = 1; group < options.groups; ++group) {
+      differentiate(of_group);
+      add_to(gradient.key, of_group.key);
+      add_to(gradient.query, of_group.query);
+    }
+    if (options.groups > 1) {
+      divide(gradient.key, options.groups);
+      divide(gradient.query, options.groups);
+    }
     key_step.step(gradient.key, weights.key);
     query_step.step(gradient.query, weights.query);
     if (step % kStepsBetweenJudgements != 0) continue;
-    const double loss = mean_loss(judged, weights, options.features);
+    const double loss = mean_loss(judges.often, weights, options.features);
     if (loss < best.loss_after * (1 - kMinLossGain)) {
       best.helps = true;
       best.loss_after = loss;
@@ -67,6 +114,13 @@ TrainedAdapters train_adapters(std::span<const AdapterContext> training,
     } else if (++judgements_without_gain == kPatience) {
       break;
     }
+  }
+  if (!judges.at_end.empty()) {
+    best.loss_before = mean_uncorrected_loss(judges.at_end);
+    const double after =
+        best.helps ? mean_loss(judges.at_end, best.weights, options.features) : best.loss_before;
+    best.helps = after < best.loss_before * (1 - kMinLossGain);
+    best.loss_after = best.helps ? after : best.loss_before;
   }
   return best;
 }

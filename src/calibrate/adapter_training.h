@@ -12,6 +12,7 @@ namespace kvant {
 struct AdapterOptions {
   int features = kAdapterFeatures;
   int max_steps = 400;
+  int groups = 1;               // contexts of a step, whose gradients are averaged
   float learning_rate = 0.01F;  // KVLinC, section 4
   std::uint64_t seed = 0;
 };
@@ -26,9 +27,11 @@ struct TrainedAdapters {
 };
 
 // Trains the adapters of one head with Adam. Training starts from weights that correct almost nothing, and
-// each step uses one context of `training` in random order. Every few steps, the contexts `judged` evaluate
-// the weights. The result has the best weights, and training ends when the loss no longer improves.
-// n_query_heads is G.
+// each step uses contexts of `training` in random order. Every few steps, at most kMostJudged of the contexts
+// `judged` evaluate the weights. Training ends when their loss no longer improves, and the result has the
+// best weights. If `judged` has more contexts, the others decide whether the weights help. n_query_heads is
+// G.
+inline constexpr int kMostJudged = 64;
 TrainedAdapters train_adapters(std::span<const AdapterContext> training,
                                std::span<const AdapterContext> judged, int n_query_heads,
                                const AdapterOptions& options);

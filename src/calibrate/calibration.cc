@@ -98,7 +98,9 @@ void add_settings(const CalibrationSettings& settings, SealedGguf& file) {
   file.set(key("passages"), std::int64_t{settings.passages});
   file.set(key("contexts"), std::int64_t{settings.contexts});
   file.set(key("context_length"), std::int64_t{settings.context_length});
+  file.set(key("context_queries"), std::int64_t{settings.context_queries});
   file.set(key("adapter_steps"), std::int64_t{settings.adapter_steps});
+  file.set(key("adapter_batch"), std::int64_t{settings.adapter_batch});
   file.set(key("self"), std::int64_t{settings.self});
   file.set(key("measure"), std::int64_t{settings.measure});
   file.set(key("seed"), static_cast<std::int64_t>(settings.seed));
@@ -139,7 +141,12 @@ CalibrationSettings read_settings(const GgufFile& file) {
   settings.passages = static_cast<int>(number("passages"));
   settings.contexts = static_cast<int>(number("contexts"));
   settings.context_length = static_cast<int>(number("context_length"));
+  // Earlier versions had no such settings, and used today's defaults.
+  const CalibrationSettings usual;
+  settings.context_queries =
+      static_cast<int>(file.integer(key("context_queries")).value_or(usual.context_queries));
   settings.adapter_steps = static_cast<int>(number("adapter_steps"));
+  settings.adapter_batch = static_cast<int>(file.integer(key("adapter_batch")).value_or(usual.adapter_batch));
   settings.self = number("self") != 0;
   settings.measure = number("measure") != 0;
   settings.seed = static_cast<std::uint64_t>(number("seed"));

@@ -21,8 +21,10 @@ struct CalibrationSettings {
   int passages = 4;  // further samples, on which the results are evaluated
   int contexts = 8;  // longer samples, which are read only to train adapters
   int context_length = 4096;
-  int adapter_steps = 400;  // the most training steps of adapters
-  bool self = false;        // the model writes the text
+  int context_queries = 256;  // queries of each context that train adapters
+  int adapter_steps = 400;    // the most training steps of adapters
+  int adapter_batch = 16;     // queries of a training step, in groups of neighbours
+  bool self = false;          // the model writes the text
   // Sensitivities are measured by running the model once for each place, in place of one gradient pass.
   bool measure = false;
   std::uint64_t seed = 0;

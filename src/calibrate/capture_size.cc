@@ -7,7 +7,6 @@
 namespace kvant {
 namespace {
 
-constexpr int kContextQueries = 256;
 constexpr std::int64_t kMaxCaptureBytes = std::int64_t{2} << 30;
 
 bool trains_adapters(std::span<const Recipe> recipes) {
@@ -34,9 +33,12 @@ CaptureSize capture_size(std::span<const Recipe> recipes, const Geometry& geomet
   size.contexts = s.contexts;
   size.context_length = std::min(s.context_length, geometry.trained_context);
   size.first_query = kFirstCorrectedQuery;
-  size.context_queries = std::clamp(size.context_length - kFirstCorrectedQuery, 0, kContextQueries);
+  size.context_queries = std::clamp(size.context_length - kFirstCorrectedQuery, 0, s.context_queries);
   if (size.context_queries == 0) size.contexts = 0;
-  return bounded(geometry, size, kMaxCaptureBytes);
+  // Whoever asks for more contexts than usual gets them, whatever memory they take.
+  const bool asks_for_more = s.contexts > CalibrationSettings{}.contexts ||
+                             s.context_queries > CalibrationSettings{}.context_queries;
+  return asks_for_more ? size : bounded(geometry, size, kMaxCaptureBytes);
 }
 
 SampleSize sample_size(const CaptureSize& kept) {

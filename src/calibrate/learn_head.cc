@@ -189,8 +189,11 @@ class HeadLearner {
       std::vector<AdapterContext>& to = c % kContextsPerJudged == 0 ? judged : training;
       std::ranges::move(adapter_contexts(capture_, keys, c), std::back_inserter(to));
     }
-    const TrainedAdapters trained = train_adapters(training, judged, capture_.geometry().group(needs_.layer),
-                                                   {.max_steps = settings_.adapter_steps, .seed = seed_});
+    const TrainedAdapters trained =
+        train_adapters(training, judged, capture_.geometry().group(needs_.layer),
+                       {.max_steps = settings_.adapter_steps,
+                        .groups = (settings_.adapter_batch + kBatchQueries - 1) / kBatchQueries,
+                        .seed = seed_});
     keep(constant.stored, trained.helps ? rounded_to_f16(trained.weights.query) : kSwitchedOff);
     keep(sibling(constant, kKeyAdapter).stored,
          trained.helps ? rounded_to_f16(trained.weights.key) : kSwitchedOff);

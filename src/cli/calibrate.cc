@@ -1,6 +1,8 @@
 // kvant calibrate learns the constants that recipes need to know about a model, and writes them to a file.
 #include "calibrate/calibrate.h"
 
+#include <fmt/format.h>
+
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
@@ -11,6 +13,7 @@
 #include "base/progress.h"
 #include "base/text_file.h"
 #include "base/warn.h"
+#include "calibrate/adapter_data.h"
 #include "calibrate/default_text.h"
 #include "calibrate/first_use.h"
 #include "calibrate/needs.h"
@@ -203,6 +206,27 @@ Command add_calibrate_command(CLI::App& program) {
       ->capture_default_str();
   command->add_option("--length", settings.length, "tokens per sample")
       ->check(CLI::Range(16, 1 << 16))
+      ->capture_default_str();
+  command
+      ->add_option(
+          "--contexts", settings.contexts,
+          "for recipes with a correction: longer samples on which adapters are trained; every fourth "
+          "of them judges the adapters")
+      ->check(CLI::Range(2, 1 << 16))
+      ->capture_default_str();
+  command->add_option("--context-length", settings.context_length, "tokens of such a sample")
+      ->check(CLI::Range(kFirstCorrectedQuery + 1, 1 << 20))
+      ->capture_default_str();
+  command->add_option("--queries", settings.context_queries, "queries of such a sample that are used")
+      ->check(CLI::Range(1, 1 << 16))
+      ->capture_default_str();
+  command->add_option("--steps", settings.adapter_steps, "maximum number of training steps of adapters")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  command
+      ->add_option("--batch", settings.adapter_batch,
+                   fmt::format("queries of a training step, rounded up to a multiple of {}", kBatchQueries))
+      ->check(CLI::Range(1, 1 << 16))
       ->capture_default_str();
   command->add_flag("--full", options->full, "use 256 samples, as the papers do; slower");
   command->add_flag("--measure", settings.measure,
