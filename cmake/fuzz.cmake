@@ -3,7 +3,8 @@
 #
 #   CC=clang CXX=clang++ cmake --preset default -B build/fuzz -DKVANT_FUZZ=ON -DKVANT_CUDA=OFF -DKVANT_KERNELS=here
 #   cmake --build build/fuzz --target recipe_parser_fuzz
-#   mkdir -p build/fuzz/corpus && build/fuzz/recipe_parser_fuzz -max_total_time=120 -dict=fuzz/recipe.dict build/fuzz/corpus fuzz/seeds/recipe
+#   mkdir -p build/fuzz/corpus
+#   build/fuzz/recipe_parser_fuzz -max_total_time=120 -dict=fuzz/recipe.dict build/fuzz/corpus fuzz/seeds/recipe
 #
 # The other targets run likewise: json_reader_fuzz (fuzz/seeds/json), session_file_fuzz (fuzz/seeds/session),
 # sequence_image_fuzz (fuzz/seeds/sequence), api_request_fuzz (fuzz/seeds/api, fuzz/api.dict) and comparison_fuzz

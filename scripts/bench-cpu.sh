@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # bench-cpu.sh OUT [PART]...: measures the CPU speeds in the docs, and writes one JSON file per run into the folder OUT.
 #
-# Parts: attention (KV shapes 9/3/64 and 32/8/128, product recipes, ggml); onnxruntime (the same shapes; needs pip's
-# onnxruntime and onnx in PYTHON); model (the default model at several depths, and llama.cpp); prompts (the default
-# model with weights as Q4_1, Q4_0 and F16); sparse (Sparse V on the text TEXT). Without a PART all parts run.
+# The parts are: attention (KV shapes 9/3/64 and 32/8/128, product recipes, ggml); onnxruntime (the same shapes; needs
+# pip's onnxruntime and onnx in PYTHON); model (the default model at several depths, and llama.cpp); prompts (the
+# default model with weights as Q4_1, Q4_0 and F16); sparse (Sparse V on the text TEXT). Without a PART all parts run.
 #
 # Variables: THREADS (2), KVANT (build/default/kvant), MODEL, TEXT (a text of data/calibration), PYTHON (python3), RUN
 # (a command that starts each measurement, such as one that waits for a quiet machine).

@@ -20,9 +20,8 @@ TERMS = {
     r"bits? of an element|bits an element": "bits per value",
     r"behind [\d,]+ tokens": "at context N",
     r"prompt reading|reading of prompts": "prefill",
-    r"answers?": "completion",
+    r"model's answers?|answers? of (?:the|a) model": "completion",
     r"beginnings? of prompts?": "prefix",
-    r"rooms": "modules",
     r"shaped errors?": "query-weighted error",
     r"made-up weights": "dummy weights",
     r"multiprocessors?": "SM",
@@ -34,22 +33,39 @@ TERMS = {
     r"in the midst": "during",
 }
 FREE_RELATIVE = re.compile(r"(?:^|[.:;] )(Who(?:ever)? [^?]*?[.;])")
-# A sentence that does not match VERB usually has no verb.
+# A sentence that matches neither VERB nor FIRST_VERB usually has no verb, and FORMULA also matches headings of tables.
+VERB_STEMS = """
+    accept act add agree allow allocat answer appear append appl approximat arriv ask assign assum attach attend await
+    become begin belong bind bring broadcast build calculat calibrat call cancel carr cast caus change check choos
+    clear come compar compil complet compress comput confirm connect consist contain continu control contribut convert
+    copi copy correct cost count cover creat decid declar decod defin delet depend dequantiz deriv describ detect
+    determin deviat differ distinguish divid do download drop embed emit enabl encod end enforc enter enumerat equal
+    escap estimat evict exceed exclud exist expand expect explain export express extend extract fail fall feed fetch
+    fill find finish fit follow forbid forget form forward free gather gave generat get giv go grow handl hang happen
+    hold identif ignor implement impl import includ increas inform inherit initializ insert install interleav invert
+    issu join keep know lack last launch lead learn leave let lie limit list load locat look loop los lower maintain
+    mak match maximiz mean measur merg minimiz modif mov multipl nam need notic obe observ obtain occup occur omit
+    open outliv overlap overwrit own pad pars pass perform permit point precede prefer prefetch prepar present preserv
+    prevent print process produc project prov provid publish put quantiz queu rais reach read rearrang receiv recogniz
+    recommend record recover reduc refer refus regard reject relat releas rely remain remember remov render repair
+    repeat repl replac report represent requir resampl rescal resembl reserv resolv respond restor restrict return
+    reus rotat round run save say scan see select send serv set shar show shut simulat sit skip sleep sort specif
+    spell spend spin split stand start stay stop stor subtract suffic suit suppl suppos support surviv swap switch
+    take tell test throw tr train transform translat treat turn underst updat upload us validat vanish var verif view
+    visit wait walk want warn watch weigh work wrap writ yield""".split()
 VERB = re.compile(
-    r"\b(?:is|are|was|were|be|has|have|had|do|does|did|can|could|may|might|must|will|would|should|isn't|aren't|doesn't|don't|can't|"
-    r"(?:add|allow|answer|append|appl|ask|attend|begin|belong|bring|build|call|change|check|choose|come|compare|compile|comput|contain|"
-    r"copi|count|creat|decide|decode|depend|describe|divide|do|encode|end|expect|fail|fall|fill|find|follow|free|get|give|go|happen|hold|"
-    r"install|keep|know|lack|learn|leave|let|lie|list|load|look|make|mean|measure|mult(?:ipl)|name|need|open|outlive|pass|print|prove|put|read|"
-    r"refuse|remember|replace|return|round|run|say|see|send|serve|set|share|show|sit|stand|start|stay|stop|store|support|take|tell|test|"
-    r"repeat|resemble|turn|use|wait|want|work|write)(?:s|es|ies|ed)?)\b", re.IGNORECASE)
-# The words of FIRST_VERB are verbs only at the beginning of a comment. Elsewhere "maps" and "samples" are nouns.
+    r"\b(?:is|are|was|were|be|has|have|had|does|did|can|could|may|might|must|will|would|should|isn't|aren't|doesn't|don't|"
+    rf"can't|never|(?:{'|'.join(VERB_STEMS)})(?:[tpgnk]?e?d|e|s|es|y|ies|ied)?|"
+    r"\w+[^s]s (?:an?|the|its|their|many|nothing))\b", re.IGNORECASE)
+# The words of FIRST_VERB are verbs only at the beginning of a comment or after names. Elsewhere "maps" is a noun.
+NAME = re.compile(r"(?:`[^`]*`|\w+\(\)|\w*[a-z0-9_][A-Z]\w*|[A-Z]{2}\w*)(?:,? and |, | )")
 FIRST_VERB = re.compile(
-    r"(?:accept|act|adapt|advance|allocate|average|calibrate|clamp|classif|clear|code|collect|combine|continue|convert|correct|"
-    r"cover|cut|declare|derive|detect|draw|drop|escape|estimate|evaluate|extrapolate|fit|format|gather|group|hand|hash|insert|"
-    r"integrate|interleave|interpolate|issue|launch|lay|limit|locate|map|mask|maximize|merge|mov|move|observe|pack|parse|pick|"
-    r"predict|prefetch|process|propose|protect|quantize|raise|rearrange|record|reduce|remove|render|report|represent|require|"
-    r"reset|restore|rotate|save|scale|score|search|select|simulate|sort|split|subtract|sum|summarize|time|train|transform|"
-    r"transpose|truncate|tune|unpack|update|verif|view|visit|weigh)(?:s|es|ies)?\b", re.IGNORECASE)
+    r"(?:adapt|advance|average|balance|batch|blend|cap|cent(?:er|re)|clamp|classif|close|cluster|code|collect|combine|cut|"
+    r"delay|delegate|download|draft|draw|evaluate|extrapolate|fork|format|fuzz|group|hand|hash|integrate|interpolate|judge|lay|"
+    r"map|mask|mix|move|norm|normalize|number|orthonormalize|pack|pair|parse|pick|place|plan|predict|propose|protect|"
+    r"query|queri|rank|replay|reshape|rewrite|route|sample|scale|schedule|score|seal|search|seed|sketch|squeeze|step|sum|"
+    r"summarize|time|trace|track|transfer|transpose|truncate|tune|undo|unpack|weigh)(?:s|es|y|ies)?\b", re.IGNORECASE)
+FORMULA = re.compile(r"^\[|^[^:]+: |[<>=] |\w\(\w*\)? = | := ")
 # A comment that begins with a word of OPENING and has no verb leaves out its subject. Any other comment without a verb
 # is a noun phrase.
 OPENING = re.compile(
@@ -65,7 +81,7 @@ def paragraphs(page):
     lines, first, fenced = [], 0, False
     for number, line in enumerate([*page.read_text(encoding="utf-8").splitlines(), ""], 1):
         fenced ^= line.startswith("```")
-        is_prose = not fenced and line.strip() and not line.startswith(("#", "|", "```", "<"))
+        is_prose = not fenced and line.strip() and not line.lstrip().startswith(("#", "|", "```", "<"))
         if lines and (not is_prose or re.match(r"\s*(?:[-*]|\d+\.) ", line)):
             yield first, " ".join(lines)
             lines = []
@@ -76,7 +92,7 @@ def paragraphs(page):
 
 def sentences(text):
     plain = re.sub(r"\]\([^)]*\)", "]", re.sub(r"`[^`]*`", "CODE", text))
-    return re.split(r"(?<=[.!?])\**\)? +(?=[*\[A-Z(]|kvant)|: +(?=[*\[A-Z])", plain)
+    return re.split(r"(?<=[^.][.!?;])(?<!e\.g\.)(?<!i\.e\.)(?<! al\.)\**\)? +|: +(?=[*\[A-Z])", plain)
 
 
 def advise_page(page):
@@ -87,8 +103,12 @@ def advise_page(page):
                 yield number, "long sentence", f"{words} words: {sentence[:60]}..."
         yield from advise_words(number, re.sub(r"`[^`]*`|\]\([^)]*\)", "", text))
     yield from accidental_lists(page)
+    is_code = is_generated = False
     for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
-        if len(line) > MAX_COLUMNS and not line.startswith("|") and " " in line[:MAX_COLUMNS].strip() and "](" not in line:
+        is_code ^= line.startswith("```")
+        is_generated ^= line.startswith(("<!-- begin", "<!-- end"))
+        can_break = not line.startswith("|") and " " in line[:MAX_COLUMNS].strip() and "](" not in line
+        if can_break and len(line) > MAX_COLUMNS and not is_code and not is_generated:
             yield number, "long line", f"{len(line)} columns"
 
 
@@ -113,24 +133,37 @@ def advise_words(number, text):
 
 def is_sentence(text):
     # Allows "ClassName: does this."
-    subject = re.sub(r"^\w+: ", "", text)
-    return bool(VERB.search(text) or FIRST_VERB.match(text) or FIRST_VERB.match(subject) or PARAMETER.match(text))
+    text = re.sub(r"^\w+: ", "", text)
+    after_names = text
+    while NAME.match(after_names) and not FIRST_VERB.match(after_names):
+        after_names = NAME.sub("", after_names, count=1)
+    return bool(VERB.search(text) or FIRST_VERB.match(after_names) or PARAMETER.match(text) or FORMULA.search(text))
 
 
 def advise_source(path):
-    mark, block = COMMENT[path.suffix], False
+    for number, lines, continues in comments(path):
+        text = " ".join(lines)
+        for n, line in enumerate(lines, number):
+            yield from advise_words(n, line)
+        first = re.split(r"(?<=[^.][.;])(?: |$)", re.sub(r" \([^()]*\)", "", text))[0]
+        if not continues and first.endswith((".", ";")) and not is_sentence(first):
+            yield number, "fragment" if OPENING.match(first) else "noun phrase", f"'{first[:60]}'"
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-        if len(line) > MAX_COLUMNS:
+        if len(line) > MAX_COLUMNS and line.strip().startswith(COMMENT[path.suffix] + " "):
             yield number, "long line", f"{len(line)} columns"
+
+
+def comments(path):
+    """Yields for each block of comments its first line, its lines, and whether it continues a comment after code."""
+    mark, block, before = COMMENT[path.suffix], [], ""
+    for number, line in enumerate([*path.read_text(encoding="utf-8").splitlines(), ""], 1):
         text = line.strip()
-        is_comment = text.startswith(mark + " ") and not text.startswith("# ---")
-        if is_comment:
-            text = text[len(mark):].strip()
-            yield from advise_words(number, text)
-            first = re.split(r"(?<=[.;])(?: |$)", text)[0]
-            if not block and first.endswith((".", ";")) and not is_sentence(first):
-                yield number, "fragment" if OPENING.match(first) else "noun phrase", f"'{first[:60]}'"
-        block = is_comment
+        if text.startswith(mark + " ") and not text.startswith("# ---"):
+            block.append(text[len(mark):].strip())
+        elif block:
+            yield number - len(block), block, f" {mark} " in before
+            block = []
+        before = before if block else line
 
 
 def pages():

@@ -133,8 +133,8 @@ fetch_llama() {
     mv "$WORK/unpacked/llama_cpp_python-$LLAMA" "$1"
 }
 
-# compile_llama SOURCE BUILD PREFIX OPTIONS... builds only the libraries, because llama.cpp's programs and tests are more
-# than half of the source.
+# compile_llama SOURCE BUILD PREFIX OPTIONS... builds only the libraries, because llama.cpp's programs and tests are
+# more than half of the source.
 compile_llama() {
   local source=$1/vendor/llama.cpp build=$2 prefix=$3
   shift 3

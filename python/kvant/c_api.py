@@ -8,7 +8,7 @@ import pathlib
 
 BF16, F32, F16 = 0, 1, 2  # kvant_type
 KEY, VALUE = 0, 1  # kvant_side
-# Bits of kvant_feature.
+# These are the bits of kvant_feature.
 SEALING, SEALED_ROWS, PROTECTION, CORRECTION, SLIDING_WINDOW, SINK_LOGITS, EVICTION, INTEGER_PROMPTS, HALF_PROMPTS = (1 << i for i in range(9))
 # MAJOR_VERSION and MINOR_VERSION make up KVANT_VERSION. Libraries with a later minor version work too.
 MAJOR_VERSION, MINOR_VERSION = 1, 0

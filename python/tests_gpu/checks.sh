@@ -6,7 +6,7 @@
 #     checks.sh parallel FOLDER    tensor parallelism on 2 GPUs, on a random model
 #     checks.sh windows FOLDER     layers with a sliding window, on random models
 #     checks.sh softcap FOLDER     capped scores, on random models
-#     checks.sh model FOLDER NPY [CONSTANTS]   quality, on the model in FOLDER and prompts of it: int [at least 8, 2048].
+#     checks.sh model FOLDER NPY [CONSTANTS]   quality, on the model in FOLDER and its prompts, int [at least 8, 2048].
 #                                  CONSTANTS, a file of kvant.hf.calibrate for kvant-4bit, adds runs with constants.
 #     checks.sh integers FOLDER NPY [VECINFER-4BIT VECINFER-2BIT]   prompts in 8-bit integers, on the model in FOLDER.
 #                                  Two files of kvant.hf.calibrate add VecInfer.

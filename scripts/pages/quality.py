@@ -17,7 +17,7 @@ FILES = {
 }
 # STORED in place of a backend marks rows of caches as they are stored.
 STORED = "stored"
-# The prefix COMPACT marks rows in compact coding.
+# Rows in compact coding have the prefix COMPACT.
 COMPACT = "compact:"
 HEADER = ("recipe", "bits", "sealed", "constants", "mean KLD", "95 % interval", "99.9 %", "top-1 %", "perplexity",
           "contexts")

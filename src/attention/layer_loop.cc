@@ -46,7 +46,7 @@ struct HeadWork {
   QueryTile
       observers;  // The observers of the page that this tile ends. Without such a page, the tile has no rows.
   std::vector<double> token_weights;  // by absolute token: sums of the observers' weights
-  // Buffers of correct_rows().
+  // correct_rows() uses these buffers.
   std::vector<float> unscaled_q;
   CorrectedRow corrected;
 };

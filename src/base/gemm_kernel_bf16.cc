@@ -31,11 +31,11 @@ void round_rows(const float* x, std::ptrdiff_t stride, int rows, int k, std::uin
   }
 }
 
-// Rounds two rows and interleaves their numbers, column by column.
-inline void pack_pair(const float* first, const float* second, std::uint32_t* pairs) {
+// Rounds a row and the next one, or zeros if the panel ends, and interleaves their numbers, column by column.
+inline void pack_pair(const float* row, bool has_next, std::uint32_t* pairs) {
   for (int half = 0; half < kHalfGemmPanel; half += kLanes) {
-    const __m512 above = second == nullptr ? _mm512_setzero_ps() : _mm512_loadu_ps(second + half);
-    const __m512bh a = _mm512_cvtne2ps_pbh(above, _mm512_loadu_ps(first + half));
+    const __m512 above = has_next ? _mm512_loadu_ps(row + kHalfGemmPanel + half) : _mm512_setzero_ps();
+    const __m512bh a = _mm512_cvtne2ps_pbh(above, _mm512_loadu_ps(row + half));
     __m512i numbers;
     std::memcpy(&numbers, &a, sizeof a);
     const __m512i low = _mm512_cvtepu16_epi32(_mm512_castsi512_si256(numbers));
@@ -46,8 +46,7 @@ inline void pack_pair(const float* first, const float* second, std::uint32_t* pa
 
 void pack(const float* panel, int k, std::uint32_t* pairs) {
   for (int p = 0; p < k; p += 2, pairs += kHalfGemmPanel) {
-    const float* row = panel + static_cast<std::ptrdiff_t>(p) * kHalfGemmPanel;
-    pack_pair(row, p + 1 < k ? row + kHalfGemmPanel : nullptr, pairs);
+    pack_pair(panel + static_cast<std::ptrdiff_t>(p) * kHalfGemmPanel, p + 1 < k, pairs);
   }
 }
 

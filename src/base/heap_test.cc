@@ -50,6 +50,7 @@ TEST(BoundFreeHeap, KeepsNoPagesOfLargeBlocksThatAreFreed) {
   std::vector<std::unique_ptr<std::vector<char>>> kept;
   const std::int64_t before = resident_bytes();
   std::vector<std::thread> threads;
+  threads.reserve(16);
   for (int t = 0; t < 16; ++t) {
     threads.emplace_back([&] {
       for (std::int64_t size = kMiB; size <= 8 * kMiB; size += kMiB) {

@@ -28,7 +28,8 @@ class DeviceImage {
   struct Entries {
     std::vector<Bytes> rows;  // protected rows, as many to an entry as the entry has room for
     Bytes sums, checkpoint_sums, observers;
-    // The token of the first observer, or -1 without observers. All heads have observers of equal tokens.
+    // Holds the token of the first observer, or -1 without observers. All heads have observers of equal
+    // tokens.
     static constexpr int kUnknown = -2;
     int first_observer = kUnknown;
   };

@@ -24,8 +24,8 @@ const char* page_kind_name(PageRun::Kind kind);  // for example "sealed"
 struct SequenceView {
   int n_tokens = 0;
   CacheBytes bytes;  // Shared pages count fully.
-  // Bytes of pages by KV head, layer by layer (Geometry::head_index). Sealed pages, tail pages and protected
-  // tokens count. Data of both sides (lists, scores, a correction) count in neither.
+  // Holds the bytes of pages by KV head, layer by layer (Geometry::head_index). Sealed pages, tail pages and
+  // protected tokens count. Data of both sides (lists, scores, a correction) count in neither.
   std::vector<std::int64_t> k_bytes, v_bytes;
   std::vector<PageRun> pages;  // in the order of tokens
 };

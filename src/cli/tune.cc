@@ -1,4 +1,4 @@
-// kvant tune searches for the best recipe of a given size for one model.
+// kvant tune finds the best recipe of a given size for one model.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>

@@ -44,7 +44,7 @@ void write_parameters(const TrellisShape& shape, const TrellisParameters& parame
 // Holds the gains in units, by gain code. No gain is negative.
 struct GainUnits {
   std::array<std::int32_t, kGainCodes> units;  // The value of level 1, by gain code.
-  // The value of one step of the levels by gain code, in 1 / 2^kGainBits.
+  // Holds the value of one step of the levels by gain code, in 1 / 2^kGainBits.
   std::array<std::int32_t, kGainCodes> levels;
 };
 GainUnits gain_units(int bits, std::uint32_t loudest, int exponent);

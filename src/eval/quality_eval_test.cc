@@ -42,7 +42,7 @@ TEST(QualityEval, ScoresTheSecondHalfOfEachContext) {
   EXPECT_EQ(run.advanced, 2 * 2 * 10);
   const MetricsSummary& right = result->rows[0].metrics;
   const MetricsSummary& wrong = result->rows[1].metrics;
-  // Positions 5 .. 8 predict tokens 6 .. 9 of each chunk.
+  // The scores belong to positions 5 .. 8 of each chunk, which predict tokens 6 .. 9.
   EXPECT_EQ(right.positions, 2 * 4);
   const double likely = std::exp(1.0) / (std::exp(1.0) + kScriptedVocab - 1),
                unlikely = 1 / (std::exp(1.0) + kScriptedVocab - 1);

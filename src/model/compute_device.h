@@ -18,8 +18,8 @@ class ComputeDevice {
 
   virtual ggml_backend* backend() const = 0;
   virtual const std::shared_ptr<PageDevice>& pages() const = 0;
-  // pages_after_graph() and graph_after_pages() order the two streams. Work that one stream gets after the
-  // call begins when the other stream has finished its earlier work. The host does not wait.
+  // pages_after_graph() and graph_after_pages() make one stream wait for the other. Work that one stream gets
+  // after the call begins when the other stream has finished its earlier work. The host does not wait.
   virtual void pages_after_graph() = 0;
   virtual void graph_after_pages() = 0;
 };

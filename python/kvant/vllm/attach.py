@@ -30,8 +30,8 @@ from kvant.vllm.refusals import n_drafts, refuse_unsupported
 TAIL_SUFFIX = ".kvant_tail"
 # vLLM calls layers with a sliding window "sliding_window".
 WINDOWED = "sliding_window"
-# If blocks hold all layers, layers with a window have pages of WINDOW_BLOCK tokens. vLLM's planner then needs few groups
-# of layers, and the pages fill the blocks well.
+# If blocks hold all layers, layers with a window have pages of WINDOW_BLOCK tokens. vLLM's planner then needs few
+# groups of layers, and the pages fill the blocks well.
 WINDOW_BLOCK = 32
 # In the first layouts, a block holds all layers. In the others, the blocks of a layer follow one another. vLLM has
 # older names for some of them.

@@ -12,7 +12,8 @@ def refuse_unsupported(config, drafts_of=()) -> None:
     speculative = config.speculative_config
     method = speculative.method if speculative is not None else None
     refusals = {
-        # vLLM pads kvant's blocks to the size of a recurrent state, and kvant's kernels would write into other layers' states.
+        # vLLM pads kvant's blocks to the size of a recurrent state, and kvant's kernels would write into other layers'
+        # states.
         "hybrid models, whose other layers keep a recurrent state (Mamba, gated delta nets: Qwen 3.5 and the like)":
             config.model_config.is_hybrid,
         f"drafts (speculative decoding) by {method}, only by {', '.join(drafts_of)}" if drafts_of else

@@ -11,7 +11,7 @@
 namespace kvant {
 namespace {
 
-// Two problems of BFCL v4.
+// These are two problems of BFCL v4.
 constexpr const char* kQuestions =
     R"({"id": "parallel_4", "question": [[{"role": "user", "content": "Calculate the body mass index for a person who is 6 feet tall and weighs 80 kg, also for a person who is 5.6 feet and weighs 60 kg."}]], "function": [{"name": "calculate_bmi", "description": "Calculate body mass index for a person based on their weight and height.", "parameters": {"type": "dict", "properties": {"height": {"type": "float", "description": "The height of the person in feet."}, "weight": {"type": "integer", "description": "The weight of the person in kilograms."}}, "required": ["height", "weight"]}}]}
 {"id": "parallel_0", "question": [[{"role": "user", "content": "Play songs from the artists Taylor Swift and Maroon 5, with a play time of 20 minutes and 15 minutes respectively, on Spotify."}]], "function": [{"name": "spotify.play", "description": "Play specific tracks from a given artist for a specific time duration.", "parameters": {"type": "dict", "properties": {"artist": {"type": "string", "description": "The artist whose songs you want to play."}, "duration": {"type": "integer", "description": "The duration for which the songs should be played, in minutes."}}, "required": ["artist", "duration"]}}]}

@@ -29,7 +29,7 @@ class Checked {
   Json functions_, answers_;
 };
 
-// Problem simple_python_2 of BFCL v4.
+// This is problem simple_python_2 of BFCL v4.
 const Checked& hypotenuse() {
   static const Checked kChecked(
       R"([{"name": "math.hypot", "description": "..", "parameters": {"type": "dict", "properties": {"x": {"type": "integer"}, "y": {"type": "integer"}, "z": {"type": "integer"}}, "required": ["x", "y"]}}])",
@@ -54,8 +54,8 @@ TEST(CallMatch, ComparesNamesAndParameters) {
 }
 
 TEST(CallMatch, TakesIntegersForReals) {
-  // Problems simple_python_14, simple_python_82 and simple_python_83. Numbers inside of lists must have the
-  // type of the description or of the answer.
+  // These are problems simple_python_14, simple_python_82 and simple_python_83. Numbers inside of lists must
+  // have the type of the description or of the answer.
   const Checked derivative(
       R"([{"name": "calculate_derivative", "parameters": {"type": "dict", "properties": {"function": {"type": "string"}, "x_value": {"type": "float"}}, "required": ["function"]}}])",
       R"([{"calculate_derivative": {"function": ["3x**2 + 2x - 1", "lambda x: 3x**2 + 2x - 1"], "x_value": ["", 0.0]}}])");
@@ -86,7 +86,7 @@ TEST(CallMatch, ComparesTextsWithoutCaseAndPunctuation) {
 }
 
 TEST(CallMatch, LooksIntoObjects) {
-  // Problem simple_python_94.
+  // This is problem simple_python_94.
   const Checked user(
       R"([{"name": "update_user_info", "parameters": {"type": "dict", "properties": {"user_id": {"type": "integer"}, "update_info": {"type": "dict"}, "people": {"type": "array", "items": {"type": "dict"}}}, "required": ["user_id", "update_info"]}}])",
       R"([{"update_user_info": {"user_id": [43523], "update_info": [{"name": ["John Doe"], "email": ["johndoe@email.com"], "age": [3, ""]}], "people": ["", [{"id": [1]}, {"id": [2, 3]}]]}}])");
@@ -106,7 +106,7 @@ TEST(CallMatch, LooksIntoObjects) {
 }
 
 TEST(CallMatch, IgnoresTheOrderOfCalls) {
-  // Problem parallel_4.
+  // This is problem parallel_4.
   const Checked bmi(
       R"([{"name": "calculate_bmi", "parameters": {"type": "dict", "properties": {"height": {"type": "float"}, "weight": {"type": "integer"}}, "required": ["height", "weight"]}}])",
       R"([{"calculate_bmi": {"height": [6.0], "weight": [80]}}, {"calculate_bmi": {"height": [5.6], "weight": [60]}}])");

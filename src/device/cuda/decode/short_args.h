@@ -36,7 +36,7 @@ struct ShortArgs {
   // A new token of each sequence is the last token of its tail. Null rows mean that there are no new tokens.
   AppendedRows sides[2];
   float softmax_scale_log2;
-  // A positive value caps scores. The value is in units of log 2.
+  // A positive value limits scores. The value is in units of log 2.
   float softcap_log2;
   const float* sink_logits;
   float* lse;
