@@ -27,8 +27,8 @@ Geometry geometry_of(const AttentionHeads& shape, int n_layers) {
   return geometry;
 }
 
-// Returns the number of layers that a model needs for the last layer that the recipe names to exist, and for
-// one layer between the edges that the recipe names.
+// Returns how many layers a model needs. The last layer that the recipe names must exist, and one layer must
+// lie between the edges that the recipe names.
 int layers_named(const Recipe& recipe) {
   int last = std::max({0, recipe.correction_layers.first, recipe.correction_layers.last});
   for (const SideOverride& override : recipe.overrides)

@@ -71,9 +71,8 @@ class LlamaContender : public Contender {
 
  private:
   // Runs up to kTile tokens, then repeats the tokens' keys and values at later positions. For each
-  // repetition, the state of sequence 0 is loaded into sequence 1, shifted, and joined to sequence 0.
-  // llama.cpp rotates the keys of shifted tokens to their new positions in its next decode, which is the
-  // warm-up step.
+  // repetition, the state of sequence 0 is loaded into sequence 1, shifted, and joined to sequence 0. The
+  // next decode, which is the warm-up step, rotates the keys of shifted tokens to their new positions.
   Status fill_with_tiles(int depth) {
     llama_memory_t memory = llama_get_memory(context_.get());
     llama_memory_clear(memory, /*data=*/false);

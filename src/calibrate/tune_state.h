@@ -15,7 +15,7 @@ class TuneState {
   // Loads the file at `path` if it has the same `identity` (model, texts, recipe, size). If the path is
   // empty, nothing is saved.
   TuneState(std::string path, std::string identity);
-  // Returns the divergence of an earlier trial, or nothing if the bend is new.
+  // Returns the divergence of an earlier trial with this bend, or nothing if there was no such trial.
   std::optional<double> find(const SensitivityBend& bend) const;
   void add(const SensitivityBend& bend, double divergence);
   void remove() const;

@@ -27,8 +27,8 @@ constexpr const char* kRecipes[] = {"k=hadamard:tok4g32,v=tok2g32,sink=4",
                                     "k=ch4g128,v=tok2g128,sink=4,protect=0.1",
                                     "bf16"};
 
-// The original rows of a device come from its tail, so the rounding of the tail to BF16 does not count as an
-// error on a device. On the CPU, this rounding counts.
+// The original rows of a device come from its tail. The rounding of the tail to BF16 is therefore no error on
+// a device. On the CPU, this rounding counts.
 constexpr double kBf16Rounding = 1.5e-3;
 
 // Runs a model and its backend on the CPU or on a device.

@@ -1,5 +1,5 @@
-// Copies a GGUF file with all weights dequantized to F32. llama.cpp loads such a copy when an evaluation must
-// separate the cache's error from the error of quantized weights.
+// Copies a GGUF file with all weights dequantized to F32. llama.cpp loads such a copy if an evaluation must
+// tell the cache's error from the error of quantized weights.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
-// Attends to a few tokens of one KV head in plain F32, with the original K and V and with K and V as the
-// cache returns them. QualityGuard compares the two outputs.
+// Attends to a few tokens of one KV head in plain F32. The attention is computed twice: with the original K
+// and V, and with K and V as the cache returns them. QualityGuard compares the two outputs.
 #pragma once
 
 #include <vector>

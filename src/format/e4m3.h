@@ -10,8 +10,8 @@ namespace kvant {
 
 inline constexpr float kE4m3Max = 448;
 
-// Rounds |x| <= 448 to the nearest e4m3 number, halves to even. The function adds a power of two whose unit
-// in the last place is 2^-3 of x's power of two, so the addition does the rounding.
+// Rounds |x| <= 448 to the nearest e4m3 number, halves to even. The function adds a large power of two, whose
+// unit in the last place is 2^-3 of x's power of two. The addition therefore rounds x.
 inline std::uint8_t e4m3_from_float(float x) {
   const auto bits = std::bit_cast<std::uint32_t>(x);
   const std::uint32_t sign = (bits >> 24) & 0x80U;

@@ -1,7 +1,6 @@
-// vch<B>[m] and vtok<B>[m] are KVarN's formats (arXiv 2606.03458; huawei-csl/KVarN): the page is a tile whose
-// rows and columns are scaled to equal standard deviations, and each row then has a uniform grid of 2^B
-// values. B is 2, 3 or 4. KVarN stores K as vch and V as vtok, both after a Hadamard rotation of the whole
-// head.
+// vch<B>[m] and vtok<B>[m] are KVarN's formats (arXiv 2606.03458; huawei-csl/KVarN). A page is a tile whose
+// rows and columns are scaled to equal standard deviations. Each row then has a uniform grid of 2^B values. B
+// is 2, 3 or 4. KVarN stores K as vch and V as vtok, both after a Hadamard rotation of the whole head.
 //   vch<B>   a row is a channel, and a column is a token
 //   vtok<B>  a row is a token, and a column is a channel
 //

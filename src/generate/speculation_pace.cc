@@ -14,8 +14,8 @@ constexpr double kAssumedRow = 0.05;
 // A step has at most kGrowth times as many rows as the largest step that was measured, but may always have
 // verify kFirstDrafts drafted tokens. If rows are slow, a few rows are enough to measure this.
 constexpr int kGrowth = 2, kFirstDrafts = 3;
-// A step size that has not been used for this many steps is measured again, because the text may have grown
-// or other programs may be running.
+// A step size that has not been used for this many steps is measured again. Meanwhile the text may have
+// grown, or other programs may run.
 constexpr long kForgotten = 1024;
 constexpr double kNewest = 0.2;  // the newest step has this weight in the average
 // The time of a step size counts from this step on. On a device the first step builds the size's graph, and

@@ -74,8 +74,8 @@ class GrammarBounds {
   }
 
   // Returns the rules with which a rule can begin, once for each way. A rule that repeats itself between
-  // empty parts, as in (a*)*, does not count, because llama.cpp notices that the empty repetition leads back
-  // to an earlier state.
+  // empty parts, as in (a*)*, does not count. llama.cpp notices that the empty repetition leads back to an
+  // earlier state.
   std::vector<int> first_rules(int rule) const {
     std::vector<int> first;
     for (const GrammarSequence& sequence : grammar_.rules[rule]) {

@@ -33,7 +33,7 @@ class GrammarsBesideTheLibrary : public ::testing::TestWithParam<const char*> {
     return allowed;
   }
 
-  // Returns whether the token is a byte of a longer character, where the test does not compare with
+  // Returns whether the token is a byte of a longer character. For such tokens the test does not compare with
   // llama.cpp. llama.cpp accepts bytes that are not UTF-8, and refuses some bytes that could become an
   // allowed character.
   static bool is_part_of_character(int token) {

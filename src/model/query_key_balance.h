@@ -25,7 +25,7 @@ struct TurnedPairs {
 };
 
 // Multiplies the weights of both norms by powers of two. The weights are queries [n, d] and keys [m, d],
-// where n and m are the numbers of heads with weights of their own (1 if all heads share the weights). The
+// where n and m count the heads with weights of their own, or are 1 if all heads share the weights. The
 // larger number is a multiple of the smaller, and consecutive heads belong together. Pairs without a finite,
 // nonzero ratio stay unchanged.
 void balance_norms(std::span<float> queries, std::span<float> keys, int d, const TurnedPairs& pairs);

@@ -148,8 +148,8 @@ std::string sensitivity_constant(const Recipe& recipe) {
 }
 
 const Format& probe_format(const Recipe& recipe, int head_dim) {
-  // With 2 bits, the error of a format is larger than the noise of the measurement, but still small enough
-  // that the divergence grows in proportion to the error.
+  // With 2 bits, the error of a format exceeds the noise of the measurement. The error is still so small that
+  // the divergence grows in proportion to the error.
   constexpr double kProbeBits = 2;
   const Ladder ladder = sorted_ladder(recipe, head_dim);
   KVANT_CHECK(!ladder.formats.empty(), "a probe needs a ladder");

@@ -87,7 +87,7 @@ Status check_eviction(const Recipe& recipe, const Geometry& geometry) {
 }
 
 // Integer products read INT8 pages without any further rounding. VQuant's prompt attention rounds only tokens
-// that are more than a window older than the page of the query, and a short block has no such tokens.
+// that precede the query's page by more than a window. A short block has no such tokens.
 Status check_prompt(const Recipe& recipe) {
   if (recipe.prompt == PromptAttention::exact) return {};
   if (recipe.products == Products::integer) {

@@ -1,5 +1,5 @@
-// Reads and writes the JSON form of recipes, which is an object with the keys of the string form, and a list
-// of overrides in their order.
+// Reads and writes the JSON form of recipes. The form is an object with the keys of the string form, and a
+// list of overrides in their order.
 #include <nlohmann/json.hpp>
 
 #include "base/json_reader.h"

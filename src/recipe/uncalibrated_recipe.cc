@@ -6,9 +6,9 @@
 namespace kvant {
 namespace {
 
-// Turns a built-in name with items, such as "kvant-4bit,sink=8", into the name of the uncalibrated recipe
-// with the same items, such as "uniform-4bit,sink=8". Returns an empty string if there are no items, or if
-// the name is not a built-in recipe's.
+// Turns a built-in name with items into the name of the uncalibrated recipe with the same items. For example,
+// "kvant-4bit,sink=8" becomes "uniform-4bit,sink=8". Returns an empty string if there are no items, or if the
+// name is not a built-in recipe's.
 std::string name_with_items(const std::string& asked, const Geometry& geometry) {
   const std::size_t comma = asked.find(',');
   if (comma == std::string::npos) return "";

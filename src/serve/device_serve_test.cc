@@ -180,8 +180,8 @@ TEST_P(DeviceServe, AdmitsWhatTheDeviceHasMemoryFor) {
   EXPECT_EQ(tight.scheduler->status().counters.failed, 0);
 }
 
-// A session that starts on the device must continue on the CPU without another prefill, and a session that
-// starts on the CPU must continue on the device.
+// A session that starts on the device must continue on the CPU without another prefill, and the other way
+// round.
 TEST_P(DeviceServe, SharesSessionsWithTheCpu) {
   for (const bool on_device : {false, true}) {
     const TinyFile folder("sessions");

@@ -41,8 +41,8 @@ TEST(PromptPace, RecoversFromASlowStep) {
   EXPECT_GE(settled_pace(pace, 0, 1e-4), 768);
 }
 
-// Some step sizes are slower than their neighbours, so a fast step of 512 tokens can wrongly suggest that 640
-// tokens are possible in the time limit.
+// Some step sizes are slower than their neighbours. A fast step of 512 tokens can therefore wrongly suggest
+// that 640 tokens fit into the time limit.
 TEST(PromptPace, DoesntGoBackToWhatWasTooLong) {
   PromptPace pace(640, 0.1, 2048);
   pace.add(640, 0.101);

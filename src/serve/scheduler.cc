@@ -138,9 +138,8 @@ Room Scheduler::make_room(const std::string& needed) {
   return sessions_ == nullptr ? Room::none : sessions_->make_room(needed);
 }
 
-// Runs the action and makes room until the action finds enough memory. If a session must be written before
-// its memory is free, the function returns the error of the action, and the caller tries again in a later
-// step.
+// Runs the action and makes room until the action finds enough memory. If a session must first be written to
+// free its memory, the function returns the error of the action. The caller then tries again in a later step.
 Status Scheduler::with_room(const std::function<Status()>& action, const std::string& needed) {
   Status done = action();
   while (!done.ok() && done.error().is_shortage && make_room(needed) == Room::made) done = action();

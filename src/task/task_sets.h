@@ -43,8 +43,8 @@ struct TaskSetOptions {
 std::string task_set_list();
 
 // Runs the tasks. keep() receives the result so far after each cache and task, and `show` receives the
-// tables. Returns an error for wrong options before the model is loaded, and an error if a file is missing,
-// if a row is a cache of llama.cpp, or if a step fails.
+// tables. Returns an error for wrong options before the model is loaded. Also returns an error if a file is
+// missing, if a row is a cache of llama.cpp, or if a step fails.
 Status run_task_sets(const TaskSetOptions& options,
                      const std::function<Status(const nlohmann::ordered_json&)>& keep,
                      const std::function<void(const std::string&)>& show);

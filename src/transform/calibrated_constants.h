@@ -11,8 +11,8 @@
 
 namespace kvant {
 
-// Returns the constants [size] called `name`. Returns an error if there are no such constants (the message
-// then tells the user to calibrate), if the size differs, or if a number is not finite.
+// Returns the constants [size] called `name`. Returns an error if there are no such constants, if the size
+// differs, or if a number is not finite. Without constants, the message tells the user to calibrate.
 Result<std::span<const float>> calibrated_constants(const HeadConstants& constants, const std::string& name,
                                                     std::size_t size);
 

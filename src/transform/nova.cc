@@ -1,6 +1,6 @@
-// nova is the map x -> x F of NOVA-KV (arXiv 2608.04074; Amir-zsh/nova-kv at d81c77b), with an invertible
-// matrix F [d, d] that calibration derives from what queries read. With the queries' second moments M = E[q^T
-// q] and the keys' covariance C, A = M^(1/2) C M^(1/2) has the eigenvectors E, by falling eigenvalue, and F =
+// nova is the map x -> x F of NOVA-KV (arXiv 2608.04074; Amir-zsh/nova-kv at d81c77b). Calibration derives
+// the invertible matrix F [d, d] from what queries read. With the queries' second moments M = E[q^T q] and
+// the keys' covariance C, A = M^(1/2) C M^(1/2) has the eigenvectors E, by falling eigenvalue, and F =
 // M^(1/2) E. Errors of x F then change scores equally in all directions, and q is mapped by the inverse of
 // F^T.
 //

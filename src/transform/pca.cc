@@ -1,6 +1,6 @@
-// pca is the map x -> x B^T, where the rows of B [d, d] are the orthonormal principal directions from
-// calibration (ResQ, arXiv 2412.14363). The direction with the largest variance comes first. The most
-// important directions become the first channels, which ResQ's format (format/hi.cc) keeps in 16 bits.
+// pca is the map x -> x B^T. The rows of B [d, d] are the orthonormal principal directions, which calibration
+// finds (ResQ, arXiv 2412.14363). The direction with the largest variance comes first. The most important
+// directions become the first channels, which ResQ's format (format/hi.cc) keeps in 16 bits.
 #include "transform/kinds.h"
 #include "transform/orthonormal_basis.h"
 

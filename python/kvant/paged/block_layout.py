@@ -87,7 +87,7 @@ class BlockLayout(PoolLayout):
     value_page_bytes: int
     sink_tokens: int = 0
     tail_pages: int = 1  # pages per head and side
-    # The flag has the meaning of SinkLayout.has_rows.
+    # SinkLayout.has_rows explains the flag.
     has_rows: bool = False
 
     @cached_property

@@ -33,7 +33,7 @@ class Prefix:
 
     # Gives the number of the request among the prefilled requests.
     request: int
-    # Gives the index of the first row among the step's prefilled rows.
+    # Gives the index of the request's first row among the step's prefilled rows.
     first_row: int
     end_row: int
     n_pages: int

@@ -45,9 +45,9 @@ struct GreedyResult {
 
 // Compares the greedy continuations of the sources for each prompt. The first source is the reference and
 // continues each prompt. Each other source reads the reference's generation token by token, as long as the
-// source would generate the same tokens. Every source runs in the same steps as in its own generation,
-// because matrix products of other sizes round differently. advance(1) reports that one source has finished
-// one prompt.
+// source would generate the same tokens. Every source runs in the same steps as in its own generation. Matrix
+// products of other sizes would round differently. advance(1) reports that one source has finished one
+// prompt.
 Result<GreedyResult> evaluate_greedy(std::span<const std::vector<std::int32_t>> prompts, int n_vocab,
                                      std::span<const std::unique_ptr<LogitSource>> sources,
                                      const GreedyOptions& options, const std::function<void(int)>& advance);

@@ -1,6 +1,6 @@
-// Makes the tasks of the Berkeley Function Calling Leaderboard (BFCL v4, Patil et al. 2025) in which the
-// model gets one question and must reply with tool calls. The prompt comes from the model's own chat
-// template, and the engine's own parser reads the calls. Nothing forces a completion to be a call.
+// Makes tasks of the Berkeley Function Calling Leaderboard (BFCL v4, Patil et al. 2025). The model gets one
+// question and must reply with tool calls. The prompt comes from the model's own chat template, and the
+// engine's own parser reads the calls. Nothing forces a completion to be a call.
 #pragma once
 
 #include <string>

@@ -1,10 +1,10 @@
 // Runs Python programs that a model has written. A filter of system calls (seccomp, Linux) takes away what
 // such a program must not do, and the kernel's limits bound what remains.
 //
-// A program cannot open a file for writing, change, remove or create one, start a thread or a process, send a
-// signal, use a socket, or control a terminal or another process. A program can read the files that its user
-// can read, but its output is kept by the caller alone. Time, memory, output and the number of open files are
-// limited. A system without the filter runs no program.
+// A program cannot open a file for writing, or change, remove or create one. A program cannot start a thread
+// or a process, send a signal, use a socket, or control a terminal or another process. A program can read the
+// files that its user can read, but its output is kept by the caller alone. Time, memory, output and the
+// number of open files are limited. A system without the filter runs no program.
 #pragma once
 
 #include <cstddef>

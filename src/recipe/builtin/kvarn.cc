@@ -1,7 +1,8 @@
-// KVarN (arXiv 2606.03458, code of huawei-csl/KVarN) rotates K and V by a Hadamard matrix, scales the tokens
-// and channels of a tile of 128 tokens to equal standard deviations, and quantizes K by channel and V by
-// token (format/varn.cc). The first 128 tokens stay unquantized, and so do the tokens of an unfinished tile,
-// both in F16. The released presets are k4v2 and k4v4. The paper's tables have 2 bits for K and V.
+// KVarN (arXiv 2606.03458, code of huawei-csl/KVarN) rotates K and V by a Hadamard matrix. KVarN then scales
+// the tokens and channels of a tile of 128 tokens to equal standard deviations, and quantizes K by channel
+// and V by token (format/varn.cc). The first 128 tokens stay unquantized, and so do the tokens of an
+// unfinished tile, both in F16. The released presets are k4v2 and k4v4. The paper's tables have 2 bits for K
+// and V.
 //
 // KVarN leaves layers with a sliding window unquantized. kvant quantizes these layers too, as in all recipes.
 // kvarn-k2v2-mended has kvant's corrections of the scales and ranges.

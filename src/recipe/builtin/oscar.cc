@@ -7,10 +7,10 @@
 // their figures favour a basis per head. The permutation of channels is left out, because it only matters if
 // a head has several groups.
 //
-// The later code of October 2026 subtracts each head's calibrated mean of K before the rotation (centring),
-// and can take the steps of 2-bit codes from the standard deviation of the clipped group (Lloyd-Max). The
-// code then keeps 128 first and 2048 newest tokens unquantized. oscar-2bit-centred keeps the window of the
-// paper.
+// The later code of October 2026 subtracts each head's calibrated mean of K before the rotation (centring).
+// That code can also take the steps of 2-bit codes from the standard deviation of the clipped group
+// (Lloyd-Max). The code then keeps 128 first and 2048 newest tokens unquantized. oscar-2bit-centred keeps the
+// window of the paper.
 #include "recipe/builtin.h"
 
 namespace kvant {

@@ -98,8 +98,8 @@ KVANT_HOST_DEVICE constexpr Place sealed_place(PageSide side, int d, int token, 
 }
 
 // Returns the index of a vector code among the codes of its lane. For keys, a code of 2 channels covers a
-// register of a fragment, a code of 4 channels a row of a fragment, and a code of 8 channels a row of two
-// fragments. For values, the codes of neighbouring channels follow each other for each of the lane's four
+// register of a fragment. A code of 4 channels covers a row of a fragment, and a code of 8 channels a row of
+// two fragments. For values, the codes of neighbouring channels follow each other for each of the lane's four
 // tokens.
 KVANT_HOST_DEVICE constexpr int vector_index(int channels, PageSide side, int m_tiles, const Place& p) {
   if (side == PageSide::value) {

@@ -287,7 +287,7 @@ __device__ __forceinline__ float store_token_grid_values(const PromptArgs& args,
   const int t = codes.lane % 4;
   const int first_channel = codes.first_value_channel();
   const TokenGrids<D> grids[2] = {{decoding, page, codes, 0}, {decoding, page, codes, 1}};
-  // Predecessors compute the ranges of channels.
+  // The kernels before this one compute the ranges of channels.
   wait_for_predecessors();
   const float* channels =
       args.channels + (std::int64_t{at.seq} * args.n_kv_heads + at.head) * 3 * D + D + first_channel;
@@ -395,7 +395,7 @@ __device__ __forceinline__ float store_channel_grids(const PromptArgs& args, con
                                                      std::uint32_t (&maxima)[D / kLanes],
                                                      unsigned char* tile) {
   ChannelGrids<D> grids(decoding, page);
-  // Predecessors compute the ranges of channels.
+  // The kernels before this one compute the ranges of channels.
   wait_for_predecessors();
   grids.lose_centre(args, at);
   grids.put_factors(largest_of_cta(grids.end(), maxima), factors);

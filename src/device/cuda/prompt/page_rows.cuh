@@ -69,7 +69,8 @@ struct PagesAndRows {
   // If true, tiles of keys or of values of sealed pages are made directly from codes (code_tiles.cuh), except
   // for pages with a sink.
   bool from_codes[2] = {};
-  // In that case, only this many slots of rows remain for the kernel that makes tiles from rows.
+  // If tiles are made from codes, only this many slots of rows remain for the kernel that makes tiles from
+  // rows.
   int row_slots = 0;
 
   // Returns the slot whose tile CTA n of a side makes. A negative number means that the CTA makes no tile.

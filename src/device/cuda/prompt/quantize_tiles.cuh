@@ -165,7 +165,7 @@ __global__ void __launch_bounds__(kQuantizeThreads, (kQuantizeCtas<D, Source>))
     octets.template load<kTokens, kTokens>(source.template read<D>(args, at, page_memory, kTokens),
                                            at.n_tokens);
   }
-  // Predecessors compute the ranges of channels.
+  // The kernels before this one compute the ranges of channels.
   wait_for_predecessors();
   const float* channels =
       args.channels + (static_cast<std::int64_t>(at.seq) * args.n_kv_heads + head) * 3 * D;

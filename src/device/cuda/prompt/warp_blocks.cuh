@@ -1,6 +1,5 @@
 // Shares blocks of query rows among CTAs with products of warps (mma.sync). All threads copy steps of 64
-// tokens into a ring, and each warp computes the attention of its own rows over the steps that are visible to
-// these rows.
+// tokens into a ring. Each warp computes the attention of its own rows over the steps that these rows see.
 #pragma once
 
 #include "device/cuda/prompt/blocks.cuh"
@@ -10,8 +9,8 @@ namespace kvant::cuda {
 
 inline constexpr int kMostSlots = 4;  // slots of the ring
 
-// Describes which tokens are visible to all of a warp's rows, and which tokens are visible to any of them,
-// first in sealed pages and then in rows.
+// Describes which tokens all of a warp's rows see, and which tokens any of the rows sees. Tokens in sealed
+// pages come first, and then tokens in rows.
 struct WarpSight {
   SeenByAll all[2];
   SeenByAll any[2];

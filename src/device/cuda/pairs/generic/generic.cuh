@@ -1,8 +1,8 @@
 // Attends to any pair of formats, for pairs without a kernel of their own. The description of a page is an
 // argument, so all lanes take the same branches. Each value is decoded to half precision, which is 8 times
-// finer than BF16, so the scales and zeros of a format may belong to any group of values. Only factors of
-// whole tokens are applied to scores and weights instead of to values. Pages of BF16 numbers are multiplied
-// unchanged.
+// finer than BF16. The scales and zeros of a format may therefore belong to any group of values. Only factors
+// of whole tokens are applied to scores and weights instead of to values. Pages of BF16 numbers are
+// multiplied unchanged.
 //
 // D is the head size. A warp has block_dim(D) channels. Heads of 512 channels are split into blocks
 // (page_layout.h). The codes of a block are laid out like a page of their own, while the parameters belong to
