@@ -56,7 +56,7 @@ VERB_STEMS = """
 VERB = re.compile(
     r"\b(?:is|are|was|were|be|has|have|had|does|did|can|could|may|might|must|will|would|should|isn't|aren't|doesn't|don't|"
     rf"can't|never|(?:{'|'.join(VERB_STEMS)})(?:[tpgnk]?e?d|e|s|es|y|ies|ied)?|"
-    r"\w+[^s]s (?:an?|the|its|their|many|nothing))\b", re.IGNORECASE)
+    r"\w+[^s]s (?:an?|the|its|their|many|nothing|[A-Z] to))\b", re.IGNORECASE)
 # The words of FIRST_VERB are verbs only at the beginning of a comment or after names. Elsewhere "maps" is a noun.
 NAME = re.compile(r"(?:`[^`]*`|\w+\(\)|\w*[a-z0-9_][A-Z]\w*|[A-Z]{2}\w*)(?:,? and |, | )")
 FIRST_VERB = re.compile(

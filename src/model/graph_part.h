@@ -4,7 +4,8 @@
 // There are few barriers, because a thread needs other threads' results only where a product reads all
 // channels of a row. How the work is split depends on the batch:
 //     - With few rows (decode), each thread computes some outputs of every product, for all rows.
-//       Norms and residuals take only microseconds. Each thread therefore computes all of them in its own memory.
+//       Norms and residuals take only microseconds. Each thread therefore computes all of them in its own
+//       memory.
 //     - With many rows (prefill), each thread takes some rows through norms, residuals, activations and
 //       products with repacked weights. MatrixProduct splits products with plain weights among all threads.
 #pragma once
