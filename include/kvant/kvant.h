@@ -490,6 +490,17 @@ typedef struct kvant_seal_range {
 KVANT_API kvant_status kvant_seal_pages(const kvant_decode_shape* shape, const kvant_decode_layer* layer,
                                         const kvant_seal_range* range, kvant_stream stream);
 
+/* Does the work of kvant_seal_pages for n_layers layers that may differ in formats, places, codebooks and
+ * metrics. shapes[i] and layers[i] describe layer i, and `range` serves all layers. On a GPU, the pages of
+ * all layers with the same format share launches, and the launches run at the same time. So the few pages
+ * that a decode step has filled occupy all SMs. All shapes have the same n_seqs, n_kv_heads and head_dim.
+ * Layers have neither masks nor a correction. range.n_layers is 0, and range.layer_offsets and range.rows are
+ * null. The layer strides of range.page_metrics lie between neighbouring layers of the call. Arrays of
+ * pointers are in host memory, and the call reads them before it returns. */
+KVANT_API kvant_status kvant_seal_layers(int32_t n_layers, const kvant_decode_shape* const* shapes,
+                                         const kvant_decode_layer* const* layers,
+                                         const kvant_seal_range* range, kvant_stream stream);
+
 /* Steps whose lengths only the device knows. A CUDA graph that was captured once then serves any step. The
  * caller gives how many tokens each *request* has and how many of them are new. kvant_plan_step then writes
  * everything that the calls above read in device memory. Token t sees the first (t - window) / 128 pages,

@@ -82,14 +82,18 @@ class CpuLibrary(TorchLibrary):
             self.prompts_in_bytes += not shape.half_products
         elif name == "seal_pages":
             self._see_pages(*arguments)
+        elif name == "seal_layers":
+            n, shapes, layers, pages = arguments
+            for i in range(n):
+                self._see_pages(Shape.from_address(shapes[i]), Layer.from_address(layers[i]), pages, i)
         super().call(name, *arguments)
 
-    def _see_pages(self, shape, layer, pages):
-        """Records the pages of a call before they are sealed."""
+    def _see_pages(self, shape, layer, pages, first_layer=0):
+        """Records the pages of a call before they are sealed. first_layer is the layer's number in the call."""
         first, to, n_pages = (memory(x, np.int32, shape.n_seqs) if x else None for x in (pages.tail_page, pages.sealed_page, pages.n_pages))
         first_rows = memory(pages.first_rows, np.int32, shape.n_seqs) if pages.rows else None
         offsets = memory(pages.layer_offsets, np.int64, pages.n_layers) if pages.layer_offsets else [0]
-        for nth, away in enumerate(offsets):
+        for nth, away in enumerate(offsets, first_layer):
             at = Layer.from_buffer_copy(layer)
             at.sealed.pool += int(away)
             for seq in range(shape.n_seqs):

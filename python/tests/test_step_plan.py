@@ -134,7 +134,7 @@ class Plans(unittest.TestCase):
                          protected_pages=cache.sink_pages(self.sinks[:, :, 0], pool), sink=RECIPE.sink)
 
         offsets = torch.arange(n_layers, dtype=torch.int64, device=self.device) * together[0].numel()
-        self.library.seal_layers(cache.shape(n), layer(together[0]), plan, offsets)
+        self.library.seal_due_pages(cache.shape(n), layer(together[0]), plan, offsets)
         is_first = (plan.due_tail_page >= 0) & (plan.due_sealed_page == 0)
         seq, head = (x.flatten() for x in torch.meshgrid(is_first.nonzero()[:, 0].int(), self.int32(range(layout.n_kv_heads)),
                                                          indexing="ij"))
@@ -214,7 +214,7 @@ class PlannedSteps:
             for i, request in enumerate(requests):
                 if request:
                     request.out[layer, self.lens[i] - 1] = out[i].cpu()
-        library.seal_layers(shape, self.at(0), plan, self.offsets)
+        library.seal_due_pages(shape, self.at(0), plan, self.offsets)
         for n, request in zip(self.lens, requests):
             if request:
                 self.computed[id(request)] = n

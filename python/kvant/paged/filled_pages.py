@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from kvant.torch import Layer
 from kvant.paged.model_cache import ModelCache
-
-# A GPU runs the launches of this many streams at once, unless CUDA_DEVICE_MAX_CONNECTIONS says otherwise.
-STREAMS = 8
 
 
 @dataclass(frozen=True)
@@ -34,30 +31,50 @@ class _Due:
     table: torch.Tensor
     sink_ids: torch.Tensor | None
 
-    def seal(self, blocks: torch.Tensor, sealed_distance: int = 0, tail_distance: int = 0, **how) -> None:
-        """Seals the pages of one layer, whose blocks are `blocks`, or of all layers. For all layers, `blocks` belongs
-        to the first layer or to the layer with the lowest address. The distances lie between neighbouring layers."""
+    def layer(self, blocks: torch.Tensor, sealed_distance: int = 0, tail_distance: int = 0) -> Layer:
+        """Describes the layer whose blocks are `blocks`. The distances lie between neighbouring layers."""
         cache = self.cache
         sealed, tail = cache.sealed_pages(self.table, blocks), cache.tail_pages(self.pending.tail_ids, blocks)
         sealed.layer_offset, tail.layer_offset = sealed_distance, tail_distance
-        cache.library.seal_pages(
-            cache.shape(len(self.place), blocks=blocks),
-            Layer(sealed=sealed, tail=tail, **cache.of_sealed(blocks), **cache.sinks(self.sink_ids, blocks)),
-            self.zeros, self.place, 1, keep_sink=self.sink_ids is not None and self.pending.has_first, **how)
+        return Layer(sealed=sealed, tail=tail, **cache.of_sealed(blocks), **cache.sinks(self.sink_ids, blocks))
+
+    def update(self, layer: Layer) -> None:
+        """Replaces the tables in a layer's description by the tables of these pages."""
+        tail_ids = self.pending.tail_ids
+        layer.sealed.table, layer.tail.table, layer.tail.seq_stride = self.table.data_ptr(), tail_ids.data_ptr(), tail_ids.stride(0)
+        if self.sink_ids is not None:
+            layer.protected_pages.table = self.sink_ids.data_ptr()
+
+    def seal(self, blocks: torch.Tensor, sealed_distance: int = 0, tail_distance: int = 0, **how) -> None:
+        """Seals the pages of all layers, which have equal formats. `blocks` belongs to the first layer or to the layer
+        with the lowest address."""
+        self.cache.library.seal_pages(self.cache.shape(len(self.place), blocks=blocks),
+                                      self.layer(blocks, sealed_distance, tail_distance), **self._range, **how)
+
+    def seal_each(self, layers: Sequence[torch.Tensor], described: Sequence[Layer]) -> None:
+        """Seals the pages of all layers, which may differ in formats."""
+        cache = self.cache
+        cache.library.seal_layers([cache.shape(len(self.place), blocks=blocks) for blocks in layers], described,
+                                  metrics=cache.metrics_of_layers(self.pending.page), **self._range)
+
+    @property
+    def _range(self) -> dict[str, Any]:
+        return dict(tail_page=self.zeros, sealed_page=self.place, max_pages=1,
+                    keep_sink=self.sink_ids is not None and self.pending.has_first)
 
 
 class FilledPages:
     """Remembers pages that decoded tokens have filled and that are still unquantized. The pages are sealed before the
-    next step, with one launch for all layers if possible. The class remembers blocks and not requests, so a page is
-    sealed even if its request has ended. No other request can share these pages before the next step
-    (KvantSealedManager)."""
+    next step, with one call for all layers. The class remembers blocks and not requests, so a page is sealed even if
+    its request has ended. No other request can share these pages before the next step (KvantSealedManager)."""
 
     def __init__(self, cache: ModelCache):
         self._cache = cache
         self._pending: _Pending | None = None
-        self._streams: list[torch.cuda.Stream] = []
         self._addresses: tuple[int, ...] = ()  # addresses of the layers' blocks
         self._offsets: torch.Tensor | None = None  # int64 [n_layers], bytes from the lowest address
+        # Describes each layer, and is kept because new descriptions take longer than the GPU's work.
+        self._described: list[Layer] = []
 
     def add(self, sealed_blocks: torch.Tensor, tail_ids: torch.Tensor, page: torch.Tensor, has_first: bool = True) -> None:
         """Adds pages to seal. sealed_blocks: int32 [n], their destinations. tail_ids: int32 [n, 2 * n_kv_heads], their
@@ -74,31 +91,31 @@ class FilledPages:
         due = _Due(cache, pending, place, torch.zeros_like(place), cache.either_place(pending.sealed_blocks),
                    cache.sink_ids(pending.sealed_blocks))
         if not cache.seals_layers_together(pending.has_first):
-            self._seal_one_by_one(due, layers)
+            due.seal_each(layers, self._descriptions(due, layers))
         elif (distances := cache.layout.layer_distances) is not None:
             due.seal(layers[0], *distances, metrics=cache.metrics_of_layers(pending.page), n_layers=len(layers))
         else:
             lowest = min(layers, key=torch.Tensor.data_ptr)
             due.seal(lowest, metrics=cache.metrics_of_layers(pending.page), layer_offsets=self._layer_offsets(layers))
 
-    def _seal_one_by_one(self, due: _Due, layers: Sequence[torch.Tensor]) -> None:
-        """Seals the pages of each layer with a call of its own. On a GPU, the calls run on several streams, because
-        the search for a page's codes takes milliseconds and the few pages of a layer leave most SMs idle."""
-        on_gpu = layers[0].is_cuda
-        if on_gpu and not self._streams:
-            self._streams = [torch.cuda.Stream(layers[0].device) for _ in range(STREAMS)]
-        for stream in self._streams:
-            stream.wait_stream(torch.cuda.current_stream())
-        for i, blocks in enumerate(layers):
-            with torch.cuda.stream(self._streams[i % STREAMS]) if on_gpu else nullcontext():
-                due.seal(blocks, metrics=due.cache.metrics(blocks, due.pending.page))
-        for stream in self._streams:
-            torch.cuda.current_stream().wait_stream(stream)
+    def _descriptions(self, due: _Due, layers: Sequence[torch.Tensor]) -> list[Layer]:
+        """Describes each layer, with the pages of `due`."""
+        self._note_addresses(layers)
+        if not self._described:
+            self._described = [due.layer(blocks) for blocks in layers]
+        for layer in self._described:
+            due.update(layer)
+        return self._described
 
     def _layer_offsets(self, layers: Sequence[torch.Tensor]) -> torch.Tensor:
-        addresses = tuple(blocks.data_ptr() for blocks in layers)
-        if addresses != self._addresses or self._offsets is None:
-            low = min(addresses)
-            self._addresses = addresses
-            self._offsets = torch.tensor([x - low for x in addresses], device=self._cache.device)
+        self._note_addresses(layers)
+        if self._offsets is None:
+            low = min(self._addresses)
+            self._offsets = torch.tensor([x - low for x in self._addresses], device=self._cache.device)
         return self._offsets
+
+    def _note_addresses(self, layers: Sequence[torch.Tensor]) -> None:
+        """Forgets what belonged to other addresses than the layers have now."""
+        addresses = tuple(blocks.data_ptr() for blocks in layers)
+        if addresses != self._addresses:
+            self._addresses, self._offsets, self._described = addresses, None, []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+from collections.abc import Sequence
 
 import torch
 
@@ -26,6 +27,11 @@ def type_of(x: torch.Tensor) -> int:
 def _memory(x: torch.Tensor) -> tuple[ctypes.c_void_p, ctypes.c_size_t]:
     """Returns a uint8 tensor's address and size."""
     return ctypes.c_void_p(x.data_ptr()), ctypes.c_size_t(x.numel())
+
+
+def _addresses(structs: Sequence[ctypes.Structure]) -> ctypes.Array:
+    """Returns pointers to structures, which must not outlive the structures."""
+    return (ctypes.c_void_p * len(structs))(*map(ctypes.addressof, structs))
 
 
 def _partial(out: torch.Tensor, lse: torch.Tensor) -> Partial:
@@ -99,12 +105,21 @@ class TorchLibrary(Library):
                             page_metrics=metrics, n_layers=n_layers, keep_sink=keep_sink, layer_offsets=layer_offsets, rows=rows,
                             first_rows=first_rows))
 
+    def seal_layers(self, shapes: Sequence[Shape], layers: Sequence[Layer], tail_page: torch.Tensor, sealed_page: torch.Tensor,
+                    max_pages: int, n_pages: torch.Tensor | None = None, metrics: PageMetrics | None = None,
+                    keep_sink: bool = False) -> None:
+        """Does the work of seal_pages for layers that may differ in formats, places and codebooks. On a GPU, the pages of
+        all layers are sealed at the same time. `metrics` has the distances between the layers' metrics."""
+        self.call("seal_layers", len(layers), _addresses(shapes), _addresses(layers),
+                  SealRange(tail_page=tail_page, sealed_page=sealed_page, n_pages=n_pages, max_pages=max_pages, page_metrics=metrics,
+                            keep_sink=keep_sink))
+
     def plan_step(self, step: Step) -> None:
         """Computes lengths, tables, places and due pages from lengths on the device; kvant.torch.StepPlan explains
         them."""
         self.call("plan_step", step)
 
-    def seal_layers(self, shape: Shape, layer: Layer, plan: StepPlan, layer_offsets: torch.Tensor) -> None:
+    def seal_due_pages(self, shape: Shape, layer: Layer, plan: StepPlan, layer_offsets: torch.Tensor) -> None:
         """Encodes the pages that a plan declares due, for all layers at once, and copies sinks."""
         self.seal_pages(shape, layer, plan.due_tail_page, plan.due_sealed_page, 1, plan.n_due_pages, layer_offsets=layer_offsets,
                         keep_sink=True)

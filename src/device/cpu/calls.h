@@ -35,6 +35,8 @@ void reference_prompt_attention(const kvant_prompt_shape& shape, const kvant_pro
 
 void seal_pages(const kvant_decode_shape& shape, const kvant_decode_layer& layer,
                 const kvant_seal_range& range);
+void seal_layers(int n_layers, const kvant_decode_shape* const* shapes,
+                 const kvant_decode_layer* const* layers, const kvant_seal_range& range);
 void protect(const kvant_decode_shape& shape, const kvant_decode_layer& layer,
              const kvant_protected_rows& rows);
 

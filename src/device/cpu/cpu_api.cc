@@ -239,6 +239,30 @@ Reason fault_of_seal(const kvant_decode_shape* shape, const kvant_decode_layer* 
                         {layer->correction == nullptr, "range.rows are for layers without a correction"}});
 }
 
+Reason fault_of_layers(int n_layers, const kvant_decode_shape* const* shapes,
+                       const kvant_decode_layer* const* layers, const kvant_seal_range* range) {
+  if (n_layers <= 0) return "n_layers must be at least 1";
+  if (shapes == nullptr || layers == nullptr) return "shapes or layers is null";
+  if (const Reason reason = fault_of_struct(range)) return reason;
+  if (const Reason reason = first_failing(
+          {{range->n_layers >= 0 && range->n_layers <= 1 && range->layer_offsets == nullptr,
+            "range: n_layers must be 0 and layer_offsets null, because `layers` lists the layers"},
+           {range->rows == nullptr, "range.rows must be null; kvant_seal_pages takes rows"}}))
+    return reason;
+  for (int i = 0; i < n_layers; ++i) {
+    if (const Reason reason = fault_of_seal(shapes[i], layers[i], range)) return reason;
+    const kvant_decode_shape &shape = *shapes[i], &first = *shapes[0];
+    if (const Reason reason =
+            first_failing({{shape.n_seqs == first.n_seqs && shape.n_kv_heads == first.n_kv_heads &&
+                                shape.head_dim == first.head_dim,
+                            "shapes: n_seqs, n_kv_heads and head_dim must be equal for all layers"},
+                           {layers[i]->masks == nullptr && layers[i]->correction == nullptr,
+                            "layers: masks and correction must be null; kvant_seal_pages takes them"}}))
+      return reason;
+  }
+  return nullptr;
+}
+
 Reason fault_of_dequantization(const kvant_decode_shape* shape, const kvant_decode_lengths* lengths,
                                const kvant_decode_layer* layer, const kvant_dequantization* to) {
   if (const Reason reason = fault_of_heads(shape)) return reason;
@@ -537,6 +561,13 @@ kvant_status kvant_seal(const kvant_decode_shape* shape, const kvant_decode_laye
 kvant_status kvant_seal_pages(const kvant_decode_shape* shape, const kvant_decode_layer* layer,
                               const kvant_seal_range* range, kvant_stream) {
   return run(fault_of_seal(shape, layer, range), [&] { seal_pages(*shape, *layer, *range); });
+}
+
+kvant_status kvant_seal_layers(int32_t n_layers, const kvant_decode_shape* const* shapes,
+                               const kvant_decode_layer* const* layers, const kvant_seal_range* range,
+                               kvant_stream) {
+  return run(fault_of_layers(n_layers, shapes, layers, range),
+             [&] { seal_layers(n_layers, shapes, layers, *range); });
 }
 
 kvant_status kvant_plan_step(const kvant_step* step, kvant_stream) {

@@ -66,28 +66,48 @@ void add_to_state(const kvant_correction& c, std::int64_t seq, int head, int nth
               {sealed_values.data(), kPageTokens, d}, left_out, {to, d, to + feature_map_weights(d), 1});
 }
 
-// Describes a page that is due: the nth of a sequence, in the ith layer of the range.
+// Describes a page that is due: the nth of a sequence, in the ith layer of the call.
 struct DuePage {
   int layer, seq, nth, sealed;
 };
 
 class Sealing {
  public:
-  Sealing(const kvant_decode_shape& shape, const kvant_decode_layer& layer, const kvant_seal_range& range)
-      : shape_(shape), range_(range) {
-    for (int i = 0; i < std::max(range.n_layers, 1); ++i) {
-      kvant_decode_layer& at = layers_.emplace_back(layer);
-      at.layer += i;
-      const std::int64_t offset = range.layer_offsets == nullptr ? 0 : range.layer_offsets[i];
-      for (kvant_pages* pages : {&at.sealed, &at.tail, &at.protected_pages})
-        if (pages->pool != nullptr) pages->pool = static_cast<const char*>(pages->pool) + offset;
-    }
+  explicit Sealing(const kvant_seal_range& range) : range_(range) {}
+
+  void add(const kvant_decode_shape& shape, const kvant_decode_layer& layer) {
+    layers_.push_back({&shape, layer});
   }
 
-  std::vector<DuePage> due() const {
+  // Seals the due pages of all layers. A correction has only one layer.
+  void run() const {
+    const std::vector<DuePage> due = due_pages();
+    const kvant_decode_shape& first = *layers_[0].shape;
+    const int n_heads = first.n_kv_heads;
+    constexpr std::int64_t kWorkOfNumber = 200;
+    const std::int64_t work =
+        static_cast<std::int64_t>(due.size()) * n_heads * first.head_dim * kPageTokens * kWorkOfNumber;
+    if (layers_[0].layer.correction != nullptr) {
+      // The sums of a page follow from the sums of the page before.
+      for_each_task(n_heads, work, [&](int head) {
+        for (const DuePage& page : due) seal(page, head);
+      });
+      return;
+    }
+    for_each_task(static_cast<int>(due.size()) * n_heads, work,
+                  [&](int i) { seal(due[i / n_heads], i % n_heads); });
+  }
+
+ private:
+  struct OfLayer {
+    const kvant_decode_shape* shape;
+    kvant_decode_layer layer;
+  };
+
+  std::vector<DuePage> due_pages() const {
     std::vector<DuePage> pages;
     for (int layer = 0; layer < static_cast<int>(layers_.size()); ++layer) {
-      for (int seq = 0; seq < shape_.n_seqs; ++seq) {
+      for (int seq = 0; seq < layers_[layer].shape->n_seqs; ++seq) {
         if (!is_of_rows(seq) && (range_.tail_page == nullptr || range_.tail_page[seq] < 0)) continue;
         const int n =
             range_.n_pages == nullptr ? range_.max_pages : std::min(range_.n_pages[seq], range_.max_pages);
@@ -98,22 +118,23 @@ class Sealing {
   }
 
   void seal(const DuePage& page, int head) const {
-    const kvant_decode_layer& layer = layers_[page.layer];
-    const int d = shape_.head_dim;
+    const auto& [of_shape, layer] = layers_[page.layer];
+    const kvant_decode_shape& shape = *of_shape;
+    const int d = shape.head_dim;
     const TokenMask left_out = masked_tokens(layer, page.seq, head, page.sealed);
     std::vector<float> keys, values(std::size_t{kPageTokens} * d), decoded[2];
     for (int side = 0; side < 2; ++side) {
-      read(layer, page, head, side, values.data());
-      const SideContext sealed(shape_, layer, head, side);
+      read(layer, page, head, side, d, values.data());
+      const SideContext sealed(shape, layer, head, side);
       const Format& format = sealed.format();
       PageContext of_page = sealed.context();
       const auto metric =
-          side == KVANT_KEY && format.shapes_errors() ? metric_of_page(layer, page, head) : nullptr;
+          side == KVANT_KEY && format.shapes_errors() ? metric_of_page(layer, page, head, d) : nullptr;
       of_page.metric = metric.get();
       std::byte* const to = sealed_address(layer, page.seq, head, side, page.sealed);
       format.encode(values.data(), left_out, of_page, to);
-      count_out_of_range(layer, format, values, left_out);
-      if (range_.keep_sink != 0 && page.sealed == 0) keep_sink(layer, page.seq, head, side, values.data());
+      count_out_of_range(layer, format, values, left_out, d);
+      if (range_.keep_sink != 0 && page.sealed == 0) keep_sink(layer, page.seq, head, side, d, values.data());
       if (layer.correction == nullptr || layer.correction->key_maps == nullptr) continue;
       if (side == KVANT_KEY) keys = values;
       decoded[side].resize(values.size());
@@ -123,12 +144,11 @@ class Sealing {
       add_to_state(*layer.correction, page.seq, head, page.nth, d, left_out, keys, decoded[0], decoded[1]);
   }
 
- private:
   bool is_of_rows(int seq) const { return range_.rows != nullptr && range_.first_rows[seq] >= 0; }
 
   // Reads the rows of a page as the tail holds them, or as the tail would hold them.
-  void read(const kvant_decode_layer& layer, const DuePage& page, int head, int side, float* values) const {
-    const int d = shape_.head_dim;
+  void read(const kvant_decode_layer& layer, const DuePage& page, int head, int side, int d,
+            float* values) const {
     if (!is_of_rows(page.seq)) {
       const std::byte* tail =
           page_address(layer.tail, page.seq, layer.layer, head, side, range_.tail_page[page.seq] + page.nth);
@@ -144,60 +164,62 @@ class Sealing {
     }
   }
 
-  std::unique_ptr<ErrorMetric> metric_of_page(const kvant_decode_layer& layer, const DuePage& page,
-                                              int head) const {
+  std::unique_ptr<ErrorMetric> metric_of_page(const kvant_decode_layer& layer, const DuePage& page, int head,
+                                              int d) const {
     const kvant_page_metrics* metrics = range_.page_metrics;
     if (metrics == nullptr)
-      return layer.key_metrics == nullptr ? nullptr : fixed_metric(layer.key_metrics, shape_.head_dim, head);
+      return layer.key_metrics == nullptr ? nullptr : fixed_metric(layer.key_metrics, d, head);
     const int place =
         metrics->first_pages == nullptr ? page.sealed : metrics->first_pages[page.seq] + page.nth;
-    return metric_of(*metrics, shape_.head_dim, page.layer, head, place);
+    return metric_of(*metrics, d, page.layer, head, place);
   }
 
-  void keep_sink(const kvant_decode_layer& layer, int seq, int head, int side, const float* values) const {
+  void keep_sink(const kvant_decode_layer& layer, int seq, int head, int side, int d,
+                 const float* values) const {
     if (layer.sink == 0) return;
     std::byte* const to = page_address(layer.protected_pages, seq, layer.layer, head, side, 0);
-    for (int t = 0; t < layer.sink; ++t)
-      write_row(values + std::ptrdiff_t{t} * shape_.head_dim, shape_.head_dim, t, to);
+    for (int t = 0; t < layer.sink; ++t) write_row(values + std::ptrdiff_t{t} * d, d, t, to);
   }
 
   void count_out_of_range(const kvant_decode_layer& layer, const Format& format,
-                          const std::vector<float>& values, const TokenMask& left_out) const {
+                          const std::vector<float>& values, const TokenMask& left_out, int d) const {
     if (layer.pages_out_of_range == nullptr || format.shapes_errors() ||
         format.number_type() != NumberType::none)
       return;
     for (int t = 0; t < kPageTokens; ++t) {
-      const float* row = &values[std::size_t{1} * t * shape_.head_dim];
-      if (left_out.test(t) ||
-          std::all_of(row, row + shape_.head_dim, [](float x) { return std::abs(x) <= kF16Max; }))
+      const float* row = &values[std::size_t{1} * t * d];
+      if (left_out.test(t) || std::all_of(row, row + d, [](float x) { return std::abs(x) <= kF16Max; }))
         continue;
       std::atomic_ref<std::uint32_t>(*layer.pages_out_of_range).fetch_add(1, std::memory_order_relaxed);
       return;
     }
   }
 
-  const kvant_decode_shape& shape_;
   const kvant_seal_range& range_;
-  std::vector<kvant_decode_layer> layers_;
+  std::vector<OfLayer> layers_;
 };
 
 }  // namespace
 
 void seal_pages(const kvant_decode_shape& shape, const kvant_decode_layer& layer,
                 const kvant_seal_range& range) {
-  const Sealing sealing(shape, layer, range);
-  const std::vector<DuePage> due = sealing.due();
-  constexpr std::int64_t kWorkOfNumber = 200;
-  const std::int64_t work =
-      static_cast<std::int64_t>(due.size()) * shape.n_kv_heads * shape.head_dim * kPageTokens * kWorkOfNumber;
-  if (layer.correction != nullptr) {  // The sums of a page follow from the sums of the page before.
-    for_each_task(shape.n_kv_heads, work, [&](int head) {
-      for (const DuePage& page : due) sealing.seal(page, head);
-    });
-    return;
+  Sealing sealing(range);
+  for (int i = 0; i < std::max(range.n_layers, 1); ++i) {
+    kvant_decode_layer at = layer;
+    at.layer += i;
+    const std::int64_t offset = range.layer_offsets == nullptr ? 0 : range.layer_offsets[i];
+    for (kvant_pages* pages : {&at.sealed, &at.tail, &at.protected_pages})
+      if (pages->pool != nullptr) pages->pool = static_cast<const char*>(pages->pool) + offset;
+    sealing.add(shape, at);
   }
-  for_each_task(static_cast<int>(due.size()) * shape.n_kv_heads, work,
-                [&](int i) { sealing.seal(due[i / shape.n_kv_heads], i % shape.n_kv_heads); });
+  sealing.run();
+}
+
+void seal_layers(int n_layers, const kvant_decode_shape* const* shapes,
+                 const kvant_decode_layer* const* layers, const kvant_seal_range& range) {
+  Sealing sealing(range);
+  for (int i = 0; i < n_layers; ++i) sealing.add(*shapes[i], *layers[i]);
+  sealing.run();
 }
 
 void protect(const kvant_decode_shape& shape, const kvant_decode_layer& layer,

@@ -1,6 +1,10 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <optional>
 
 #include "device/cuda/api/append_rows.h"
 #include "device/cuda/common/caller_pages.h"
@@ -14,6 +18,7 @@
 #include "device/cuda/seal/append_tiles.cuh"
 #include "device/cuda/seal/keep_sink_kernel.cuh"
 #include "device/cuda/seal/seal_registry.h"
+#include "format/error_metric.h"
 #include "kvant/kvant.h"
 
 namespace kvant::cuda {
@@ -121,49 +126,33 @@ Reason fault_of_sealed(const kvant_new_rows& rows, int head_dim) {
 constexpr Reason kCannotSeal[] = {"shape.key_format: no kernel seals it at this head size",
                                   "shape.value_format: no kernel seals it at this head size"};
 
-// Sets how the pages of a group of heads are encoded.
-kvant_status set_encodings(const HeadGroup& group, int head_dim, const kvant_decode_layer& layer,
-                           const kvant_page_metrics& page_metrics, SealArgs* args) {
-  for (int side = 0; side < 2; ++side) {
-    const char* format = side == KVANT_KEY ? group.key_format : group.value_format;
-    PageEncoding& encoding = args->sides[side];
-    if (!find_encoding(format, &encoding)) return refuse(KVANT_UNSUPPORTED, kCannotSeal[side]);
-    encoding.page_bytes = static_cast<int>(kvant_page_bytes(format, head_dim));
-    if (encoding.page_bytes == 0) return refuse(KVANT_UNSUPPORTED, kCannotSeal[side]);
-    if (encoding.encoding == Encoding::lloyd_max) set_levels(format, head_dim, &encoding);
-    encoding.codebooks = side == KVANT_KEY ? layer.key_codebooks : layer.value_codebooks;
-    encoding.codebook_stride = side == KVANT_KEY ? layer.key_codebook_stride : layer.value_codebook_stride;
-    encoding.metrics = side == KVANT_KEY ? layer.key_metrics : nullptr;
-    encoding.page_metrics = {};
-    if (side == KVANT_KEY)
-      encoding.page_metrics = {.directions = page_metrics.directions,
-                               .turns = reinterpret_cast<const float2*>(page_metrics.turns),
-                               .basis = page_metrics.basis,
-                               .basis_head_stride = page_metrics.basis_head_stride,
-                               .direction_layer_stride = page_metrics.direction_layer_stride,
-                               .turn_layer_stride = page_metrics.turn_layer_stride / 2,
-                               .first_pages = page_metrics.first_pages};
-    if (encoding.encoding == Encoding::vectors && encoding.codebooks == nullptr)
-      return refuse_argument("layer: a vector format has no codebooks");
-  }
+// Finds how pages of a format are encoded.
+kvant_status find_page_encoding(const char* format, int side, int head_dim, PageEncoding* encoding) {
+  if (!find_encoding(format, encoding)) return refuse(KVANT_UNSUPPORTED, kCannotSeal[side]);
+  encoding->page_bytes = static_cast<int>(kvant_page_bytes(format, head_dim));
+  if (encoding->page_bytes == 0) return refuse(KVANT_UNSUPPORTED, kCannotSeal[side]);
+  if (encoding->encoding == Encoding::lloyd_max) set_levels(format, head_dim, encoding);
   return KVANT_OK;
 }
 
 // trellis_seal_kernel() says what `fills_gpu` means.
-SealKernel find_seal_kernel(const PageEncoding& encoding, int head_dim, const Gpu& gpu, bool fills_gpu) {
+SealKernel find_seal_kernel(const PageEncoding& encoding, bool is_shaped, int head_dim, const Gpu& gpu,
+                            bool fills_gpu) {
   switch (encoding.encoding) {
     case Encoding::vectors:
       return vector_seal_kernel(encoding, head_dim, gpu);
     case Encoding::trellis:
-      return encoding.is_shaped() ? shaped_seal_kernel(encoding, head_dim)
-                                  : trellis_seal_kernel(encoding, head_dim, gpu, fills_gpu);
+      return is_shaped ? shaped_seal_kernel(encoding, head_dim)
+                       : trellis_seal_kernel(encoding, head_dim, gpu, fills_gpu);
     default:
       return scalar_seal_kernel(encoding, head_dim);
   }
 }
 
-cudaError_t launch(const SealKernel& kernel, const SealArgs& args, int first_side, int n_sides,
-                   const Gpu& gpu, cudaStream_t stream) {
+// Launches a kernel for the units of `args`. If `overlaps` is true, the launch may start before the previous
+// launch ends.
+cudaError_t launch(const SealKernel& kernel, const SealArgs& args, bool overlaps, const Gpu& gpu,
+                   cudaStream_t stream) {
   const cudaError_t error =
       cudaFuncSetAttribute(kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize, kernel.shared_bytes);
   if (error != cudaSuccess) return error;
@@ -171,14 +160,23 @@ cudaError_t launch(const SealKernel& kernel, const SealArgs& args, int first_sid
   int threads = kernel.threads;
   if (kernel.persistent_ctas > 0) {
     // If there are few pages, each gets an SM of its own.
-    const int rows = args.heads.n * n_sides;
+    const int rows = args.n_units;
     const int share = ctas * rows < gpu.multiprocessors * kernel.persistent_ctas ? 1 : kernel.persistent_ctas;
     threads /= share;
     ctas = std::clamp(gpu.multiprocessors * share / rows, 1, ctas);
   }
-  void* arguments[] = {const_cast<SealArgs*>(&args), &first_side};
-  return cudaLaunchKernel(kernel.function, dim3(ctas, args.heads.n, n_sides), dim3(threads), arguments,
-                          kernel.shared_bytes, stream);
+  cudaLaunchAttribute overlap{};
+  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlap.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(ctas, args.n_units);
+  config.blockDim = dim3(threads);
+  config.dynamicSmemBytes = kernel.shared_bytes;
+  config.stream = stream;
+  config.attrs = &overlap;
+  config.numAttrs = overlaps ? gpu.overlap_attributes() : 0;
+  void* arguments[] = {const_cast<SealArgs*>(&args)};
+  return cudaLaunchKernelExC(&config, kernel.function, arguments);
 }
 
 DueArgs due_args(const kvant_decode_layer& layer, const kvant_seal_range& range) {
@@ -209,17 +207,242 @@ cudaError_t keep_sink(const kvant_decode_shape& shape, const kvant_decode_layer&
   return cudaGetLastError();
 }
 
-// Seals both sides in one launch if they have the same kernel and fill it equally.
-cudaError_t launch_seal(const SealArgs& args, int head_dim, const Gpu& gpu, cudaStream_t stream) {
-  // If each sequence has at most one page, as in decode steps, only a few pages are due.
-  const std::int64_t pages = std::int64_t{args.due.max_pages} * args.n_seqs * args.heads.n * 2;
-  const bool fills_gpu = args.due.max_pages > 1 && pages > 3 * gpu.multiprocessors;
-  const SealKernel keys = find_seal_kernel(args.sides[KVANT_KEY], head_dim, gpu, fills_gpu);
-  const SealKernel values = find_seal_kernel(args.sides[KVANT_VALUE], head_dim, gpu, fills_gpu);
-  if (keys.function == values.function && keys.shared_bytes == values.shared_bytes)
-    return launch(keys, args, KVANT_KEY, 2, gpu, stream);
-  const cudaError_t error = launch(keys, args, KVANT_KEY, 1, gpu, stream);
-  return error == cudaSuccess ? launch(values, args, KVANT_VALUE, 1, gpu, stream) : error;
+// SealPlan collects the units that a call seals, and launches a kernel for each kind of page.
+class SealPlan {
+ public:
+  SealPlan(int n_layers, const kvant_decode_shape& shape)
+      : head_dim_(shape.head_dim),
+        units_(new (std::nothrow) PlacedUnit[std::size_t{2} * n_layers * shape.n_kv_heads]) {}
+
+  // Adds the units of the call's layer `nth`, whose heads have the formats of `groups`.
+  kvant_status add(const HeadGroups& groups, const kvant_decode_layer& layer, const SealedSource& sealed,
+                   const kvant_page_metrics& page_metrics, int nth) {
+    if (units_ == nullptr) return refuse(KVANT_OUT_OF_MEMORY, "there is not enough memory for this call");
+    const PageSource tail = source_of(layer.tail, layer.layer);
+    for (int i = 0; i < groups.n; ++i) {
+      for (int side = 0; side < 2; ++side) {
+        const bool has_metric =
+            side == KVANT_KEY && (layer.key_metrics != nullptr || page_metrics.directions != nullptr);
+        int kind = 0;
+        if (const kvant_status status =
+                find_kind(side == KVANT_KEY ? groups.of[i].key_format : groups.of[i].value_format, side,
+                          has_metric, &kind);
+            status != KVANT_OK)
+          return status;
+        const void* codebooks = side == KVANT_KEY ? layer.key_codebooks : layer.value_codebooks;
+        if (kinds_[kind].encoding.encoding == Encoding::vectors && codebooks == nullptr)
+          return refuse_argument("layer: a vector format has no codebooks");
+        const HeadList& heads = groups.of[i].heads;
+        for (int j = 0; j < heads.n; ++j) {
+          SealUnit unit = unit_of(layer, sealed, tail, heads.at[j], side);
+          if (has_metric) set_metric(layer, page_metrics, nth, &unit);
+          units_[n_units_++] = {unit, kind};
+        }
+        kinds_[kind].n_units += heads.n;
+      }
+    }
+    return KVANT_OK;
+  }
+
+  // Returns whether is_it(encoding, side) is true for all pages.
+  template <class IsIt>
+  bool all(const IsIt& is_it) const {
+    return std::all_of(kinds_, kinds_ + n_kinds_,
+                       [&](const SealKind& kind) { return is_it(kind.encoding, kind.side); });
+  }
+
+  kvant_status check_shared_memory(const Gpu& gpu) const {
+    for (int i = 0; i < n_kinds_; ++i)
+      if (kernel_of(kinds_[i], gpu, false).shared_bytes > gpu.shared_bytes)
+        return refuse(KVANT_UNSUPPORTED,
+                      "shape: this GPU has too little shared memory to seal heads of this size");
+    return KVANT_OK;
+  }
+
+  // Launches the kernels. `args` has everything but encodings and units.
+  cudaError_t launch(SealArgs args, const Gpu& gpu, cudaStream_t stream) const {
+    // If each sequence has at most one page, as in decode steps, only a few pages are due.
+    const std::int64_t pages = std::int64_t{args.due.max_pages} * args.n_seqs * n_units_;
+    const bool fills_gpu = args.due.max_pages > 1 && pages > 3 * gpu.multiprocessors;
+    SealWork works[kMaxKinds];
+    const int n_works = divide(gpu, fills_gpu, works);
+    int n_left = 0;
+    for (int i = 0; i < n_works; ++i) n_left += (works[i].n_units + kMaxSealUnits - 1) / kMaxSealUnits;
+    bool overlaps = false;
+    for (int i = 0; i < n_works; ++i) {
+      const SealWork& work = works[i];
+      for (int side = 0; side < 2; ++side)
+        if (work.kinds[side] >= 0) args.sides[side] = kinds_[work.kinds[side]].encoding;
+      args.n_units = 0;
+      for (int j = 0, n_left_units = work.n_units; n_left_units > 0; ++j) {
+        const PlacedUnit& placed = units_[j];
+        if (work.kinds[placed.unit.side] != placed.kind) continue;
+        args.units[args.n_units++] = placed.unit;
+        --n_left_units;
+        if (args.n_units < kMaxSealUnits && n_left_units > 0) continue;
+        args.admits_next = --n_left > 0 ? 1 : 0;
+        const cudaError_t error = cuda::launch(work.kernel, args, overlaps, gpu, stream);
+        if (error != cudaSuccess) return error;
+        overlaps = true;
+        args.n_units = 0;
+      }
+    }
+    return cudaSuccess;
+  }
+
+ private:
+  static constexpr int kMaxKinds = 64;
+
+  // Describes what the pages of some units have in common.
+  struct SealKind {
+    const char* format;
+    int side;
+    bool is_shaped;
+    PageEncoding encoding;
+    int n_units;
+  };
+  struct PlacedUnit {
+    SealUnit unit;
+    int kind;
+  };
+  // Describes the units of one kernel, with at most one kind of each side; -1 means none.
+  struct SealWork {
+    SealKernel kernel;
+    int kinds[2];
+    int n_units;
+  };
+
+  kvant_status find_kind(const char* format, int side, bool has_metric, int* kind) {
+    for (int i = 0; i < n_kinds_; ++i) {
+      const SealKind& of = kinds_[i];
+      const bool is_shaped = has_metric && of.encoding.encoding == Encoding::trellis;
+      if (of.side != side || of.is_shaped != is_shaped || std::strcmp(of.format, format) != 0) continue;
+      *kind = i;
+      return KVANT_OK;
+    }
+    if (n_kinds_ == kMaxKinds) return refuse_argument("shapes: the layers have more than 64 formats");
+    SealKind& added = kinds_[n_kinds_];
+    added = {format, side, false, {}, 0};
+    const kvant_status status = find_page_encoding(format, side, head_dim_, &added.encoding);
+    if (status != KVANT_OK) return status;
+    added.is_shaped = has_metric && added.encoding.encoding == Encoding::trellis;
+    *kind = n_kinds_++;
+    return KVANT_OK;
+  }
+
+  static SealUnit unit_of(const kvant_decode_layer& layer, const SealedSource& sealed, const PageSource& tail,
+                          int head, int side) {
+    SealUnit unit{};
+    unit.sealed = pages_of_head(sealed.pages, head, side);
+    unit.sealed.pool += sealed.offset_of(head, side);
+    unit.tail = pages_of_head(tail, head, side);
+    const void* codebooks = side == KVANT_KEY ? layer.key_codebooks : layer.value_codebooks;
+    const std::int64_t stride = side == KVANT_KEY ? layer.key_codebook_stride : layer.value_codebook_stride;
+    if (codebooks != nullptr) unit.codebook = static_cast<const std::uint16_t*>(codebooks) + head * stride;
+    unit.pages_out_of_range = layer.pages_out_of_range;
+    unit.head = static_cast<std::uint8_t>(head);
+    unit.side = static_cast<std::uint8_t>(side);
+    unit.sink = static_cast<std::uint8_t>(layer.sink);
+    return unit;
+  }
+
+  void set_metric(const kvant_decode_layer& layer, const kvant_page_metrics& page_metrics, int nth,
+                  SealUnit* unit) const {
+    if (page_metrics.directions == nullptr) {
+      unit->metric = layer.key_metrics + std::int64_t{unit->head} * head_dim_ * (1 + 2 * kMetricRank);
+      return;
+    }
+    unit->metric = page_metrics.directions + nth * page_metrics.direction_layer_stride +
+                   std::int64_t{unit->head} * head_dim_ * kMetricRank;
+    unit->turns = reinterpret_cast<const float2*>(page_metrics.turns + nth * page_metrics.turn_layer_stride);
+  }
+
+  SealKernel kernel_of(const SealKind& kind, const Gpu& gpu, bool fills_gpu) const {
+    return find_seal_kernel(kind.encoding, kind.is_shaped, head_dim_, gpu, fills_gpu);
+  }
+
+  // Divides the units by kernels. Searches with a metric take longest, so they come first.
+  int divide(const Gpu& gpu, bool fills_gpu, SealWork (&works)[kMaxKinds]) const {
+    int n = 0;
+    for (const bool is_shaped : {true, false}) {
+      for (int i = 0; i < n_kinds_; ++i) {
+        if (kinds_[i].is_shaped != is_shaped) continue;
+        const SealKernel kernel = kernel_of(kinds_[i], gpu, fills_gpu);
+        const int side = kinds_[i].side;
+        SealWork* const work = std::find_if(works, works + n, [&](const SealWork& other) {
+          return other.kernel.function == kernel.function &&
+                 other.kernel.shared_bytes == kernel.shared_bytes && other.kinds[side] < 0;
+        });
+        if (work == works + n) works[n++] = {kernel, {-1, -1}, 0};
+        work->kinds[side] = i;
+        work->n_units += kinds_[i].n_units;
+      }
+    }
+    return n;
+  }
+
+  int head_dim_;
+  SealKind kinds_[kMaxKinds];
+  int n_kinds_ = 0;
+  std::unique_ptr<PlacedUnit[]> units_;
+  int n_units_ = 0;
+};
+
+SealArgs seal_args(const kvant_decode_shape& shape, const kvant_decode_layer& layer, const DueArgs& due,
+                   const kvant_page_metrics& page_metrics, const SealedRows& rows) {
+  SealArgs args{};
+  args.n_seqs = shape.n_seqs;
+  args.due = due;
+  args.masks = reinterpret_cast<const uint4*>(layer.masks);
+  args.mask_seq_stride = layer.mask_seq_stride;
+  args.mask_head_stride = layer.mask_head_stride;
+  args.page_metrics = {.basis = page_metrics.basis,
+                       .basis_head_stride = page_metrics.basis_head_stride,
+                       .direction_layer_stride = page_metrics.direction_layer_stride,
+                       .turn_layer_stride = page_metrics.turn_layer_stride / 2,
+                       .first_pages = page_metrics.first_pages};
+  args.rows = rows;
+  return args;
+}
+
+// Returns the arguments for adding the pages of a group of heads to the states of a correction.
+StateUpdateArgs state_update(const kvant_decode_shape& shape, const HeadGroup& group,
+                             const SealedSource& sealed, const kvant_correction& correction,
+                             const kvant_decode_layer& layer, const SealArgs& args) {
+  StateUpdateArgs update{};
+  update.n_seqs = shape.n_seqs;
+  update.heads = group.heads;
+  update.sealed = sealed;
+  update.tail = source_of(layer.tail, layer.layer);
+  update.due = args.due;
+  update.sink = layer.sink;
+  update.masks = args.masks;
+  update.mask_seq_stride = args.mask_seq_stride;
+  update.mask_head_stride = args.mask_head_stride;
+  find_page_format(group.key_format, shape.head_dim, update.stored[KVANT_KEY]);
+  find_page_format(group.value_format, shape.head_dim, update.stored[KVANT_VALUE]);
+  update.key_maps = correction.key_maps;
+  update.states = states_of(correction);
+  update.page_stride = correction.state_page_stride;
+  return update;
+}
+
+Reason read_page_metrics(const kvant_seal_range& range, kvant_page_metrics* page_metrics) {
+  if (range.page_metrics == nullptr) return nullptr;
+  if (const Reason reason = read_struct(range.page_metrics, page_metrics)) return reason;
+  return fault_of(*page_metrics);
+}
+
+// Returns what is wrong with a layer that is sealed together with other layers.
+Reason fault_of_one_of_several(const kvant_decode_shape& shape, const kvant_decode_shape& first,
+                               const kvant_decode_layer& layer) {
+  return first_failing({
+      {shape.n_seqs == first.n_seqs && shape.n_kv_heads == first.n_kv_heads &&
+           shape.head_dim == first.head_dim,
+       "shapes: n_seqs, n_kv_heads and head_dim must be equal for all layers"},
+      {layer.masks == nullptr && layer.correction == nullptr,
+       "layers: masks and correction must be null; kvant_seal_pages takes them"},
+  });
 }
 
 }  // namespace
@@ -358,10 +581,7 @@ kvant_status kvant_seal_pages(const kvant_decode_shape* caller_shape, const kvan
   if (const Reason reason = read(caller_shape, caller_layer, &shape, &layer)) return refuse_argument(reason);
   if (const Reason reason = read_struct(caller_range, &range)) return refuse_argument(reason);
   if (const Reason reason = fault_of(shape, layer, range)) return refuse_argument(reason);
-  if (range.page_metrics != nullptr) {
-    if (const Reason reason = read_struct(range.page_metrics, &page_metrics)) return refuse_argument(reason);
-    if (const Reason reason = fault_of(page_metrics)) return refuse_argument(reason);
-  }
+  if (const Reason reason = read_page_metrics(range, &page_metrics)) return refuse_argument(reason);
   if (layer.correction != nullptr)
     if (const Reason reason = read_correction(layer.correction, &correction)) return refuse_argument(reason);
   SealedRows rows{};
@@ -376,48 +596,73 @@ kvant_status kvant_seal_pages(const kvant_decode_shape* caller_shape, const kvan
   SealedSource sealed;
   if (const Reason reason = read_sealed(layer, shape.n_kv_heads, &sealed)) return refuse_argument(reason);
   const DueArgs due = due_args(layer, range);
-  SealArgs args[kMaxHeadGroups];  // All arguments are checked before any launch.
-  for (int i = 0; i < groups.n; ++i) {
-    args[i] = {shape.n_seqs,
-               groups.of[i].heads,
-               sealed,
-               source_of(layer.tail, layer.layer),
-               due,
-               layer.sink,
-               reinterpret_cast<const uint4*>(layer.masks),
-               layer.mask_seq_stride,
-               layer.mask_head_stride,
-               {},
-               layer.pages_out_of_range,
-               rows};
-    const kvant_status status = set_encodings(groups.of[i], shape.head_dim, layer, page_metrics, &args[i]);
-    if (status != KVANT_OK) return status;
-    for (const PageEncoding& encoding : args[i].sides)
-      if (rows.first != nullptr && !encoding.takes_rows())
-        return refuse(KVANT_UNSUPPORTED, "range.rows: trellis formats are sealed from the tail alone");
-    if (correction.key_maps != nullptr &&
-        (!can_be_corrected(shape.head_dim) || args[i].sides[KVANT_KEY].encoding != Encoding::channel_grid ||
-         args[i].sides[KVANT_VALUE].encoding != Encoding::token_grid))
-      return refuse(KVANT_UNSUPPORTED,
-                    "a correction with key_maps needs heads of 64 or 128, ch... keys and tok... values");
-  }
+  // All arguments are checked before any launch.
+  SealPlan plan(1, shape);
+  if (const kvant_status status = plan.add(groups, layer, sealed, page_metrics, 0); status != KVANT_OK)
+    return status;
+  if (rows.first != nullptr && !plan.all([](const PageEncoding& of, int) { return of.takes_rows(); }))
+    return refuse(KVANT_UNSUPPORTED, "range.rows: trellis formats are sealed from the tail alone");
+  const bool corrects = correction.key_maps != nullptr;
+  if (corrects && (!can_be_corrected(shape.head_dim) || !plan.all([](const PageEncoding& of, int side) {
+        return of.encoding == (side == KVANT_KEY ? Encoding::channel_grid : Encoding::token_grid);
+      })))
+    return refuse(KVANT_UNSUPPORTED,
+                  "a correction with key_maps needs heads of 64 or 128, ch... keys and tok... values");
   Gpu gpu;
   if (const kvant_status status = find_gpu(&gpu); status != KVANT_OK) return status;
-  for (int i = 0; i < groups.n; ++i)
-    for (const PageEncoding& encoding : args[i].sides)
-      if (find_seal_kernel(encoding, shape.head_dim, gpu, false).shared_bytes > gpu.shared_bytes)
-        return refuse(KVANT_UNSUPPORTED,
-                      "shape: this GPU has too little shared memory to seal heads of this size");
+  if (const kvant_status status = plan.check_shared_memory(gpu); status != KVANT_OK) return status;
   const auto cuda_stream = static_cast<cudaStream_t>(stream);
   cudaError_t error = cudaSuccess;
   if (range.keep_sink != 0 && layer.sink > 0) error = keep_sink(shape, layer, due, rows, cuda_stream);
-  for (int i = 0; i < groups.n && error == cudaSuccess; ++i) {
-    error = launch_seal(args[i], shape.head_dim, gpu, cuda_stream);
-    if (error == cudaSuccess && correction.key_maps != nullptr)
-      error = add_sealed_to_states(
-          {args[i], correction.key_maps, states_of(correction), correction.state_page_stride}, shape.head_dim,
-          gpu, cuda_stream);
+  const SealArgs args = seal_args(shape, layer, due, page_metrics, rows);
+  if (error == cudaSuccess) error = plan.launch(args, gpu, cuda_stream);
+  for (int i = 0; i < groups.n && error == cudaSuccess && corrects; ++i)
+    error = add_sealed_to_states(state_update(shape, groups.of[i], sealed, correction, layer, args),
+                                 shape.head_dim, gpu, cuda_stream);
+  return status_of(error);
+}
+
+kvant_status kvant_seal_layers(int32_t n_layers, const kvant_decode_shape* const* shapes,
+                               const kvant_decode_layer* const* layers, const kvant_seal_range* caller_range,
+                               kvant_stream stream) {
+  kvant_seal_range range;
+  kvant_page_metrics page_metrics{};
+  if (n_layers <= 0) return refuse_argument("n_layers must be at least 1");
+  if (shapes == nullptr || layers == nullptr) return refuse_argument("shapes or layers is null");
+  if (const Reason reason = read_struct(caller_range, &range)) return refuse_argument(reason);
+  if (const Reason reason = first_failing(
+          {{range.n_layers >= 0 && range.n_layers <= 1 && range.layer_offsets == nullptr,
+            "range: n_layers must be 0 and layer_offsets null, because `layers` lists the layers"},
+           {range.rows == nullptr, "range.rows must be null; kvant_seal_pages takes rows"}}))
+    return refuse_argument(reason);
+  if (const Reason reason = read_page_metrics(range, &page_metrics)) return refuse_argument(reason);
+  std::optional<SealPlan> plan;
+  kvant_decode_shape shape, first;
+  kvant_decode_layer layer;
+  for (int i = 0; i < n_layers; ++i) {
+    HeadGroups groups;
+    SealedSource sealed;
+    if (const Reason reason = read(shapes[i], layers[i], &shape, &layer)) return refuse_argument(reason);
+    if (i == 0) first = shape;
+    if (const Reason reason = fault_of(shape, layer, range)) return refuse_argument(reason);
+    if (const Reason reason = fault_of_one_of_several(shape, first, layer)) return refuse_argument(reason);
+    if (const Reason reason = group_heads(shape, &groups)) return refuse_argument(reason);
+    if (const Reason reason = read_sealed(layer, shape.n_kv_heads, &sealed)) return refuse_argument(reason);
+    if (i == 0) plan.emplace(n_layers, shape);
+    if (const kvant_status status = plan->add(groups, layer, sealed, page_metrics, i); status != KVANT_OK)
+      return status;
   }
+  Gpu gpu;
+  if (const kvant_status status = find_gpu(&gpu); status != KVANT_OK) return status;
+  if (const kvant_status status = plan->check_shared_memory(gpu); status != KVANT_OK) return status;
+  const auto cuda_stream = static_cast<cudaStream_t>(stream);
+  cudaError_t error = cudaSuccess;
+  for (int i = 0; i < n_layers && range.keep_sink != 0 && error == cudaSuccess; ++i) {
+    read(shapes[i], layers[i], &shape, &layer);
+    if (layer.sink > 0) error = keep_sink(shape, layer, due_args(layer, range), {}, cuda_stream);
+  }
+  if (error == cudaSuccess)
+    error = plan->launch(seal_args(shape, layer, due_args(layer, range), page_metrics, {}), gpu, cuda_stream);
   return status_of(error);
 }
 

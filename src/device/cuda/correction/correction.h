@@ -75,7 +75,15 @@ cudaError_t correct_prompt(const PromptCorrection& correction, int head_dim, con
 
 // Describes pages that are added to states.
 struct StateUpdateArgs {
-  SealArgs seal;
+  int n_seqs;
+  HeadList heads;
+  SealedSource sealed;
+  PageSource tail;
+  DueArgs due;
+  int sink;
+  const uint4* masks;
+  std::int64_t mask_seq_stride, mask_head_stride;
+  PageFormat stored[2];  // formats of keys and values
   const float* key_maps;
   CorrectionStates states;
   // If page_stride is 0, a sequence's pages are added to its state. Otherwise the sums after page n of a

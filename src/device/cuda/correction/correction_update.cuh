@@ -45,7 +45,7 @@ __device__ float decode_uniform(const unsigned char* page, const PageFormat& for
 }
 
 // Returns whether a token is left out of the sums, because it lies in the sink or is masked.
-__device__ inline bool left_out(const SealArgs& args, int seq, int head, int page, int token) {
+__device__ inline bool left_out(const StateUpdateArgs& args, int seq, int head, int page, int token) {
   if (page == 0 && token < args.sink) return true;
   if (args.masks == nullptr) return false;
   const auto* words = reinterpret_cast<const std::uint32_t*>(args.masks + seq * args.mask_seq_stride +
@@ -66,7 +66,7 @@ struct StateUpdate {
 // Computes the features of every token of shared.rows, and zeros for tokens that are left out. `map` is the
 // feature's column of the maps.
 template <int D, int Tokens>
-__device__ void map_errors(const SealArgs& seal, const StateUpdate& of, int page, int first_token,
+__device__ void map_errors(const StateUpdateArgs& args, const StateUpdate& of, int page, int first_token,
                            const float (&map)[D], StateUpdateShared<D, Tokens>& shared) {
   constexpr int kTogether = 8;  // tokens of one round
   constexpr int kOfPart = Tokens / kUpdateParts;
@@ -92,7 +92,7 @@ __device__ void map_errors(const SealArgs& seal, const StateUpdate& of, int page
     float x[kHalfFeatures / kLanes];
     for (int i = 0; i < kHalfFeatures / kLanes; ++i) x[i] = phi[lane + i * kLanes];
     softmax_of_warp(x);
-    const bool counts = !left_out(seal, of.seq, of.head, page, first_token + token);
+    const bool counts = !left_out(args, of.seq, of.head, page, first_token + token);
     for (int i = 0; i < kHalfFeatures / kLanes; ++i) phi[lane + i * kLanes] = counts ? x[i] : 0;
   }
   __syncthreads();
@@ -105,27 +105,27 @@ __device__ __forceinline__ float4 sum_of(float4 a, float4 b) {
 // Adds the sums over some tokens of a page, from first_token on. `nth` is the page's index among the
 // sequence's pages that are sealed now. If `put` is true, the state is still empty and is overwritten.
 template <int D, int Tokens>
-__device__ void add_tokens_to_state(const SealArgs& seal, const StateUpdate& of, int nth, int first_token,
-                                    const float (&map)[D], float* state, bool put,
+__device__ void add_tokens_to_state(const StateUpdateArgs& args, const StateUpdate& of, int nth,
+                                    int first_token, const float (&map)[D], float* state, bool put,
                                     StateUpdateShared<D, Tokens>& shared) {
   const int thread = static_cast<int>(threadIdx.x);
-  const int target = seal.due.sealed_page[of.seq] + nth;
+  const int target = args.due.sealed_page[of.seq] + nth;
   const auto* tail = reinterpret_cast<const __nv_bfloat16*>(
-      seal.tail.find(of.seq, of.head, 0, seal.due.tail_page[of.seq] + nth));
-  const unsigned char* keys = seal.sealed.find(of.seq, of.head, 0, target);
+      args.tail.find(of.seq, of.head, 0, args.due.tail_page[of.seq] + nth));
+  const unsigned char* keys = args.sealed.find(of.seq, of.head, 0, target);
 #pragma unroll 4
   for (int i = thread; i < Tokens * D; i += kUpdateThreads) {
     const int token = first_token + i / D;
     shared.rows[i / D][i % D] = __bfloat162float(tail[plain_index(PageSide::key, D, token, i % D)]) -
-                                decode_uniform<D>(keys, seal.sides[0].stored, PageSide::key, token, i % D);
+                                decode_uniform<D>(keys, args.stored[0], PageSide::key, token, i % D);
   }
   __syncthreads();
-  map_errors(seal, of, target, first_token, map, shared);
-  const unsigned char* values = seal.sealed.find(of.seq, of.head, 1, target);
+  map_errors(args, of, target, first_token, map, shared);
+  const unsigned char* values = args.sealed.find(of.seq, of.head, 1, target);
 #pragma unroll 4
   for (int i = thread; i < Tokens * D; i += kUpdateThreads)
     shared.rows[i / D][i % D] =
-        decode_uniform<D>(values, seal.sides[1].stored, PageSide::value, first_token + i / D, i % D);
+        decode_uniform<D>(values, args.stored[1], PageSide::value, first_token + i / D, i % D);
   __syncthreads();
   constexpr int kTogether = 16;  // channels of one round
   constexpr int kOfPart = D / kUpdateParts;
@@ -169,9 +169,9 @@ __global__ void __launch_bounds__(kUpdateThreads)
   constexpr int kTokens = Architecture::kLargeSharedMemory ? kPageTokens : kFewTokens;
   auto& shared = *reinterpret_cast<StateUpdateShared<D, kTokens>*>(bytes);
   const auto thread = static_cast<int>(threadIdx.x);
-  const StateUpdate of{static_cast<int>(blockIdx.x), args.seal.heads.at[blockIdx.y / 2],
+  const StateUpdate of{static_cast<int>(blockIdx.x), args.heads.at[blockIdx.y / 2],
                        static_cast<int>(blockIdx.y) % 2, thread % kHalfFeatures, thread / kHalfFeatures};
-  const int n_due = pages_due(args.seal, of.seq);
+  const int n_due = pages_due(args.due, of.seq);
   if (static_cast<int>(blockIdx.z) >= n_due) return;
   const float* column =
       args.key_maps + (std::int64_t{2} * of.head + of.half) * D * kHalfFeatures + of.feature;
@@ -184,7 +184,7 @@ __global__ void __launch_bounds__(kUpdateThreads)
     float* state = before + (nth + 1) * args.page_stride;
 #pragma unroll 1
     for (int first = 0; first < kPageTokens; first += kTokens) {
-      add_tokens_to_state(args.seal, of, nth, first, map, state, args.page_stride != 0 && first == 0, shared);
+      add_tokens_to_state(args, of, nth, first, map, state, args.page_stride != 0 && first == 0, shared);
       __syncthreads();
     }
   }
@@ -196,11 +196,11 @@ template <int D>
 __global__ void __launch_bounds__(kUpdateThreads)
     add_up_states_kernel(const __grid_constant__ StateUpdateArgs args) {
   const auto i = static_cast<int>(blockIdx.x * kUpdateThreads + threadIdx.x);
-  const int seq = static_cast<int>(blockIdx.y), head = args.seal.heads.at[blockIdx.z];
+  const int seq = static_cast<int>(blockIdx.y), head = args.heads.at[blockIdx.z];
   if (i >= kFeatures * (D + 1) / 4) return;
   auto* place = reinterpret_cast<float4*>(args.states.at(seq, head)) + i;
   float4 sum = *place;
-  for (int n = pages_due(args.seal, seq); n > 0; --n) {
+  for (int n = pages_due(args.due, seq); n > 0; --n) {
     place += args.page_stride / 4;
     sum = sum_of(sum, *place);
     *place = sum;

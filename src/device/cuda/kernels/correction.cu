@@ -79,10 +79,11 @@ cudaError_t update(const StateUpdateArgs& args, const Gpu& gpu, cudaStream_t str
   const cudaError_t error =
       cudaFuncSetAttribute(update_states_kernel<D>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
   if (error != cudaSuccess) return error;
-  const int n_seqs = args.seal.n_seqs, n_heads = args.seal.heads.n;
+  const int n_seqs = args.n_seqs, n_heads = args.heads.n;
   const bool is_by_page = args.page_stride != 0;
-  update_states_kernel<D><<<dim3(n_seqs, 2 * n_heads, is_by_page ? args.seal.due.max_pages : 1),
-                            kUpdateThreads, bytes, stream>>>(args);
+  update_states_kernel<D>
+      <<<dim3(n_seqs, 2 * n_heads, is_by_page ? args.due.max_pages : 1), kUpdateThreads, bytes, stream>>>(
+          args);
   constexpr int kPieces = (kFeatures * (D + 1) / 4 + kUpdateThreads - 1) / kUpdateThreads;
   if (is_by_page)
     add_up_states_kernel<D><<<dim3(kPieces, n_seqs, n_heads), kUpdateThreads, 0, stream>>>(args);

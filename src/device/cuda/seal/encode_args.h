@@ -1,5 +1,6 @@
 // Defines the arguments that the encoding kernels share with the host code that launches them. PageEncoding
-// describes a side's pages, and SealArgs describes the pages that one launch seals.
+// describes a side's pages, and SealArgs describes the pages that one launch seals. A launch seals the pages
+// of several units, which are KV heads and sides of any layers whose pages have the same kernel and formats.
 #pragma once
 
 #include "device/cuda/common/arguments.h"
@@ -45,12 +46,10 @@ inline bool find_encoding_of(const PageFormat& format, Encoding* encoding) {
   }
 }
 
-// PageMetrics is the device form of kvant_page_metrics (kvant.h), which describes metrics that rotate from
-// page to page.
+// PageMetrics has the members of kvant_page_metrics (kvant.h) that are the same for all units.
+// kvant_page_metrics describes metrics that rotate from page to page.
 struct PageMetrics {
-  const float* directions;  // [layers][heads][D][kMetricRank]; null without metrics
-  const float2* turns;      // [layers][D], the ChannelFrame of each channel
-  const float* basis;       // [heads][D][D], the rotation before encoding; null without one
+  const float* basis;  // [heads][D][D], the rotation before encoding; null without one
   std::int64_t basis_head_stride;
   std::int64_t direction_layer_stride, turn_layer_stride;  // numbers from layer to layer
   // first_pages [n_seqs] holds the number of the first page to seal. Null means that DueArgs::sealed_page
@@ -65,20 +64,27 @@ struct PageEncoding {
   int page_bytes;                    // bytes in GPU memory
   float levels[kMaxLevels];          // levels of lloyd_max for values with a variance of 1 / d
   float boundaries[kMaxLevels - 1];  // boundaries of lloyd_max for a variance of 1
-  const void* codebooks;
-  std::int64_t codebook_stride;
-  // `metrics` and page_metrics weigh the errors of keys in trellis pages. `metrics` has the layout of
-  // kvant_decode_layer, or is null. page_metrics rotate from page to page. If both exist, page_metrics are
-  // used.
-  const float* metrics;
-  PageMetrics page_metrics;
   // Returns whether the kernel of this encoding can make pages from rows. The search for trellis codes reads
   // values repeatedly and therefore requires tail pages.
   bool takes_rows() const { return encoding != Encoding::trellis; }
-  __host__ __device__ bool is_shaped() const {
-    return metrics != nullptr || page_metrics.directions != nullptr;
+};
+
+// Finds the pages of one KV head and side.
+struct HeadPages {
+  const std::int32_t* table;
+  std::int64_t seq_stride;
+  const unsigned char* pool;
+  std::int64_t page_stride;
+
+  KVANT_HOST_DEVICE const unsigned char* find(std::int64_t seq, int page) const {
+    return pool + table[seq * seq_stride + page] * page_stride;
   }
 };
+
+inline HeadPages pages_of_head(const PageSource& pages, int head, int side) {
+  return {pages.table + head * pages.head_stride + side * pages.side_stride, pages.seq_stride,
+          pages.pool + head * pages.head_offset + side * pages.side_offset, pages.page_stride};
+}
 
 // LayerDistance is the distance from a layer to the next layer, in entries of page tables and in bytes of
 // pools.
@@ -97,8 +103,9 @@ struct DueArgs {
 };
 
 // Returns the pages of the layer that comes `nth` layers after the layer of `pages`.
-__device__ inline PageSource of_layer(PageSource pages, const LayerDistance& distance,
-                                      const std::int64_t* offsets, int nth) {
+template <class Pages>
+__device__ inline Pages of_layer(Pages pages, const LayerDistance& distance, const std::int64_t* offsets,
+                                 int nth) {
   pages.table += nth * distance.entries;
   pages.pool += nth * distance.bytes + (offsets == nullptr ? 0 : offsets[nth]);
   return pages;
@@ -113,27 +120,43 @@ struct SealedRows {
   AppendedRows sides[2];
 };
 
+// SealUnit describes the pages of a KV head and side.
+struct SealUnit {
+  HeadPages sealed, tail;
+  const void* codebook;  // of vector formats
+  // The metric weighs the errors of keys in trellis pages; null means that errors have equal weights. If
+  // `turns` [D] is null, `metric` has the layout of kvant_decode_layer.key_metrics. Otherwise `metric`
+  // contains the directions [D][kMetricRank], and `turns` contains the ChannelFrame of each channel.
+  const float* metric;
+  const float2* turns;
+  std::uint32_t* pages_out_of_range;  // may be null
+  std::uint8_t head, side, sink;
+};
+
+// All GPUs accept kernel arguments of 4096 bytes.
+inline constexpr int kMaxSealUnits = 28;
+
 struct SealArgs {
   int n_seqs;
-  HeadList heads;
-  SealedSource sealed;
-  PageSource tail;
+  int admits_next;  // if not 0, the next launch of the same call may start before this launch ends
   DueArgs due;
-  int sink;
   const uint4* masks;
   std::int64_t mask_seq_stride, mask_head_stride;
   PageEncoding sides[2];
-  std::uint32_t* pages_out_of_range;  // may be null
-  SealedRows rows;                    // only for encodings for which takes_rows() is true
+  PageMetrics page_metrics;
+  SealedRows rows;  // only for encodings for which takes_rows() is true
+  int n_units;
+  SealUnit units[kMaxSealUnits];
 };
+static_assert(sizeof(SealArgs) <= 4096);
 
 // Returns the number of due pages of a sequence, if the sequence has due pages.
 __device__ inline int pages_of(const DueArgs& due, int seq) {
   return due.n_pages == nullptr ? due.max_pages : min(due.n_pages[seq], due.max_pages);
 }
 // Returns the number of due pages of a sequence in the tail, or 0 if the sequence has none.
-__device__ inline int pages_due(const SealArgs& args, int seq) {
-  return args.due.tail_page[seq] < 0 ? 0 : pages_of(args.due, seq);
+__device__ inline int pages_due(const DueArgs& due, int seq) {
+  return due.tail_page[seq] < 0 ? 0 : pages_of(due, seq);
 }
 
 // Returns the row of the first token of a sequence's first due page. A negative result means that the

@@ -53,12 +53,11 @@ __device__ inline int page_of_sequence(const PageMetrics& metrics, const DueArgs
 // Computes the steps of page `page` of a sequence. `layer` counts from the first sealed layer. All threads of
 // the CTA must call this function, because it contains barriers.
 template <int D>
-__device__ void make_page_metric(const PageMetrics& metrics, int layer, int head, int page,
+__device__ void make_page_metric(const PageMetrics& metrics, const SealUnit& unit, int layer, int page,
                                  PageMetricWork<D>& work) {
   const auto thread = static_cast<int>(threadIdx.x), n_threads = static_cast<int>(blockDim.x);
-  const float* directions =
-      metrics.directions + layer * metrics.direction_layer_stride + head * (D * kMetricRank);
-  const float2* turns_of_channels = metrics.turns + layer * metrics.turn_layer_stride;
+  const float* directions = unit.metric + layer * metrics.direction_layer_stride;
+  const float2* turns_of_channels = unit.turns + layer * metrics.turn_layer_stride;
   const bool exists = !isnan(directions[0]);
   const int middle = page * kPageTokens + kPageTokens / 2;
   for (int i = thread; i < D; i += n_threads) {
@@ -73,7 +72,7 @@ __device__ void make_page_metric(const PageMetrics& metrics, int layer, int head
           directions[i * kMetricRank + r] * cosine - directions[partner * kMetricRank + r] * sine;
   }
   __syncthreads();
-  const float* basis = metrics.basis + head * metrics.basis_head_stride;
+  const float* basis = metrics.basis + unit.head * metrics.basis_head_stride;
   for (int number = thread; number < D * kMetricRank; number += n_threads) {
     const int i = number % D, r = number / D;
     float sum = 0;

@@ -38,22 +38,20 @@ __device__ void encode_lloyd_max(SealPage<D>& page) {
   page.store_half(token, along > 0 ? half_saturated(static_cast<float>(fmin(gain, 65504.0))) : __half(0));
 }
 
-// Encodes the due pages of all formats except trellis and vector codes. CTAs with blockIdx.z = 0 encode pages
-// of side first_side.
+// Encodes the due pages of all formats except trellis and vector codes.
 template <int D>
-__global__ void __launch_bounds__(kSealThreads, 3)
-    seal_kernel(const __grid_constant__ SealArgs args, int first_side) {
+__global__ void __launch_bounds__(kSealThreads, 3) seal_kernel(const __grid_constant__ SealArgs args) {
   extern __shared__ __align__(16) unsigned char bytes[];
   auto& shared = *reinterpret_cast<SealShared<D>*>(bytes);
-  const int head = args.heads.at[blockIdx.y];
-  const int side_index = first_side + static_cast<int>(blockIdx.z);
-  const auto side = static_cast<PageSide>(side_index);
+  const SealLaunch launch(args);
+  const SealUnit& unit = args.units[blockIdx.y];
+  const auto side = static_cast<PageSide>(unit.side);
   DuePage due;
-  if (!find_due_page<true>(args, blockIdx.x, head, side_index, &due)) return;
+  if (!find_due_page<true>(args, unit, blockIdx.x, &due)) return;
   auto* const out = reinterpret_cast<std::uint32_t*>(due.sealed);
-  SealPage<D> page{shared, SealShared<D>::kHasPage ? shared.page : out, args.sides[side_index], side, head};
+  SealPage<D> page{shared, SealShared<D>::kHasPage ? shared.page : out, args.sides[unit.side], side};
   if (due.row >= 0) {
-    load_new_rows<D>(args, due, head, side_index, shared.values, SealShared<D>::kRow);
+    load_new_rows<D>(args, unit, due, shared.values, SealShared<D>::kRow);
   } else {
     load_rows<D>(due.tail, side, shared.values, SealShared<D>::kRow);
   }
@@ -61,7 +59,7 @@ __global__ void __launch_bounds__(kSealThreads, 3)
     page.words[i] = 0;
   if (threadIdx.x < 2) shared.largest[threadIdx.x] = 0;
   if (threadIdx.x < kPageTokens / 32)
-    shared.left_out[threadIdx.x] = left_out_tokens(args, due, head, static_cast<int>(threadIdx.x));
+    shared.left_out[threadIdx.x] = left_out_tokens(args, unit, due, static_cast<int>(threadIdx.x));
   __syncthreads();
   switch (page.format.encoding) {
     case Encoding::channel_grid:
@@ -84,7 +82,7 @@ __global__ void __launch_bounds__(kSealThreads, 3)
       break;  // trellis and vector codes have kernels of their own
   }
   __syncthreads();
-  count_if_out_of_range(args, due, head, page.format, D, page.parameters());
+  count_if_out_of_range(args, unit, due, page.format, D, page.parameters());
   if constexpr (SealShared<D>::kHasPage)
     for (int i = static_cast<int>(threadIdx.x); i < page.format.page_bytes / 4; i += kSealThreads)
       out[i] = shared.page[i];

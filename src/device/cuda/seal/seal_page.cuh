@@ -39,40 +39,52 @@ struct DuePage {
   std::int64_t row;  // first row of the page, or negative if the page is in the tail
 };
 
-// Finds page `nth` of the pages that may be due. Returns false if this page is not due. If TakesRows is true,
-// the page may be made from rows.
+// SealLaunch lives as long as a kernel. The launches of a call seal different pages, so they may run at the
+// same time. One CTA waits for the previous launch, so the last launch ends after all launches of the call.
+struct SealLaunch {
+  __device__ explicit SealLaunch(const SealArgs& args) {
+    if (args.admits_next != 0) admit_successors();
+  }
+  __device__ ~SealLaunch() {
+    if (blockIdx.x == 0 && blockIdx.y == 0) wait_for_predecessors();
+  }
+  SealLaunch(const SealLaunch&) = delete;
+  SealLaunch& operator=(const SealLaunch&) = delete;
+};
+
+// Finds page `nth` of the unit's pages that may be due. Returns false if this page is not due. If TakesRows
+// is true, the page may be made from rows.
 template <bool TakesRows = false>
-__device__ bool find_due_page(const SealArgs& args, int nth, int head, int side, DuePage* due) {
+__device__ bool find_due_page(const SealArgs& args, const SealUnit& unit, int nth, DuePage* due) {
   const int of_all = nth / args.due.max_pages;  // index of the sequence over all layers
   due->layer = of_all / args.n_seqs;
   due->seq = of_all % args.n_seqs;
   const int of_seq = nth % args.due.max_pages;
   due->row = TakesRows ? first_due_row(args.rows, due->seq) : -1;
   if (TakesRows && due->row < 0 && args.due.tail_page == nullptr) return false;
-  if (of_seq >= (due->row >= 0 ? pages_of(args.due, due->seq) : pages_due(args, due->seq))) return false;
+  if (of_seq >= (due->row >= 0 ? pages_of(args.due, due->seq) : pages_due(args.due, due->seq))) return false;
   due->page = args.due.sealed_page[due->seq] + of_seq;
   if (due->row >= 0) {
     due->row += of_seq * kPageTokens;
     due->tail = nullptr;
   } else {
-    due->tail = of_layer(args.tail, args.due.tail, args.due.layer_offsets, due->layer)
-                    .find(due->seq, head, side, args.due.tail_page[due->seq] + of_seq);
+    due->tail = of_layer(unit.tail, args.due.tail, args.due.layer_offsets, due->layer)
+                    .find(due->seq, args.due.tail_page[due->seq] + of_seq);
   }
-  const PageSource sealed = of_layer(args.sealed.pages, args.due.sealed, args.due.layer_offsets, due->layer);
-  due->sealed = const_cast<unsigned char*>(sealed.find(due->seq, head, side, due->page)) +
-                args.sealed.offset_of(head, side);
+  const HeadPages sealed = of_layer(unit.sealed, args.due.sealed, args.due.layer_offsets, due->layer);
+  due->sealed = const_cast<unsigned char*>(sealed.find(due->seq, due->page));
   return true;
 }
 
 // Returns a bit for each of the 32 tokens from token 32 * word on, which is 1 if the token is left out of the
 // page. The ranges of grids ignore tokens that are left out.
-__device__ inline std::uint32_t left_out_tokens(const SealArgs& args, const DuePage& due, int head,
-                                                int word) {
+__device__ inline std::uint32_t left_out_tokens(const SealArgs& args, const SealUnit& unit,
+                                                const DuePage& due, int word) {
   std::uint32_t bits = 0;
   if (args.masks != nullptr)
     bits = reinterpret_cast<const std::uint32_t*>(args.masks + due.seq * args.mask_seq_stride +
-                                                  head * args.mask_head_stride + due.page)[word];
-  const int sink = due.page == 0 ? min(max(args.sink - 32 * word, 0), 32) : 0;
+                                                  unit.head * args.mask_head_stride + due.page)[word];
+  const int sink = due.page == 0 ? min(max(unit.sink - 32 * word, 0), 32) : 0;
   return bits | (sink == 32 ? ~0U : (1U << sink) - 1);
 }
 
@@ -161,9 +173,10 @@ __device__ void copy_new_rows(const AppendedRows& rows, std::int64_t first, int 
 // Loads a page's rows, transforms them like appended rows, and writes them to rows [kPageTokens][row] of
 // shared memory. Each warp processes several rows at a time. All threads of the CTA must call this function.
 template <int D>
-__device__ void load_new_rows(const SealArgs& args, const DuePage& due, int head, int side, __nv_bfloat16* to,
-                              int row) {
-  const AppendedRows& rows = args.rows.sides[side];
+__device__ void load_new_rows(const SealArgs& args, const SealUnit& unit, const DuePage& due,
+                              __nv_bfloat16* to, int row) {
+  const int head = unit.head;
+  const AppendedRows& rows = args.rows.sides[unit.side];
   if (args.rows.type == NumberType::bf16 && rows.is_wide != 0 && rows.channels == D &&
       rows.factors == nullptr && rows.hadamard == 0)
     return copy_new_rows<D>(rows, due.row, head, to, row);
@@ -199,7 +212,6 @@ struct SealPage {
   std::uint32_t* words;  // words of the page
   const PageEncoding& format;
   PageSide side;
-  int head;
 
   __device__ float value(int token, int channel) const {
     return __bfloat162float(shared.values[token * SealShared<D>::kRow + channel]);
@@ -230,9 +242,9 @@ __device__ inline float largest_magnitude(const PageFormat& stored, const __half
 // Counts the page if its values exceed half precision, or if a parameter has the largest half-precision
 // magnitude. half_saturated() reduces larger magnitudes to that magnitude. Tokens that are left out do not
 // matter. All threads of the CTA must call this function once all of them can read the parameters.
-__device__ inline void count_if_out_of_range(const SealArgs& args, const DuePage& due, int head,
+__device__ inline void count_if_out_of_range(const SealArgs& args, const SealUnit& unit, const DuePage& due,
                                              const PageEncoding& format, int d, const void* parameters) {
-  if (args.pages_out_of_range == nullptr) return;
+  if (unit.pages_out_of_range == nullptr) return;
   constexpr float kLargest = 65504;
   const PageFormat& stored = format.stored;
   const int n = stored.half_parameters(d);
@@ -246,10 +258,10 @@ __device__ inline void count_if_out_of_range(const SealArgs& args, const DuePage
     if (largest_magnitude(stored, numbers, i, n_grids) < kLargest) continue;
     const int token = i / of_token % kPageTokens;
     const bool left_out =
-        of_tokens && (left_out_tokens(args, due, head, token / 32) >> (token % 32) & 1) != 0;
+        of_tokens && (left_out_tokens(args, unit, due, token / 32) >> (token % 32) & 1) != 0;
     beyond |= left_out ? 0 : 1;
   }
-  if (__syncthreads_or(beyond) != 0 && threadIdx.x == 0) atomicAdd(args.pages_out_of_range, 1U);
+  if (__syncthreads_or(beyond) != 0 && threadIdx.x == 0) atomicAdd(unit.pages_out_of_range, 1U);
 }
 
 __device__ inline __half half_saturated(float x) {

@@ -221,7 +221,7 @@ inline constexpr int kPairCtas = (D >= 256 ? 2 : 3) + (IsSplit ? 1 : 0);
 
 template <int D, bool IsSplit>
 __global__ void __launch_bounds__(kPairThreads, kPairCtas<D, IsSplit>)
-    seal_pairs_kernel(const __grid_constant__ SealArgs args, int first_side) {
+    seal_pairs_kernel(const __grid_constant__ SealArgs args) {
   if constexpr (Architecture::kPackedMaxima) {
     extern __shared__ __align__(16) unsigned char bytes[];
     auto& shared = *reinterpret_cast<PairsShared<D, IsSplit>*>(bytes);
@@ -231,30 +231,29 @@ __global__ void __launch_bounds__(kPairThreads, kPairCtas<D, IsSplit>)
       for (int state = thread; state < kTrellisStates; state += kPairThreads)
         shared.shapes[state] = TrellisToken<kPairedBits, D>::shape_of(state);
     };
-    seal_due_page<kPairThreads>(
-        args, first_side, shared.page, prepare, [&](const TailPage<D>& tail, float(&gains)[2]) {
-          PairPath<D, IsSplit> path(shared, tail, thread);
-          path.add_excess();
-          __syncthreads();
-          int again = 3;  // one bit for each token that must be searched separately
-          if (static_cast<float>(shared.excess) <= kMostExcess * kPageTokens * D) {
-            path.encode();
-            gains[0] = path.gain(0);
-            gains[1] = path.gain(1);
-            again = path.doubtful();
-          }
-          if (__syncthreads_or(again) == 0) return;
-          // The search no longer needs the choices of pairs, so their memory is free.
-          OneByOne<D> each{shared.choices_of_one, shared.page, {}};
+    seal_due_page<kPairThreads>(args, shared.page, prepare, [&](const TailPage<D>& tail, float(&gains)[2]) {
+      PairPath<D, IsSplit> path(shared, tail, thread);
+      path.add_excess();
+      __syncthreads();
+      int again = 3;  // one bit for each token that must be searched separately
+      if (static_cast<float>(shared.excess) <= kMostExcess * kPageTokens * D) {
+        path.encode();
+        gains[0] = path.gain(0);
+        gains[1] = path.gain(1);
+        again = path.doubtful();
+      }
+      if (__syncthreads_or(again) == 0) return;
+      // The search no longer needs the choices of pairs, so their memory is free.
+      OneByOne<D> each{shared.choices_of_one, shared.page, {}};
 #pragma unroll 1
-          for (int i = 0; i < 2; ++i) {
-            if ((again >> i & 1) == 0) continue;
-            TokenPath<kPairedBits, D, OneByOne<D>> one(each, tail, thread + i * kPairThreads, thread);
-            const float gain = one.encode();
-            if (i == 0) gains[0] = gain;
-            if (i == 1) gains[1] = gain;
-          }
-        });
+      for (int i = 0; i < 2; ++i) {
+        if ((again >> i & 1) == 0) continue;
+        TokenPath<kPairedBits, D, OneByOne<D>> one(each, tail, thread + i * kPairThreads, thread);
+        const float gain = one.encode();
+        if (i == 0) gains[0] = gain;
+        if (i == 1) gains[1] = gain;
+      }
+    });
   }
 }
 

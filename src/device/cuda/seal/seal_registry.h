@@ -6,9 +6,8 @@
 
 namespace kvant::cuda {
 
-// Describes the kernel for the pages of a side. The kernel's arguments are SealArgs and the side of CTAs with
-// blockIdx.z = 0. The dimensions of the grid are the pages that may be due (x), the heads (y) and the sides
-// (z).
+// Describes the kernel for the pages of a format. The kernel's argument is SealArgs. The dimensions of the
+// grid are the pages of a unit that may be due (x), and the units (y).
 struct SealKernel {
   const void* function;
   int threads, shared_bytes;

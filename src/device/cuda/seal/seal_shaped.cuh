@@ -359,25 +359,24 @@ class ShapedPath {
 
 template <int Bits, int D>
 __global__ void __launch_bounds__(32 * kShapedWarps<Bits, D>, 65536 / (32 * kShapedWarps<Bits, D>) / 128)
-    seal_shaped_kernel(const __grid_constant__ SealArgs args, int first_side) {
+    seal_shaped_kernel(const __grid_constant__ SealArgs args) {
   constexpr int kWarps = kShapedWarps<Bits, D>;
   extern __shared__ __align__(16) unsigned char bytes[];
   auto& shared = *reinterpret_cast<ShapedShared<Bits, D, kWarps>*>(bytes);
-  const int head = args.heads.at[blockIdx.y];
-  const int side = first_side + static_cast<int>(blockIdx.z);
+  const SealLaunch launch(args);
+  const SealUnit& unit = args.units[blockIdx.y];
   const auto thread = static_cast<int>(threadIdx.x);
   DuePage due;
-  if (!find_due_page(args, blockIdx.x, head, side, &due)) return;
+  if (!find_due_page(args, unit, blockIdx.x, &due)) return;
   const TailPage<D> tail{reinterpret_cast<const __nv_bfloat16*>(due.tail), PageSide::key};
-  shared.page.template begin<32 * kWarps>(args, due, head, tail);
-  const PageEncoding& encoding = args.sides[side];
-  if (encoding.page_metrics.directions == nullptr) {
-    shared.metric.load(encoding.metrics + head * (D * kStepNumbers));
+  shared.page.template begin<32 * kWarps>(args, unit, due, tail);
+  if (unit.turns == nullptr) {
+    shared.metric.load(unit.metric);
   } else {  // the work is in the memory of the tokens, which are loaded later
     auto& work = *reinterpret_cast<PageMetricWork<D>*>(shared.tokens);
     static_assert(sizeof work <= sizeof shared.tokens);
-    make_page_metric<D>(encoding.page_metrics, due.layer, head,
-                        page_of_sequence(encoding.page_metrics, args.due, due), work);
+    make_page_metric<D>(args.page_metrics, unit, due.layer,
+                        page_of_sequence(args.page_metrics, args.due, due), work);
     shared.metric.load(work.steps);
     __syncthreads();
   }
@@ -396,7 +395,7 @@ __global__ void __launch_bounds__(32 * kShapedWarps<Bits, D>, 65536 / (32 * kSha
   }
   __syncthreads();
   if (thread < kPageTokens) shared.page.store_gain(thread, shared.gains[thread]);
-  shared.page.template finish<32 * kWarps>(args, due, head, args.sides[side]);
+  shared.page.template finish<32 * kWarps>(args, unit, due);
 }
 
 }  // namespace kvant::cuda

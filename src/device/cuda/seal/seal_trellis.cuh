@@ -396,18 +396,17 @@ inline constexpr int kTrellisCtas = Bits == 6   ? 4
 
 template <int Bits, int D>
 __global__ void __launch_bounds__(kTrellisThreads, kTrellisCtas<Bits>)
-    seal_trellis_kernel(const __grid_constant__ SealArgs args, int first_side) {
+    seal_trellis_kernel(const __grid_constant__ SealArgs args) {
   extern __shared__ __align__(16) unsigned char bytes[];
   using Shared = TrellisShared<Bits, D, Architecture::kLargeSharedMemory || kHasFewChoices<Bits, D>>;
   auto& shared = *reinterpret_cast<Shared*>(bytes);
   const auto prepare = [&] {
     if constexpr (Trellis<Bits>::kBetween > 1) shared.levels.fill();
   };
-  seal_due_page<kTrellisThreads>(
-      args, first_side, shared.page, prepare, [&](const TailPage<D>& tail, float(&gains)[1]) {
-        const auto thread = static_cast<int>(threadIdx.x);
-        gains[0] = TokenPath<Bits, D, Shared>(shared, tail, thread, thread).encode();
-      });
+  seal_due_page<kTrellisThreads>(args, shared.page, prepare, [&](const TailPage<D>& tail, float(&gains)[1]) {
+    const auto thread = static_cast<int>(threadIdx.x);
+    gains[0] = TokenPath<Bits, D, Shared>(shared, tail, thread, thread).encode();
+  });
 }
 
 }  // namespace kvant::cuda

@@ -125,15 +125,11 @@ __device__ void load_centroids(VectorShared<D, IsLarge>& shared, const __half* f
   publish_to_wgmma();
 }
 
-__device__ __forceinline__ const __half* codebook_of(const PageEncoding& format, int head) {
-  return static_cast<const __half*>(format.codebooks) + head * format.codebook_stride;
-}
-
-// Finds the largest coordinate of a head's codebook. Loads the centroids if there is space for all of them.
+// Finds the largest coordinate of a codebook of 2^bits centroids. Loads the centroids if there is space for
+// all of them.
 template <int Channels, int D, bool IsLarge>
-__device__ void load_codebook(VectorShared<D, IsLarge>& shared, const PageEncoding& format, int head) {
-  const int n = 1 << format.layout.bits;
-  const __half* const from = codebook_of(format, head);
+__device__ void load_codebook(VectorShared<D, IsLarge>& shared, const __half* from, int bits) {
+  const int n = 1 << bits;
   if (threadIdx.x == 0) shared.largest_coordinate = 0;
   __syncthreads();
   float largest = 0;
@@ -561,24 +557,26 @@ KVANT_HOST_DEVICE constexpr bool has_large_shared(bool is_large) {
 
 template <int Channels, int D>
 __global__ void __launch_bounds__(kVectorThreads, 1)
-    seal_vectors_kernel(const __grid_constant__ SealArgs args, int first_side) {
+    seal_vectors_kernel(const __grid_constant__ SealArgs args) {
   extern __shared__ __align__(128) unsigned char bytes[];
   using Shared = VectorShared<D, has_large_shared<D>(Architecture::kLargeSharedMemory)>;
   auto& shared = *reinterpret_cast<Shared*>(bytes);
-  const int side = first_side + static_cast<int>(blockIdx.z);
-  const int head = args.heads.at[blockIdx.y];
-  const PageEncoding& format = args.sides[side];
+  const SealLaunch launch(args);
+  const SealUnit& unit = args.units[blockIdx.y];
+  const auto side = static_cast<PageSide>(unit.side);
+  const PageEncoding& format = args.sides[unit.side];
+  const auto* const codebook = static_cast<const __half*>(unit.codebook);
   const int n = args.n_seqs * args.due.max_pages;
   const auto step = static_cast<int>(gridDim.x);
   DuePage due;
   const auto find_from = [&](int i) {
-    while (i < n && !find_due_page<true>(args, i, head, side, &due)) i += step;
+    while (i < n && !find_due_page<true>(args, unit, i, &due)) i += step;
     return i;
   };
   int i = find_from(static_cast<int>(blockIdx.x));
   if (i >= n) return;
   if (Shared::kFetchesAhead && due.row < 0) fetch_page(shared, due.tail);
-  load_codebook<Channels>(shared, format, head);
+  load_codebook<Channels>(shared, codebook, format.layout.bits);
   while (i < n) {
     const DuePage sealed = due;  // meanwhile `due` is the next page, which is being fetched
     if (threadIdx.x == 0) {
@@ -587,12 +585,11 @@ __global__ void __launch_bounds__(kVectorThreads, 1)
     }
     wait_for_fetched_page();
     if (due.row >= 0) {
-      load_new_rows<D>(args, due, head, side, shared.values, Shared::kRow);
+      load_new_rows<D>(args, unit, due, shared.values, Shared::kRow);
     } else if constexpr (Shared::kFetchesAhead) {
-      store_rows<D>([&](int piece) { return shared.next_page[piece]; }, static_cast<PageSide>(side),
-                    shared.values, Shared::kRow);
+      store_rows<D>([&](int piece) { return shared.next_page[piece]; }, side, shared.values, Shared::kRow);
     } else {
-      load_rows<D>(due.tail, static_cast<PageSide>(side), shared.values, Shared::kRow);
+      load_rows<D>(due.tail, side, shared.values, Shared::kRow);
     }
     i = find_from(i + step);
     if (Shared::kFetchesAhead && i < n && due.row < 0) fetch_page(shared, due.tail);
@@ -604,29 +601,25 @@ __global__ void __launch_bounds__(kVectorThreads, 1)
     __syncthreads();
     const bool at_once = Shared::part_of(1 << format.layout.bits) == 1 << format.layout.bits;
     if (at_once) {
-      encode_vectors<Channels>(shared, format.layout.bits, static_cast<PageSide>(side));
+      encode_vectors<Channels>(shared, format.layout.bits, side);
     } else {
-      encode_by_parts<Channels>(shared, codebook_of(format, head), format.layout.bits,
-                                static_cast<PageSide>(side));
+      encode_by_parts<Channels>(shared, codebook, format.layout.bits, side);
     }
     __syncthreads();
     if (has_gains) {
       if (at_once) {
         const double scale = ldexp(1.0, exponent_of(shared.largest_coordinate));
-        store_gains<Channels>(
-            shared, format.layout, static_cast<PageSide>(side), [&](std::uint32_t code, int k) {
-              return scale * __half2float(shared.centroids()[CentroidRow<Channels>::at(code, k)]);
-            });
+        store_gains<Channels>(shared, format.layout, side, [&](std::uint32_t code, int k) {
+          return scale * __half2float(shared.centroids()[CentroidRow<Channels>::at(code, k)]);
+        });
       } else {
-        const __half* const codebook = codebook_of(format, head);
-        store_gains<Channels>(shared, format.layout, static_cast<PageSide>(side),
-                              [&](std::uint32_t code, int k) {
-                                return static_cast<double>(__half2float(codebook[code * Channels + k]));
-                              });
+        store_gains<Channels>(shared, format.layout, side, [&](std::uint32_t code, int k) {
+          return static_cast<double>(__half2float(codebook[code * Channels + k]));
+        });
       }
       __syncthreads();
       count_if_out_of_range(
-          args, sealed, head, format, D,
+          args, unit, sealed, format, D,
           reinterpret_cast<const unsigned char*>(shared.page) + code_bytes(format.layout, D));
     }
     for (int j = static_cast<int>(threadIdx.x); j < format.page_bytes / 4; j += static_cast<int>(blockDim.x))

@@ -91,9 +91,10 @@ struct alignas(16) TrellisPage {
   // begin() computes the channels' means, which are valid after the next __syncthreads(). finish() writes the
   // page. All threads of the CTA must call both.
   template <int Threads>
-  __device__ void begin(const SealArgs& args, const DuePage& due, int head, const TailPage<D>& tail) {
+  __device__ void begin(const SealArgs& args, const SealUnit& unit, const DuePage& due,
+                        const TailPage<D>& tail) {
     const auto thread = static_cast<int>(threadIdx.x);
-    if (thread < kPageTokens / 32) left_out[thread] = left_out_tokens(args, due, head, thread);
+    if (thread < kPageTokens / 32) left_out[thread] = left_out_tokens(args, unit, due, thread);
     if (thread == 0) largest = largest_mean = 0;
     if (thread < 4) reinterpret_cast<std::uint32_t*>(bytes)[kPageBytes / 4 - 4 + thread] = 0;
     __syncthreads();
@@ -136,9 +137,9 @@ struct alignas(16) TrellisPage {
   // Writes the page to its destination. All threads of the CTA must call this function, because it contains a
   // barrier.
   template <int Threads>
-  __device__ void finish(const SealArgs& args, const DuePage& due, int head, const PageEncoding& format) {
+  __device__ void finish(const SealArgs& args, const SealUnit& unit, const DuePage& due) {
     __syncthreads();
-    count_if_out_of_range(args, due, head, format, D, parameters());
+    count_if_out_of_range(args, unit, due, args.sides[unit.side], D, parameters());
     for (int i = static_cast<int>(threadIdx.x); i < kPageBytes / 16; i += Threads)
       reinterpret_cast<uint4*>(due.sealed)[i] = reinterpret_cast<const uint4*>(bytes)[i];
   }
@@ -215,17 +216,16 @@ struct alignas(16) TrellisPage {
 // tokens at multiples of Threads after token i. prepare() computes what encode() needs in addition to the
 // means. encode(tail, gains) writes the codes and the gains of the thread's tokens.
 template <int Threads, int Bits, int D, class Prepare, class Encode>
-__device__ __forceinline__ void seal_due_page(const SealArgs& args, int first_side,
-                                              TrellisPage<Bits, D>& page, const Prepare& prepare,
-                                              const Encode& encode) {
+__device__ __forceinline__ void seal_due_page(const SealArgs& args, TrellisPage<Bits, D>& page,
+                                              const Prepare& prepare, const Encode& encode) {
   constexpr int kTokens = kPageTokens / Threads;
-  const int head = args.heads.at[blockIdx.y];
-  const int side = first_side + static_cast<int>(blockIdx.z);
+  const SealLaunch launch(args);
+  const SealUnit& unit = args.units[blockIdx.y];
   const auto thread = static_cast<int>(threadIdx.x);
   DuePage due;
-  if (!find_due_page(args, blockIdx.x, head, side, &due)) return;
-  const TailPage<D> tail{reinterpret_cast<const __nv_bfloat16*>(due.tail), static_cast<PageSide>(side)};
-  page.template begin<Threads>(args, due, head, tail);
+  if (!find_due_page(args, unit, blockIdx.x, &due)) return;
+  const TailPage<D> tail{reinterpret_cast<const __nv_bfloat16*>(due.tail), static_cast<PageSide>(unit.side)};
+  page.template begin<Threads>(args, unit, due, tail);
   prepare();
   __syncthreads();
   float gains[kTokens];
@@ -235,7 +235,7 @@ __device__ __forceinline__ void seal_due_page(const SealArgs& args, int first_si
   __syncthreads();
 #pragma unroll
   for (int i = 0; i < kTokens; ++i) page.store_gain(thread + i * Threads, gains[i]);
-  page.template finish<Threads>(args, due, head, args.sides[side]);
+  page.template finish<Threads>(args, unit, due);
 }
 
 }  // namespace kvant::cuda
