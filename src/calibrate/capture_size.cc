@@ -35,7 +35,7 @@ CaptureSize capture_size(std::span<const Recipe> recipes, const Geometry& geomet
   size.first_query = kFirstCorrectedQuery;
   size.context_queries = std::clamp(size.context_length - kFirstCorrectedQuery, 0, s.context_queries);
   if (size.context_queries == 0) size.contexts = 0;
-  // Whoever asks for more contexts than usual gets them, whatever memory they take.
+  // A user who asks for more contexts than usual gets them, whatever memory they take.
   const bool asks_for_more = s.contexts > CalibrationSettings{}.contexts ||
                              s.context_queries > CalibrationSettings{}.context_queries;
   return asks_for_more ? size : bounded(geometry, size, kMaxCaptureBytes);
