@@ -43,7 +43,7 @@ VERB_STEMS = """
     escap estimat evict exceed exclud exist expand expect explain export express extend extract fail fall feed fetch
     fill find finish fit follow forbid forget form forward free gather gave generat get giv go grow handl hang happen
     hold identif ignor implement impl import includ increas inform inherit initializ insert install interleav invert
-    issu join keep know lack last launch lead learn leave let lie limit list load locat look loop los lower maintain
+    issu join keep know lack last launch lead learn leave let lie limit list liv load locat look loop los lower maintain
     mak match maximiz mean measur merg minimiz modif mov multipl nam need notic obe observ obtain occup occur omit
     open outliv overlap overwrit own pad pars pass perform permit point precede prefer prefetch prepar present preserv
     prevent print process produc project prov provid publish put quantiz queu rais reach read rearrang receiv recogniz

@@ -1,5 +1,5 @@
 // Prints kvant's registries (formats, transforms, recipes, keys of recipes, suites, architectures) as JSON.
-// scripts/reference.py turns this output into docs/reference and into the table of recipes that the Python
+// scripts/reference.py makes docs/reference from this output, and the table of recipes that the Python
 // package reads.
 #include <fmt/format.h>
 

@@ -150,7 +150,7 @@ build_llama() {
     "-DGGML_NATIVE=$(ggml_native)"
 }
 
-# Copies the sources that kvant compiles itself: one for HTTP, what chats need of llama.cpp's `common` library
+# Copies the sources that kvant compiles itself. These are one for HTTP, what chats need of llama.cpp's `common` library
 # (cmake/llama_chat.cmake), and the archive's chat templates for tests.
 copy_sources() {
   local llama=$1/vendor/llama.cpp http=.venv/include/cpp-httplib chat=.venv/include/llama-chat

@@ -45,8 +45,8 @@ struct Geometry {
   // `shared` [n_layers] says whether later layers attend to this layer's cache instead of a cache of their
   // own (Gemma 4 E2B). An empty vector means that no layer does.
   std::vector<bool> shared;
-  // Recurrent layers keep a state per sequence whose size does not depend on the sequence's length.
-  // recurrent_values is the number of F32 values in the states of all recurrent layers.
+  // Recurrent layers keep a state per sequence. The size of the state does not depend on the sequence's
+  // length. recurrent_values is the number of F32 values in the states of all recurrent layers.
   int n_recurrent_layers = 0;
   std::int64_t recurrent_values = 0;
   // state_matrices lists the matrices of one layer's state in their order. A device keeps each matrix

@@ -16,9 +16,9 @@ struct PriorityMetric {
   double (*measure)(MatrixView<const float> values);
 };
 
-// Returns all metrics. gap-std multiplies the gap between the largest and the smallest value of all channels
-// by the standard deviation of the channels' own gaps. min-max is the first factor alone, and variation is
-// the second factor alone. entropy is the entropy of a histogram of all values, in bits.
+// Returns all metrics. gap-std is a product: the gap between the largest and the smallest value of all
+// channels, times the standard deviation of the channels' own gaps. min-max is the first factor alone, and
+// variation is the second factor alone. entropy is the entropy of a histogram of all values, in bits.
 std::span<const PriorityMetric> priority_metrics();
 
 }  // namespace kvant

@@ -57,7 +57,7 @@ struct LlamaContextOptions {
   int n_threads = 2;
 };
 // Makes a context. `notes` may be null, and otherwise receives the lines of llama.cpp's log about the
-// rotation of K and V. llama.cpp rotates both automatically before quantization (its pull request 21038).
+// rotation of K and V. llama.cpp rotates K and V automatically before quantization (its pull request 21038).
 Result<LlamaContextPointer> make_llama_context(llama_model& model, const LlamaContextOptions& options,
                                                std::vector<std::string>* notes);
 

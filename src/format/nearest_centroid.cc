@@ -98,7 +98,7 @@ template <int Dim>
   for (int first = 0; first < n_centroids; first += kTileCentroids) {
     load_tile<Dim>(centroids, first, std::min(kTileCentroids, n_centroids - first), tile);
     for (int i = 0; i < n; i += kVectorsAtOnce) {
-      float x[kVectorsAtOnce][Dim];  // The last vectors of x repeat the last vector where n ends.
+      float x[kVectorsAtOnce][Dim];  // If n ends within x, the last vector is repeated.
       for (int q = 0; q < kVectorsAtOnce; ++q)
         load_vector<Dim>(vectors + std::min(i + q, n - 1) * stride, x[q]);
       search_tile<Dim>(tile, x, best + i);

@@ -10,7 +10,7 @@
 //                       minimum therefore finds cost and branch at once, and ties go to the lowest state.
 //   survivor            s = s of the parent + V (x - level), modulo 2^16; cost * fade
 // A path must begin in the seam. As long as a node contains bits of the seam, the paths to nodes with other
-// bits are barred: their costs get the bit kBarred, which is larger than all costs.
+// bits are barred. The costs of barred paths get the bit kBarred, which is larger than all costs.
 //
 // Files that are compiled for newer processors include this header. The header declares functions, and
 // defines only constexpr functions. So no other file can end up with code for a newer processor.

@@ -47,8 +47,9 @@ double squared_error(const TrellisTable& table, const float* values, const std::
   return sum;
 }
 
-// Returns the least squared error of all paths whose state before value 0 and whose last state have the seam
-// as their top 8 - B bits. The Viterbi algorithm runs over all 256 states in double precision.
+// Returns the least squared error of all paths through the seam. The state before value 0 and the last state
+// of such a path have the seam as their top 8 - B bits. The Viterbi algorithm runs over all 256 states in
+// double precision.
 double least_error_through(const TrellisTable& table, const float* values, int n, int seam) {
   const int kept = kTrellisBits - table.bits;  // bits of a state that its successor keeps
   std::vector<double> errors(kTrellisStates, std::numeric_limits<double>::infinity());

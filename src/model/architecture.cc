@@ -114,8 +114,8 @@ constexpr LayerProgram hybrid(LayerSteps delta_net) {
           .experts = kRenamedExperts};
 }
 
-// The facts agree with llama.cpp, against which the tests compare kvant. llama.cpp ignores the sliding window
-// in files of llama (Mistral 7B v0.1), qwen2 and phi3, and so does kvant. kvant reads only the text of vision
+// The facts agree with llama.cpp, against which the tests compare kvant. Like llama.cpp, kvant ignores the
+// sliding window in files of llama (Mistral 7B v0.1), qwen2 and phi3. kvant reads only the text of vision
 // models (qwen2vl, qwen3vl, qwen35, some glm4). Positions in time, height and width are equal in text, so
 // plain RoPE applies.
 constexpr Architecture kArchitectures[] = {

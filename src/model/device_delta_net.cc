@@ -97,7 +97,7 @@ class DeltaNetGraph {
                              of_rows(betas_), ggml_reshape_4d(c_, before, d, d, n_value, n_slices),
                              /*K=*/1);
     // The result holds the outputs, followed by the new states. ggml's CUDA backend fuses the copy below with
-    // the recurrence, which then writes the new states directly over the old states.
+    // the recurrence. The recurrence then writes the new states over the old states.
     ggml_tensor* after = ggml_view_2d(c_, both, before->ne[0], n_slices, before->ne[0] * kBytes,
                                       static_cast<std::size_t>(n_rows) * net_.inner() * kBytes);
     add(ggml_cpy(c_, after, before));

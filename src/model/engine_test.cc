@@ -331,7 +331,7 @@ TEST(Engine, ReadsExpertsOfEveryType) {
   }
 }
 
-// In this model, training has left the norms uneven: in some channels, keys are 32 times as large as in the
+// In this model, training has left the norms uneven. In some channels, keys are 32 times as large as in the
 // even model, and queries are 32 times as small. All scores are the same as in the even model. After
 // balancing, both models must give the same bits, so a rotated cache loses no more scores.
 TEST(Engine, GivesTheSameBitsHoweverNormsAreSharedOutBetweenQueriesAndKeys) {

@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::size_t kTensorsPerLayer = 96;
 // Threads share outputs and rows in multiples of these units. ggml's repacked layouts interleave up to 16
-// weight rows, and its products take 4 activation rows at once.
+// rows of weights. Its products take 4 rows of activations at once.
 constexpr int kUnitOutputs = 32;
 constexpr int kUnitRows = 4;
 

@@ -192,8 +192,8 @@ bool HttpConnection::is_whole(std::size_t max_body) {
   return has_last_chunk(max_body);
 }
 
-// Returns whether the chunked body is complete. A chunk with an invalid or too large size also gives true, so
-// a worker refuses the request at once. scanned_ is the position where the next chunk begins.
+// Returns whether the chunked body is complete. A chunk with an invalid or too large size also gives true. A
+// worker then refuses the request at once. scanned_ is the position where the next chunk begins.
 bool HttpConnection::has_last_chunk(std::size_t max_body) {
   while (true) {
     const std::size_t end = buffer_.find("\r\n", scanned_);

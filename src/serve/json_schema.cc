@@ -12,8 +12,8 @@
 namespace kvant {
 namespace {
 
-// The converter's rule for property names that a schema does not list lets a name begin with characters that
-// JSON forbids. with_readable_names() removes the forbidden characters from the rule.
+// The converter has a rule for property names that a schema does not list. The rule lets a name begin with
+// characters that JSON forbids. with_readable_names() removes the forbidden characters from the rule.
 std::string with_readable_names(std::string gbnf) {
   constexpr std::string_view kOther = "[^\"", kUnreadable = "\\\\\\x7F\\x00-\\x1F";
   for (std::size_t at = 0; (at = gbnf.find(kOther, at)) != std::string::npos; at += kOther.size())

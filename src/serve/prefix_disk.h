@@ -1,8 +1,8 @@
 // PrefixDisk keeps prefixes of prompts on disk, within a limit of bytes, for a prefix cache (prefix_cache.h).
 //
 // Each prefix is a session file without a text, named by the checksum of its tokens. A thread
-// (session_disk.h) reads and writes the files, one at a time in each direction. advance() moves data between
-// that thread and the cache in pieces, between steps. Files of an earlier server are used again if they
+// (session_disk.h) reads and writes the files, one at a time in each direction. Between steps, advance()
+// moves pieces of data between that thread and the cache. Files of an earlier server are used again if they
 // belong to the same model, recipe and constants. Session files that do not belong are removed, because
 // prefill can restore prefixes. Files whose names are not checksums remain.
 //

@@ -6,8 +6,9 @@
 // keep these rows. With a session, the same request always gives the same completion, whichever other
 // requests run, and even after the session was on disk.
 //
-// A separate thread (session_disk.h) reads and writes files, one at a time in each direction, so at most two
-// sessions are in memory twice. advance() moves data between files and cache in pieces, between steps.
+// A separate thread (session_disk.h) reads and writes files, one at a time in each direction. At most two
+// sessions are therefore in memory twice. Between steps, advance() moves pieces of data between files and
+// cache.
 //
 // Only the scheduler's thread uses the class.
 #pragma once

@@ -1,5 +1,5 @@
 // Times the sealing of one layer's prompt, and prints microseconds for each pair of formats. The time is the
-// median over runs, which all seal the same tail pages.
+// median over runs. All runs seal the same tail pages.
 //
 //   seal_bench [--head-dim D] [--kv-heads H] [--tokens N] [--runs N] [--shaped 1 or 2] [--layers N]
 //   [KEY+VALUE ...]
