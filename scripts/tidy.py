@@ -13,6 +13,7 @@ import json
 import os
 import pathlib
 import re
+import resource
 import shlex
 import subprocess
 import sys
@@ -92,8 +93,10 @@ def main():
             if text and text not in findings:
                 print(text, flush=True)
             findings.add(text)
-    minutes = (time.monotonic() - start) / 60
-    print(f"clang-tidy: {dirty} of {len(work)} units have findings, after {minutes:.0f} minutes", file=sys.stderr)
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    minutes, processor = (time.monotonic() - start) / 60, (usage.ru_utime + usage.ru_stime) / 60
+    print(f"clang-tidy: {dirty} of {len(work)} units have findings, after {minutes:.1f} minutes "
+          f"({processor:.1f} minutes of processor time)", file=sys.stderr)
     sys.exit(dirty > 0)
 
 

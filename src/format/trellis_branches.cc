@@ -22,7 +22,7 @@ TrellisBranches::TrellisBranches(const TrellisTable& table) : bits_(table.bits) 
   const double error = std::sqrt(kSquaredErrors[bits_]);
   const double width = kBinWidth * error;
   int largest = 0;
-  for (const int level : table.levels) largest = std::max(largest, std::abs(level));
+  for (const std::int8_t level : table.levels) largest = std::max(largest, std::abs(static_cast<int>(level)));
   const int half =
       static_cast<int>(std::ceil((largest * double{table.scale} + kBeyondLevels * error) / width));
   last_bin_ = 2 * half;
