@@ -20,6 +20,7 @@ import vllm.v1.core.kv_cache_config_builder as config_builder
 import vllm.v1.core.kv_cache_planning as kv_cache_planning
 import vllm.v1.core.kv_cache_utils as kv_cache_utils
 import vllm.v1.kv_cache_layout as kv_cache_layout
+from vllm.distributed.utils import get_pp_indices
 from vllm.v1.core.kv_cache_manager import KVCacheManager
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVQuantMode, SlidingWindowSpec
 
@@ -64,6 +65,13 @@ def plan(specs):
         groups = kv_cache_planning.get_kv_cache_groups(config(), specs)
         of_worker = kv_cache_planning.get_kv_cache_configs(config(), [specs], [MEMORY], groups)[0]
     return of_worker, kv_cache_utils.get_kv_cache_capacity(config(), of_worker)[0]
+
+
+def plan_stages(specs_of_stages):
+    """Returns vLLM's configuration of each stage of pipeline parallelism."""
+    config_builder.resolve_obj_by_qualname = lambda name: kv_cache_planning.DefaultKVCacheConfigBuilder
+    groups = kv_cache_planning.get_global_kv_cache_groups(config(), specs_of_stages)
+    return kv_cache_planning.get_kv_cache_configs(config(), specs_of_stages, len(specs_of_stages) * [MEMORY], groups)
 
 
 def kinds(planned):
@@ -338,6 +346,52 @@ class Layers(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, '"windows" is "fp8", not "int8"; without it, layers with a sliding window are unquantized'):
             layer(vllm_config, 2, window=1024)
 
+    def stage(self, rank, n_stages, layer_types, named=True, **changed):
+        """Makes the layers of a stage. layer_types holds the kinds of all layers of the model; `named` says whether the
+        configuration has the kinds. Returns the configuration of the stage."""
+        model = simple(num_hidden_layers=len(layer_types), **{"layer_types": layer_types} if named else {})
+        vllm_config = self.use(supported(rank=rank, pipeline_parallel_size=n_stages, hf_text_config=model, **changed))
+        for i in range(*get_pp_indices(len(layer_types), rank, n_stages)):
+            layer(vllm_config, i, None if layer_types[i] == "full_attention" else 1024)
+        return vllm_config
+
+    @unittest.skipIf(IS_026, "no pipeline parallelism with this release")
+    def test_stages_have_equal_blocks_and_one_block_table(self):
+        full, windowed = "full_attention", "sliding_attention"
+        models = ((28 * [full], 2, (14, 14)), (7 * [full], 3, (2, 3, 2)), ((5 * [windowed] + [full]) * 8, 2, (4, 4)),
+                  ((2 * [windowed] + [full]) * 5, 2, (2, 3)))
+        for layer_types, n_stages, n_cached in models[:4 if has_arenas() else 2]:
+            stages = [self.stage(rank, n_stages, layer_types) for rank in range(n_stages)]
+            states = [next(x.kvant for x in self.layers_of(stage) if isinstance(x, attach.TailLayer)) for stage in stages]
+            self.assertEqual(tuple(len(state.layers) for state in states), n_cached)
+            self.assertEqual([state.layers_before for state in states], [sum(n_cached[:i]) for i in range(n_stages)])
+            self.assertEqual(states[1].of_stage, f" of stage 2 of {n_stages}")
+            specs = [self.specs(stage) for stage in stages]
+            planned = plan_stages(specs)
+            self.assertEqual(len({of_stage.num_blocks for of_stage in planned}), 1)
+            for of_stage, state, own in zip(planned, states, specs):
+                for kind, of_layers in ((release.KvantSealedSpec, state.layout.block_bytes), (release.KvantTailSpec, state.layout.block_bytes)):
+                    of_kind = [group for group in of_stage.kv_cache_groups if isinstance(own[group.layer_names[0]], kind)]
+                    self.assertEqual([len(group.layer_names) for group in of_kind], [len(state.layers)])
+                    self.assertEqual({own[name].page_size_bytes for name in of_kind[0].layer_names}, {of_layers})
+                # A cell holds the layers of a stage by itself too.
+                alone = attach.replace(state.layout, least_block_bytes=0) if has_arenas() else state.layout
+                self.assertLessEqual(alone.block_bytes, state.layout.block_bytes)
+            self.assertEqual(len({state.layout.block_bytes for state in states}), 1)
+            self.assertEqual(len({state.layout.tail_blocks for state in states}), 1)
+
+    @unittest.skipIf(IS_026, "no pipeline parallelism with this release")
+    def test_stages_that_cannot_agree_on_blocks_are_refused(self):
+        full, windowed = "full_attention", "sliding_attention"
+        with self.assertRaisesRegex(NotImplementedError, "a layer without a sliding window in each stage .* stage 2 has none"):
+            self.stage(0, 2, [full, windowed, windowed, windowed])
+        with self.assertRaisesRegex(NotImplementedError, "whose configuration does not list layer_types"):
+            self.stage(0, 2, [windowed, full, windowed, full], named=False)
+        vllm_config = self.stage(1, 2, 4 * [full])
+        layer(vllm_config, 4)
+        with self.assertRaisesRegex(NotImplementedError, "stage 2 has 3 layers with kvant's cache, and the model's configuration says 2"):
+            self.specs(vllm_config)
+
     def check_sharing(self, planned):
         planned = kv_cache_utils.generate_scheduler_kv_cache_config([planned])
         planned.num_blocks = 400
@@ -509,20 +563,26 @@ class CacheTypes(unittest.TestCase):
 
 
 class Refusals(unittest.TestCase):
+    OF_SOME_RELEASES = (dict(pipeline_parallel_size=2), dict(data_parallel_size=2), dict(enable_sleep_mode=True))
+
     def test_what_is_supported_is_let_through(self):
         refusals.refuse_unsupported(supported())
         ngram = supported(speculative_config=simple(method="ngram", num_speculative_tokens=4))
         refusals.refuse_unsupported(ngram, drafts_of=("ngram",))
         self.assertEqual(self.reasons(), [])
+        for changed in self.OF_SOME_RELEASES:
+            refusals.refuse_unsupported(supported(**changed), features=refusals.OF_SOME_RELEASES)
+        self.assertEqual(release.RELEASE.features, () if IS_026 else refusals.OF_SOME_RELEASES)
 
     def test_every_unsupported_feature_is_named(self):
         drafts = simple(method="eagle3", num_speculative_tokens=4)
         for changed, sentence in (
                 (dict(speculative_config=drafts), "drafts"), (dict(kv_transfer_config=object()), "KV connectors"),
                 (dict(is_hybrid=True), "hybrid models, whose other layers keep a recurrent state"),
-                (dict(data_parallel_size=2), "data parallelism"), (dict(use_ubatching=True), "microbatches"),
-                (dict(enable_sleep_mode=True), "sleep mode"),
-                (dict(pipeline_parallel_size=2), "pipeline parallelism"),
+                (dict(data_parallel_size=2), "data parallelism of a model with experts only with vLLM 0.33"),
+                (dict(use_ubatching=True), "microbatches"),
+                (dict(enable_sleep_mode=True), "sleep mode only with vLLM 0.33"),
+                (dict(pipeline_parallel_size=2), "pipeline parallelism only with vLLM 0.33"),
                 (dict(decode_context_parallel_size=2), "decode context parallelism"),
                 (dict(prefill_context_parallel_size=2), "prefill context parallelism"),
                 (dict(kv_cache_dtype_skip_layers=["0"]), "--kv-cache-dtype-skip-layers"),

@@ -81,9 +81,10 @@ def planner_config(layout, block_size=PAGE, max_model_len=131072):
     """Returns what vLLM's planner reads of its configuration. `layout` is one of 0.33's layouts, or None."""
     return simple(
         scheduler_config=dict(disable_hybrid_kv_cache_manager=False), kv_transfer_config=None, speculative_config=None,
-        model_config=dict(max_model_len=max_model_len, original_max_model_len=max_model_len, is_encoder_decoder=False),
+        model_config=dict(max_model_len=max_model_len, original_max_model_len=max_model_len, is_encoder_decoder=False,
+                          supports_kv_cache_grouping=False),
         parallel_config=dict(decode_context_parallel_size=1, tensor_parallel_size=1), max_in_flight_tokens=16384,
-        attention_config=dict(hisparse_config=None),
+        num_prefill_lookahead_tokens=0, attention_config=dict(hisparse_config=None),
         cache_config=dict(num_gpu_blocks_override=None, block_size=block_size, enable_prefix_caching=True, prefix_match_unit=None,
                           prefix_cache_retention_interval=None, get_resolved_kv_cache_layout=lambda: layout))
 

@@ -1,8 +1,9 @@
 """Checks one release of vLLM: its own schedulers, synchronous and asynchronous, hand out steps, and the plug-in's code
-runs these steps on libkvant_cpu. The model knows which tokens come next, and its drafts may be wrong. If PyTorch is
+runs these steps on libkvant_cpu. With two stages of pipeline parallelism, several steps are in flight. The model knows which tokens come next, and its drafts may be wrong. If PyTorch is
 installed, `test_vllm` runs this file for each release."""
 
 import collections
+import copy
 import hashlib
 import importlib
 import os
@@ -51,19 +52,19 @@ class Off(types.SimpleNamespace):
 NO_GRAMMAR = Off(should_advance=lambda request: False, accept_tokens=lambda *what: True, validate_tokens=lambda request, ids: ids)
 
 
-def configuration(chunk, n_blocks, max_drafts):
+def configuration(chunk, n_blocks, max_drafts, is_async, n_stages):
     speculative = Off(num_speculative_tokens=max_drafts, method="ngram", max_num_new_slots_for_drafting=0, use_eagle=lambda: False,
                       use_eagle_block_drop=lambda: False, needs_eagle_block_drop=lambda: False) if max_drafts else None
     return Off(
-        scheduler_config=Off(max_num_seqs=8, max_num_scheduled_tokens=chunk, max_num_batched_tokens=chunk, policy="fcfs",
+        scheduler_config=Off(async_scheduling=is_async, max_num_seqs=8, max_num_scheduled_tokens=chunk, max_num_batched_tokens=chunk, policy="fcfs",
                              long_prefill_token_threshold=0, enable_chunked_prefill=True, watermark=0.0,
                              prefill_schedule_interval=1, scheduler_reserve_full_isl=False),
         model_config=Off(max_model_len=1024, runner_type="generate"), parallel_config=Off(
-            decode_context_parallel_size=1, prefill_context_parallel_size=1, pipeline_parallel_size=1, data_parallel_size=1),
+            decode_context_parallel_size=1, prefill_context_parallel_size=1, pipeline_parallel_size=n_stages, data_parallel_size=1),
         cache_config=Off(num_gpu_blocks=n_blocks, enable_prefix_caching=True, block_size=PAGE), observability_config=Off(),
-        ec_manager_config=Off(get_encoder_cache_manager_obj=lambda: None), max_in_flight_tokens=2 * chunk,
+        ec_manager_config=Off(get_encoder_cache_manager_obj=lambda: None), max_in_flight_tokens=(n_stages + is_async) * chunk,
         num_speculative_tokens=max_drafts, num_lookahead_tokens=0, num_hash_lookahead_tokens=0, num_prefill_lookahead_tokens=0,
-        speculative_config=speculative, aux_output_config=Off(), use_v2_model_runner=True, max_concurrent_batches=2)
+        speculative_config=speculative, aux_output_config=Off(), use_v2_model_runner=True, max_concurrent_batches=n_stages + is_async)
 
 
 def block_hashes(request):
@@ -76,35 +77,12 @@ def block_hashes(request):
     return new
 
 
-class Engine:
-    """Runs vLLM's scheduler with a model that knows every request's tokens."""
+class Stage:
+    """Runs steps in their order on the layers of one stage."""
 
-    def __init__(self, chunk, n_blocks, max_drafts, is_async, rng):
+    def __init__(self, n_blocks, max_drafts):
         self.server = Server(SINK, n_blocks=n_blocks, max_drafts=max_drafts, has_arenas=release.RELEASE.has_arenas)
-        self.max_drafts, self.is_async, self.rng, self.requests = max_drafts, is_async, rng, {}
-        self.events = collections.Counter()
-        layout, names = self.server.layout, [f"model.layers.{i}.attn" for i in range(N_LAYERS)]
-        groups = [KVCacheGroupSpec(names, release.sealed_spec(N_KV_HEADS, D, layout.block_bytes, max_drafts)),
-                  KVCacheGroupSpec([name + attach.TAIL_SUFFIX for name in names],
-                                   release.tail_spec(N_KV_HEADS, D, layout.block_bytes, layout.tail_blocks))]
-        kind = async_scheduler.AsyncScheduler if is_async else scheduler.Scheduler
-        self.scheduler = kind(
-            vllm_config=configuration(chunk, n_blocks, max_drafts), structured_output_manager=NO_GRAMMAR, block_size=PAGE,
-            kv_cache_config=KVCacheConfig(num_blocks=n_blocks, kv_cache_tensors=[], kv_cache_groups=groups),
-            hash_block_size=PAGE)
-
-    def submit(self, name, document, n_prompt, n_tokens):
-        # The request has more tokens than it generates, because steps may be scheduled in vain.
-        request = Request(n_tokens + 32, self.rng)
-        for side in "qkv":
-            getattr(request, side)[:, :SHARED] = getattr(document, side)[:, :SHARED]
-        own = self.rng.integers(0, 1 << 30, n_tokens + 32 - SHARED).tolist()
-        request.tokens, request.length, request.known = list(document.tokens) + own, n_tokens, n_prompt
-        request.begin = n_tokens
-        self.requests[name] = request
-        sampling = Off(max_tokens=n_tokens - n_prompt, min_tokens=0, eos_token_id=-1)
-        self.scheduler.add_request(vllm_request.Request(name, request.tokens[:n_prompt], sampling, None,
-                                                        block_hasher=block_hashes))
+        self.requests, self.events = {}, collections.Counter()
 
     def receive(self, output):
         """Takes over what the scheduler says about blocks."""
@@ -126,37 +104,94 @@ class Engine:
         request.begin = min(request.begin, computed)
         request.known = len(tokens) if tokens is not None else request.known
 
+    def run(self, output, rejected, late):
+        """Runs a step whose blocks have been received. `rejected` holds the number of wrong drafts by request's name."""
+        work = [(self.requests[name], n) for name, n in output.num_scheduled_tokens.items()]
+        for request, n in work:
+            assert PAGE * len(request.blocks) >= request.computed + n and request.tail
+        self.server.step(work, rejected={self.requests[name]: n for name, n in rejected.items()}, late=late)
+
+
+class Engine:
+    """Runs vLLM's scheduler with a model that knows every request's tokens. The first stage runs a step when the
+    scheduler hands out the step. The second stage runs the step after the first stage has run the next one."""
+
+    def __init__(self, chunk, n_blocks, max_drafts, is_async, rng, n_stages=1):
+        self.stages = [Stage(n_blocks, max_drafts) for _ in range(n_stages)]
+        self.max_drafts, self.is_async, self.rng = max_drafts, is_async, rng
+        self.depth, self.events, self.waiting = n_stages + is_async, self.stages[0].events, collections.deque()
+        layout, names = self.stages[0].server.layout, [f"model.layers.{i}.attn" for i in range(N_LAYERS)]
+        groups = [KVCacheGroupSpec(names, release.sealed_spec(N_KV_HEADS, D, layout.block_bytes, max_drafts)),
+                  KVCacheGroupSpec([name + attach.TAIL_SUFFIX for name in names],
+                                   release.tail_spec(N_KV_HEADS, D, layout.block_bytes, layout.tail_blocks))]
+        kind = async_scheduler.AsyncScheduler if is_async else scheduler.Scheduler
+        self.scheduler = kind(
+            vllm_config=configuration(chunk, n_blocks, max_drafts, is_async, n_stages), structured_output_manager=NO_GRAMMAR,
+            block_size=PAGE, kv_cache_config=KVCacheConfig(num_blocks=n_blocks, kv_cache_tensors=[], kv_cache_groups=groups),
+            hash_block_size=PAGE)
+
+    def submit(self, name, document, n_prompt, n_tokens):
+        # The request has more tokens than it generates, because steps may be scheduled in vain.
+        request = Request(n_tokens + 32, self.rng)
+        for side in "qkv":
+            getattr(request, side)[:, :SHARED] = getattr(document, side)[:, :SHARED]
+        own = self.rng.integers(0, 1 << 30, n_tokens + 32 - SHARED).tolist()
+        request.tokens, request.length, request.known = list(document.tokens) + own, n_tokens, n_prompt
+        request.begin = n_tokens
+        for stage in self.stages:
+            stage.requests[name] = copy.copy(request)
+            stage.requests[name].out = request.out.clone()
+        sampling = Off(max_tokens=n_tokens - n_prompt, min_tokens=0, eos_token_id=-1)
+        self.scheduler.add_request(vllm_request.Request(name, request.tokens[:n_prompt], sampling, None,
+                                                        block_hasher=block_hashes))
+
     def step(self, output):
-        """Runs a step and returns the tokens that it samples."""
-        self.receive(output)
-        work, rejected, sampled = [], {}, []
+        """Runs a step on the first stage and returns the tokens that the step samples."""
+        first, rejected, sampled = self.stages[0], {}, []
+        first.receive(output)
         for name, n in output.num_scheduled_tokens.items():
-            request = self.requests[name]
+            request = first.requests[name]
             n_drafts = max(0, request.computed + n - request.known)
             n_right = int(self.rng.integers(0, n_drafts + 1))
-            rejected[request] = n_drafts - n_right
+            rejected[name] = n_drafts - n_right
             new = []
             if request.computed + n >= request.known:
                 new = request.tokens[request.known:request.known + n_right + 1]
                 request.known += n_right + 1
             self.events["drafts"] += n_drafts
             sampled.append(new)
-            work.append((request, n))
-            assert PAGE * len(request.blocks) >= request.computed + n and request.tail
-        self.server.step(work, rejected=rejected, late=self.max_drafts if self.is_async else 0)
+        late = self.max_drafts if self.is_async else 0
+        first.run(output, rejected, late)
+        self.finish_step()
+        self.waiting.append((output, rejected, late))
         return Off(sampled_token_ids=sampled, req_id_to_index={name: i for i, name in enumerate(output.num_scheduled_tokens)},
                    prompt_logprobs_dict={}, prompt_token_id_logprobs_dict={})
 
+    def finish_step(self):
+        """Runs the step that waits for the other stages, if there is one."""
+        while self.waiting:
+            step = self.waiting.popleft()
+            for stage in self.stages[1:]:
+                stage.receive(step[0])
+                stage.run(*step)
+
     def run(self):
+        """Schedules steps until all requests have ended, as vLLM's engine does (EngineCore.step_with_batch_queue)."""
         in_flight = collections.deque()
         for _ in range(1500):
             output = self.scheduler.schedule()
             is_idle = output.total_num_scheduled_tokens == 0
             if not is_idle:
                 in_flight.append((output, self.step(output)))
-            if in_flight and (is_idle or len(in_flight) > self.is_async):
+                self.events[f"{len(in_flight)} in flight"] += 1
+                if len(in_flight) < self.depth:
+                    continue
+            if in_flight:
+                if len(in_flight) == 1:
+                    self.finish_step()
                 self.process(*in_flight.popleft())
             if is_idle and not in_flight and not self.scheduler.has_unfinished_requests():
+                self.finish_step()
                 return
         raise AssertionError("does not end")
 
@@ -168,9 +203,9 @@ class Engine:
 
 
 class Scheduling(unittest.TestCase):
-    def check(self, chunk, n_blocks, max_drafts, is_async, n_requests=4):
+    def check(self, chunk, n_blocks, max_drafts, is_async, n_requests=4, n_stages=1):
         rng = np.random.default_rng(chunk + n_blocks)
-        engine = Engine(chunk, n_blocks, max_drafts, is_async, rng)
+        engine = Engine(chunk, n_blocks, max_drafts, is_async, rng, n_stages)
         documents = [Request(SHARED, rng) for _ in range(2)]
         for document in documents:
             document.tokens = rng.integers(0, 1 << 30, SHARED).tolist()
@@ -178,11 +213,12 @@ class Scheduling(unittest.TestCase):
             n_prompt = int(rng.integers(SHARED, 420))
             engine.submit(str(i), documents[i % 2], n_prompt, n_prompt + int(rng.integers(15, 45)))
         engine.run()
-        for request in engine.requests.values():
-            self.assertGreaterEqual(request.computed, request.length - 1)
-            rows = slice(request.begin, request.computed)
-            error = request.out[0].float().numpy()[rows] - request.expected(0, SINK)[rows]
-            self.assertLess(np.abs(error).max(), 0.03)
+        for stage in engine.stages:
+            for request in stage.requests.values():
+                self.assertGreaterEqual(request.computed, request.length - 1)
+                rows = slice(request.begin, request.computed)
+                error = request.out[0].float().numpy()[rows] - request.expected(0, SINK)[rows]
+                self.assertLess(np.abs(error).max(), 0.03)
         return engine.events
 
     def test_prefixes_chunks_and_preemption(self):
@@ -190,6 +226,14 @@ class Scheduling(unittest.TestCase):
         for chunk, n_blocks, is_async in ((128, 16, False), (512, 16, True), (2048, 100, True)):
             events += self.check(chunk, n_blocks, 0, is_async)
         self.assertTrue(events["found"] and events["resumed"])
+
+    @unittest.skipIf(not release.RELEASE.features, "no pipeline parallelism with this release")
+    def test_two_stages_with_several_steps_in_flight(self):
+        events = collections.Counter()
+        for chunk, n_blocks, max_drafts, is_async in ((128, 16, 0, True), (512, 16, 0, False), (512, 24, 3, True)):
+            events += self.check(chunk, n_blocks, max_drafts, is_async, n_stages=2)
+        for what in ("found", "resumed", "drafts", "3 in flight"):
+            self.assertGreater(events[what], 0, what)
 
     @unittest.skipIf(not release.RELEASE.drafts_of, "no drafts with this release")
     def test_drafts(self):

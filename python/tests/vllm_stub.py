@@ -16,7 +16,7 @@ BUILD = pathlib.Path(__file__).resolve().parents[2] / "build"
 OWN = """vllm.v1.kv_cache_interface vllm.v1.kv_cache_layout vllm.v1.kv_cache_spec_registry vllm.v1.core.kv_cache_utils
 vllm.v1.core.kv_cache_planning vllm.v1.core.kv_cache_config_builder vllm.v1.core.block_pool
 vllm.v1.core.single_type_kv_cache_manager vllm.v1.core.kv_cache_coordinator vllm.v1.core.kv_cache_manager
-vllm.config.cache vllm.v1.attention.backend vllm.model_executor.layers.attention_layer_base
+vllm.config.cache vllm.distributed.utils vllm.v1.attention.backend vllm.model_executor.layers.attention_layer_base
 vllm.model_executor.layers.attention.attention""".split()
 MOCKED = set("""vllm torch transformers PIL zmq msgspec cbor2 numpy triton pydantic xxhash cloudpickle regex psutil
 fastapi uvloop""".split())
@@ -85,7 +85,7 @@ def install(version, with_torch=False):
     import vllm.utils.torch_utils as torch_utils
     import vllm.v1.hisparse.layout as hisparse
 
-    vllm.envs.VLLM_PREFIX_CACHE_RETENTION_INTERVAL = None
+    vllm.envs.VLLM_PREFIX_CACHE_RETENTION_INTERVAL = vllm.envs.VLLM_PP_LAYER_PARTITION = None
     hisparse.get_hisparse_kv_cache_groups = lambda *args: None
     vllm.config.get_current_vllm_config_or_none = lambda: None
     one = types.SimpleNamespace(world_size=1, rank_in_group=0)

@@ -17,6 +17,7 @@ vllm_stub.install(os.environ[vllm_stub.VERSION], with_torch=True)
 import cpu_library
 import numpy as np
 import torch
+from vllm.distributed.utils import get_pp_indices
 from vllm.v1.attention.backend import CommonAttentionMetadata
 
 import kvant.vllm
@@ -62,20 +63,26 @@ def cells_of(specs, n_blocks):
 class VllmServer(Server):
     """Sends the server's steps through vLLM's builders and layers."""
 
-    def __init__(self, test, max_drafts=0, n_blocks=64, recipe=SINK, of_layers=None):
-        """`of_layers` holds further arguments of vLLM's layers."""
+    def __init__(self, test, max_drafts=0, n_blocks=64, recipe=SINK, of_layers=None, stage=None, n_layers=N_LAYERS):
+        """`of_layers` holds further arguments of vLLM's layers. `stage` is one of two stages of a model with n_layers
+        layers."""
         super().__init__(recipe, max_drafts=max_drafts, n_blocks=n_blocks, has_arenas=has_arenas())
         for name, value in (("TorchLibrary", cpu_library.CpuLibrary), ("_flash_attention", cpu_library.varlen_attention)):
             patch = mock.patch.object(backend, name, value)
             patch.start()
             test.addCleanup(patch.stop)
         drafts = simple(method="ngram", num_speculative_tokens=max_drafts, parallel_drafting=False) if max_drafts else None
-        vllm_config = use(test, supported(cache_dtype="kvant", max_model_len=1024, speculative_config=drafts),
+        vllm_config = use(test, supported(cache_dtype="kvant", max_model_len=1024, speculative_config=drafts,
+                                          rank=stage or 0, pipeline_parallel_size=1 if stage is None else 2,
+                                          hf_text_config=simple(num_hidden_layers=n_layers)),
                           cpu_library.CpuLibrary)
         vllm_config.additional_config = {"kvant": {"recipe": recipe.text}}
+        numbers = range(n_layers) if stage is None else range(*get_pp_indices(n_layers, stage, 2))
         vllm_config.scheduler_config.max_num_seqs = 8
         layers = [layer(vllm_config, i, heads=N_KV_HEADS, d=D, group=N_HEADS // N_KV_HEADS, **of_layers or {})
-                  for i in range(N_LAYERS)]
+                  for i in numbers]
+        if stage is not None:
+            self.layout = layers[0].kvant.layout
         specs = {name: of_layer.get_kv_cache_spec(vllm_config)
                  for name, of_layer in vllm_config.compilation_config.static_forward_context.items()}
         test.assertEqual({spec.page_size_bytes for spec in specs.values()}, {self.layout.block_bytes})
@@ -86,7 +93,7 @@ class VllmServer(Server):
             for name, cells in cells_of(specs, n_blocks).items():
                 vllm_config.compilation_config.static_forward_context[name].kv_cache = cells
         self.state = layers[0].kvant
-        self.state.layers = [layers[0], layers[1]]
+        self.state.layers = layers[:]
         test.assertEqual((self.state.layout, self.state.recipe.text), (self.layout, recipe.text))
         context = vllm_config.compilation_config.static_forward_context
         names = {"sealed": [name for name in context if not name.endswith(attach.TAIL_SUFFIX)],
@@ -128,6 +135,29 @@ class Worker(unittest.TestCase):
         server.step([(b, 1), (a, 140)])
         self.check(a, b)
 
+    @unittest.skipIf(MINOR == "0.26", "no pipeline parallelism with this release")
+    def test_stages_of_unequal_numbers_of_layers(self):
+        # The first stage has two layers, the second has one.
+        layouts = []
+        for stage, names in enumerate(("all 2 layers of stage 1 of 2", "all 1 layers of stage 2 of 2")):
+            rng = np.random.default_rng(6)
+            server, a, b = VllmServer(self, stage=stage, n_layers=3), Request(300, rng), Request(200, rng)
+            self.assertEqual((len(server.state.layers), server.state.layers_before), (2 - stage, 2 * stage))
+            with mock.patch.object(backend, "logger") as log:
+                server.step([(a, 126)])
+            self.assertRegex(log.info.call_args[0][1], names)
+            for _ in range(4):
+                server.step([(a, 1)], padding=2)
+            server.step([(a, 1), (b, 150)])
+            server.step([(b, 1), (a, 140)])
+            for request in (a, b):
+                for i in (1, 0)[:len(server.state.layers)]:
+                    error = request.out[i].float().numpy() - request.expected(i, SINK)
+                    self.assertLess(np.abs(error[:request.computed]).max(), 0.03)
+            layouts.append(server.layout)
+        self.assertEqual(len({(layout.block_bytes, layout.tail_blocks) for layout in layouts}), 1)
+        self.assertLess(layouts[0].layer_bytes[0], layouts[0].block_bytes)
+
     def test_prompts_in_integers_where_the_recipe_says_so(self):
         rng = np.random.default_rng(3)
         server, a = VllmServer(self, recipe=replace(SINK, prompt="flashq")), Request(300, rng)
@@ -160,16 +190,20 @@ class Worker(unittest.TestCase):
         server.step([(b, 1), (a, 100)])
         self.check(a, b)
 
-    def served_with_constants(self, recipe, rank=0, n_ranks=1, found="12-34", n_layers=N_LAYERS, is_of_gguf=False):
-        """Returns the state of layers whose model has constants. A rank has four KV heads, and each number of the
-        constants is the number of its KV head."""
+    def served_with_constants(self, recipe, rank=0, n_ranks=1, found="12-34", n_layers=N_LAYERS, is_of_gguf=False,
+                              n_stages=1):
+        """Returns the state of layers whose model has constants. A rank has four KV heads. Each number of the constants is
+        the number of its KV head and a hundred times the number of its layer."""
         vllm_config = use(self, supported(cache_dtype="kvant", max_model_len=1024, rank=rank, tensor_parallel_size=n_ranks,
+                                          pipeline_parallel_size=n_stages,
                                           hf_text_config=simple(num_hidden_layers=N_LAYERS, num_attention_heads=8 * n_ranks,
                                                                 max_position_embeddings=1024, vocab_size=9),
                                           get_total_num_kv_heads=lambda: 4 * n_ranks, get_head_size=lambda: D, model="/"),
                           cpu_library.CpuLibrary)
         vllm_config.additional_config = {"kvant": {"recipe": recipe, "constants": "FILE"}}
-        heads, turns = torch.arange(4 * n_ranks).float()[None, :, None, None].expand(n_layers, -1, D, RANK), torch.zeros(n_layers, D, 2)
+        numbers = torch.arange(4 * n_ranks).float() + 100 * torch.arange(n_layers).float()[:, None]
+        heads = numbers[:, :, None, None].expand(-1, -1, D, RANK)
+        turns = torch.arange(n_layers).float()[:, None, None].expand(-1, D, 2)
 
         def read(path, recipe, shape, serves_by_head, ranks):
             self.assertEqual((serves_by_head, ranks), (has_arenas(), n_ranks))
@@ -183,7 +217,18 @@ class Worker(unittest.TestCase):
 
         with mock.patch.object(kvant.vllm.constants, "read_constants", read), \
                 mock.patch.object(kvant.paged.checkpoint, "of_files", lambda folder, config: found), making_layers():
-            return [layer(vllm_config, i, heads=4, d=D, group=2) for i in range(N_LAYERS)][0].kvant
+            stage = rank // n_ranks
+            return [layer(vllm_config, i, heads=4, d=D, group=2) for i in range(*get_pp_indices(N_LAYERS, stage, n_stages))][0].kvant
+
+    @unittest.skipIf(MINOR == "0.26", "no pipeline parallelism with this release")
+    def test_constants_are_those_of_a_stage_s_layers_and_a_rank_s_heads(self):
+        for rank in range(4):
+            stage, of_rank = rank // 2, [100 * (rank // 2) + 4 * (rank % 2) + head for head in range(4)]
+            metrics = self.served_with_constants("k=hadamard:tcq4,v=tok4g64,sink=1", rank, 2, n_stages=2).constants.metrics
+            self.assertEqual((metrics.directions[:, :, 0, 0].tolist(), metrics.turns[:, 0, 0].tolist()), ([of_rank], [stage]))
+            constants = self.served_with_constants("vecinfer-4bit,window=0", rank, 2, n_stages=2).constants
+            self.assertEqual(constants.codebooks.keys[:, :, 511].tolist(), [of_rank])
+            self.assertEqual(constants.key_scales.of_queries[:, :, 3].tolist(), [[x + 1 for x in of_rank]])
 
     def test_constants_are_those_of_a_ranks_heads(self):
         for rank in range(2):
@@ -207,13 +252,13 @@ class Worker(unittest.TestCase):
             state = self.served_with_constants("vecinfer-4bit,window=0", rank, 2)
             self.assertEqual(state.recipe.text, "k=smooth+hadamard:vq-d2b8,v=vq-d2b8,sink=4")
             of_rank = [4 * rank + head for head in range(4)]
-            self.assertEqual(state.constants.codebooks.values[1, :, 511].tolist(), of_rank)
+            self.assertEqual(state.constants.codebooks.values[1, :, 511].tolist(), [100 + x for x in of_rank])
             self.assertEqual(state.constants.key_scales.of_keys[0, :, 3].tolist(), of_rank)
             self.assertIsNone(state.constants.metrics)
 
     def test_steps_with_codebooks(self):
         rng, constants = np.random.default_rng(4), constants_of(SMOOTH_CODEBOOKS)
-        with mock.patch.object(attach, "_add_constants", lambda state, vllm_config, log: setattr(state, "constants", constants)):
+        with mock.patch.object(attach, "_add_constants", lambda state, *others: setattr(state, "constants", constants)):
             server, a, b = VllmServer(self, recipe=SMOOTH_CODEBOOKS), Request(300, rng), Request(200, rng)
         server.step([(a, 126)])
         for _ in range(4):
@@ -234,11 +279,11 @@ class Worker(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "the constants are of 3 layers, and the model has 2"):
             state.start(cpu_library.CpuLibrary(), 8, 1024, torch.device("cpu"))
 
-    def calibrated_config(self, rank=0, n_ranks=1, calibrate=None, **more):
+    def calibrated_config(self, rank=0, n_ranks=1, calibrate=None, n_stages=1, **more):
         """Returns a configuration of a rank with two KV heads, which asks for kvant-4bit."""
         values = dict(num_hidden_layers=N_LAYERS, num_attention_heads=4 * n_ranks, max_position_embeddings=1024, vocab_size=9)
         vllm_config = use(self, supported(
-            cache_dtype="kvant_4bit", max_model_len=1024, rank=rank, tensor_parallel_size=n_ranks,
+            cache_dtype="kvant_4bit", max_model_len=1024, rank=rank, tensor_parallel_size=n_ranks, pipeline_parallel_size=n_stages,
             hf_text_config=simple(**values, **more), get_total_num_kv_heads=lambda: N_KV_HEADS * n_ranks, get_head_size=lambda: D, model="/"),
             cpu_library.CpuLibrary)
         vllm_config.additional_config = {} if calibrate is None else {"kvant": {"calibrate": calibrate}}
@@ -247,9 +292,11 @@ class Worker(unittest.TestCase):
     def served_calibrated(self, vllm_config, exists, made=None):
         """Returns the state of layers, the paths that were calibrated, and the lines of the log. `exists` says whether the
         cache folder has the file; `made` is the error that making the file ends with."""
-        calibrated, lines, n_ranks = [], [], vllm_config.parallel_config.tensor_parallel_size
-        # The second rank's formats are larger.
-        by_head = ((("tcq3", "tcq2"), ("tcq6", "tcq3")) + (("tcq6", "tcq6"), ("tcq5", "tcq6")) * (n_ranks - 1),) * N_LAYERS
+        parallel, calibrated, lines = vllm_config.parallel_config, [], []
+        n_ranks, n_stages = parallel.tensor_parallel_size, parallel.pipeline_parallel_size
+        # The second rank's formats are larger, and with several stages the second layer's.
+        first = (("tcq3", "tcq2"), ("tcq6", "tcq3")) + (("tcq6", "tcq6"), ("tcq5", "tcq6")) * (n_ranks - 1)
+        by_head = (first, first if n_stages == 1 else (("tcq6", "tcq6"),) * len(first))
         heads = torch.arange(N_KV_HEADS * n_ranks).float()[None, :, None, None].expand(N_LAYERS, -1, D, RANK)
         turns = torch.zeros(N_LAYERS, D, 2)
         path = pathlib.Path(self.folder.name) / "kvant-4bit of 12-34"
@@ -278,7 +325,8 @@ class Worker(unittest.TestCase):
                 mock.patch.object(where, "calibrate", calibrate), \
                 mock.patch.object(kvant.paged.checkpoint, "of_files", lambda folder, config: "12-34"), \
                 mock.patch.object(backend.logger, "info", lambda *args: lines.append(args[-1])), making_layers():
-            state = [layer(vllm_config, i, heads=N_KV_HEADS, d=D, group=2) for i in range(N_LAYERS)][0].kvant
+            state = [layer(vllm_config, i, heads=N_KV_HEADS, d=D, group=2)
+                     for i in range(*get_pp_indices(N_LAYERS, parallel.rank // n_ranks, n_stages))][0].kvant
         return state, calibrated, lines
 
     def test_calibrated_bits_are_found_by_the_checkpoint_s_fingerprint(self):
@@ -309,6 +357,33 @@ class Worker(unittest.TestCase):
             self.assertLess(states[0].layout.layer_bytes[0], states[1].layout.layer_bytes[0])
             self.assertEqual([state.recipe.by_head[0][0] for state in states], [("tcq3", "tcq2"), ("tcq6", "tcq6")])
             self.assertEqual([state.constants.metrics.directions[0, 0, 0, 0].item() for state in states], [0, N_KV_HEADS])
+
+    @unittest.skipIf(MINOR == "0.26", "no pipeline parallelism with this release")
+    def test_all_stages_have_equal_cells_and_the_first_rank_decides(self):
+        path = str(pathlib.Path(self.folder.name) / "kvant-4bit of 12-34")
+        for n_ranks in (1, 2):
+            states, asked = [], []
+            for rank in range(2 * n_ranks):
+                def group_of(kind, rank=rank):
+                    def broadcast(found, src):
+                        asked.append((kind, rank))
+                        return found if rank == 0 else (path, "")
+
+                    return lambda: simple(broadcast_object=broadcast)
+
+                groups = importlib.import_module("vllm.distributed.parallel_state")
+                with mock.patch.object(groups, "get_tp_group", group_of("ranks")), \
+                        mock.patch.object(groups, "get_pp_group", group_of("stages")):
+                    state, calibrated, _ = self.served_calibrated(self.calibrated_config(rank, n_ranks, n_stages=2), exists=rank > 0)
+                self.assertEqual(len(calibrated), rank == 0)
+                states.append(state)
+            # The first rank of each stage speaks to the other stages, then all ranks of a stage speak to each other.
+            self.assertEqual(asked, [("stages", 0), ("stages", 1)] if n_ranks == 1 else
+                             [("stages", 0), ("ranks", 0), ("ranks", 1), ("stages", 2), ("ranks", 2), ("ranks", 3)])
+            self.assertEqual(len({(state.layout.block_bytes, state.layout.tail_blocks) for state in states}), 1)
+            self.assertLess(states[0].layout.layer_bytes[0], states[-1].layout.layer_bytes[0])
+            self.assertEqual({len(state.recipe.by_head) for state in states}, {1})
+            self.assertEqual([state.recipe.by_head[0][0] for state in states[::n_ranks]], [("tcq3", "tcq2"), ("tcq6", "tcq6")])
 
     @unittest.skipIf(MINOR == "0.26", "its layers have equal formats")
     def test_a_first_start_calibrates_unless_that_is_off_or_fails(self):

@@ -74,7 +74,8 @@ class ArenaLayout(PoolLayout):
     tail_pages: int = 1  # pages per head and side
     # The flag has the meaning of SinkLayout.has_rows.
     has_rows: bool = False
-    # Cells have at least this many bytes, because all ranks of tensor parallelism need equal cells.
+    # Cells have at least this many bytes, because all ranks of tensor parallelism and all stages of pipeline parallelism
+    # need equal cells.
     least_block_bytes: int = 0
 
     tail_block_bytes = property(lambda self: len(self.layer_bytes) * self.block_bytes)

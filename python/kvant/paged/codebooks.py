@@ -36,6 +36,10 @@ class Codebooks:
         """Returns the codebooks of the KV heads of one rank of tensor parallelism."""
         return Codebooks(*(x if x is None else x[:, heads].contiguous() for x in (self.keys, self.values)))
 
+    def of_stage(self, layers: slice) -> Codebooks:
+        """Returns the codebooks of the layers of one stage of pipeline parallelism."""
+        return Codebooks(*(x if x is None else x[layers] for x in (self.keys, self.values)))
+
     def of_layer(self, layer: int) -> dict[str, Any]:
         """Returns the codebooks of a layer as members of the library's Layer."""
         members: dict[str, Any] = {}

@@ -39,6 +39,10 @@ class KeyMetrics:
         """Returns the metrics of the KV heads of one rank of tensor parallelism."""
         return KeyMetrics(self.directions[:, heads].contiguous(), self.turns, self.basis)
 
+    def of_stage(self, layers: slice) -> KeyMetrics:
+        """Returns the metrics of the layers of one stage of pipeline parallelism."""
+        return KeyMetrics(self.directions[layers], self.turns[layers], self.basis)
+
     def in_order(self, orders: Sequence[torch.Tensor]) -> KeyMetrics:
         """Returns the metrics for the model with its channels in another order, as channel_orders() returns it."""
         turns = torch.stack([torch.cat([_places(order)[x[order, :1].long()].float(), x[order, 1:]], 1)

@@ -34,6 +34,10 @@ class KeyScales:
         """Returns the scales of the KV heads of one rank of tensor parallelism."""
         return KeyScales(self.of_keys[:, heads].contiguous(), self.of_queries[:, heads].contiguous())
 
+    def of_stage(self, layers: slice) -> KeyScales:
+        """Returns the scales of the layers of one stage of pipeline parallelism."""
+        return KeyScales(self.of_keys[layers], self.of_queries[layers])
+
 
 def smoothing(roots: Sequence[Sequence[npt.NDArray[np.float32]]]) -> KeyScales:
     """Returns scales for roots [n_layers][n_kv_heads] of [head_dim], which calibration calls `smooth`. A head of only

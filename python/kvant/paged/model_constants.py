@@ -32,3 +32,7 @@ class ModelConstants:
     def of_heads(self, heads: slice) -> ModelConstants:
         """Returns the constants of the KV heads of one rank of tensor parallelism."""
         return ModelConstants(*(x if x is None else x.of_heads(heads) for x in (self.metrics, self.codebooks, self.key_scales)))
+
+    def of_stage(self, layers: slice) -> ModelConstants:
+        """Returns the constants of the layers of one stage of pipeline parallelism."""
+        return ModelConstants(*(x if x is None else x.of_stage(layers) for x in (self.metrics, self.codebooks, self.key_scales)))

@@ -66,8 +66,13 @@ class ModelState:
         will have. ModelCache explains softcap."""
         self.recipe, self.layout, self.n_heads, self.softmax_scale = recipe, layout, n_heads, softmax_scale
         self.max_drafts, self.constants, self.softcap = max_drafts, constants, softcap
-        # Lists vLLM's attention layers, whose `kv_cache` are their blocks.
+        # Lists vLLM's attention layers, whose `kv_cache` are their blocks. With pipeline parallelism, these layers belong
+        # to one stage.
         self.layers: list = []
+        # Counts the layers of earlier stages.
+        self.layers_before = 0
+        # Names the stage in messages.
+        self.of_stage = ""
         # The flag is false if other layers use blocks of the pool too.
         self.is_all = True
         # Says how such other layers are stored.
@@ -92,7 +97,7 @@ class ModelState:
             raise ValueError(f"kvant has no kernel for {self.recipe.text}, heads of {self.layout.head_dim} channels"
                              f"{' and soft-capped scores' if self.softcap else ''}")
         self._filled, self._step, self._max_model_len = FilledPages(self.cache), None, max_model_len
-        self._guard = QualityGuard(self.cache, len(self.layers), self.watcher) if self.watcher else None
+        self._guard = QualityGuard(self.cache, len(self.layers), self.watcher, self.layers_before) if self.watcher else None
 
     def add(self, kind: str, common) -> Step:
         """Takes the metadata of one kind of blocks. `kind` is "sealed" or "tail"; `common` is vLLM's
@@ -112,8 +117,8 @@ class ModelState:
             return None
         self._is_announced = True
         n_blocks = self.layers[0].kv_cache.shape[0]
-        return (summary.start_up_line(self.cache, len(self.layers), n_blocks, self._max_model_len) if self.is_all else
-                summary.line_next_to_others(self.cache, len(self.layers), self.others))
+        return (summary.start_up_line(self.cache, len(self.layers), n_blocks, self._max_model_len, self.of_stage)
+                if self.is_all else summary.line_next_to_others(self.cache, len(self.layers), self.others, self.of_stage))
 
     def _complete(self, step: Step) -> None:
         common, cache = step.sealed, self.cache

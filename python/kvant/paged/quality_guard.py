@@ -94,8 +94,9 @@ class Check:
 
 
 class QualityGuard:
-    def __init__(self, cache: ModelCache, n_layers: int, report: Callable[[GuardReport], None]):
-        """Calls report() every 15 seconds if there are new checks."""
+    def __init__(self, cache: ModelCache, n_layers: int, report: Callable[[GuardReport], None], layers_before: int = 0):
+        """Calls report() every 15 seconds if there are new checks. Reports number layers from layers_before on."""
+        self._layers_before = layers_before
         self._cache, self._n_layers, self._report = cache, n_layers, report
         # Holds the sum of squared differences, the sum of squares and the number of checks of each layer.
         self._sums = torch.zeros(n_layers, 3, dtype=torch.float32, device=cache.device)
@@ -150,8 +151,9 @@ class QualityGuard:
             outputs.append(scores.softmax(-1)[..., :values.shape[1]] @ values)
         was, found = outputs
         sums = torch.stack([(found - was).square().sum(), was.square().sum(), was.new_ones(())])
-        # vLLM warms up with steps that may contain any numbers, so sums that are not finite are left out.
-        self._sums[check.layer] += sums.where(sums.isfinite().all(), 0)
+        # vLLM warms up with steps that may contain any numbers, so sums that are not finite are left out. An engine of
+        # data parallelism without requests runs steps of others on block 0, whose pages overwrite one another.
+        self._sums[check.layer] += sums.where(sums.isfinite().all() & (check.sealed_blocks != 0).all(), 0)
 
     def tell(self) -> None:
         """Reports if it is time to report. Must be called before every step."""
@@ -169,6 +171,6 @@ class QualityGuard:
         if self._arrived is None or self._arrived.query():
             sums, self._copy, self._arrived = self._copy.numpy(), None, None
             checked = np.flatnonzero(sums[:, 2] > 0)
-            errors = {int(i): float(np.sqrt(sums[i, 0] / max(sums[i, 1], 1e-30))) for i in checked}
+            errors = {self._layers_before + int(i): float(np.sqrt(sums[i, 0] / max(sums[i, 1], 1e-30))) for i in checked}
             if errors:
                 self._report(GuardReport(errors, int(sums[:, 2].min())))

@@ -78,6 +78,10 @@ class Recipe:
         """Returns the recipe for the KV heads of one rank of tensor parallelism."""
         return replace(self, by_head=tuple(layer[heads] for layer in self.by_head))
 
+    def of_stage(self, layers: slice) -> Recipe:
+        """Returns the recipe for the layers of one stage of pipeline parallelism."""
+        return replace(self, by_head=self.by_head[layers])
+
     @property
     def asked_name(self) -> str:
         """Returns the recipe as the user asked for it, in a form that the engine accepts."""

@@ -6,19 +6,19 @@ from kvant import PAGE
 from kvant.paged.model_cache import ModelCache
 
 
-def start_up_line(cache: ModelCache, n_layers: int, n_blocks: int, max_model_len: int) -> str:
+def start_up_line(cache: ModelCache, n_layers: int, n_blocks: int, max_model_len: int, of_stage: str = "") -> str:
     """Returns the line for a model whose layers all use the cache. n_blocks is the number of the pool's blocks for all
-    layers."""
+    layers. of_stage names the stage of pipeline parallelism that has the layers."""
     layout = cache.layout
     tokens, bf16 = layout.tokens_that_fit(n_blocks, max_model_len), layout.bf16_tokens_that_fit(n_blocks)
-    return (f"{_line(cache, f'all {n_layers} layers', n_layers)}; {tokens:,} tokens fit in requests of {max_model_len:,}, "
+    return (f"{_line(cache, f'all {n_layers} layers{of_stage}', n_layers)}; {tokens:,} tokens fit in requests of {max_model_len:,}, "
             f"{tokens / bf16:.2f} times as many as in BF16")
 
 
-def line_next_to_others(cache: ModelCache, n_layers: int, others: str) -> str:
+def line_next_to_others(cache: ModelCache, n_layers: int, others: str, of_stage: str = "") -> str:
     """Returns the line for a model in which n_layers layers use kvant's cache and other layers do not. `others` says how
     the other layers are stored."""
-    return f"{_line(cache, f'{n_layers} layers', n_layers)}; layers with a sliding window stay {others}"
+    return f"{_line(cache, f'{n_layers} layers{of_stage}', n_layers)}; layers with a sliding window stay {others}"
 
 
 def _line(cache: ModelCache, where: str, n_layers: int) -> str:

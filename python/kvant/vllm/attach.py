@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,6 +26,7 @@ from kvant.paged.model_cache import formats_of_layers
 from kvant.paged.recipes import resolved_line, without_constants
 from kvant.vllm.recipes import CACHE_TYPES, CONSTANTS_EXAMPLE, FP8, constants_file, find_recipe, has_fp8_windows
 from kvant.vllm.refusals import n_drafts, refuse_unsupported
+from kvant.vllm.stages import Stages, stages_of
 
 TAIL_SUFFIX = ".kvant_tail"
 # vLLM calls layers with a sliding window "sliding_window".
@@ -51,6 +52,8 @@ class Release:
     drafts_of: tuple[str, ...]
     # The flag is true if a block can hold all layers, which formats by layer and head need.
     has_arenas: bool
+    # Lists the features of kvant.vllm.refusals.OF_SOME_RELEASES that work.
+    features: tuple[str, ...] = ()
 
 
 class TailLayer(AttentionLayerBase):
@@ -88,6 +91,8 @@ def wrap_attention(release: Release) -> None:
     def get_kv_cache_spec(self, vllm_config):
         if hasattr(self, "kvant"):
             layout = self.kvant.layout
+            if self is self.kvant.layers[0]:
+                stages_of(vllm_config).check(len(self.kvant.layers))
             return release.sealed_spec(layout.n_kv_heads, layout.head_dim, layout.block_bytes, self.kvant.max_drafts)
         return windowed_spec(functools.partial(original_spec, self), vllm_config)
 
@@ -102,6 +107,9 @@ def leave_windowed(arguments: dict[str, Any], vllm_config) -> None:
         return
     if arguments.get("per_layer_sliding_window") is None and cache.sliding_window is None:
         return
+    if vllm_config.parallel_config.pipeline_parallel_size > 1 and not getattr(vllm_config.model_config.hf_text_config, "layer_types", None):
+        raise NotImplementedError("kvant does not support pipeline parallelism for a model with a sliding window whose configuration "
+                                  "does not list layer_types")
     arguments["cache_config"] = copy.copy(cache)
     unquantized = "float16" if vllm_config.model_config.dtype == torch.float16 else "bfloat16"
     arguments["cache_config"].cache_dtype = FP8 if has_fp8_windows(vllm_config.additional_config) else unquantized
@@ -159,14 +167,17 @@ def _attach(layer, vllm_config, release: Release) -> None:
     """Makes a layer one of kvant's: the layer joins the model's state and gets a KV layer for its tails."""
     from kvant.vllm import backend
 
-    refuse_unsupported(vllm_config, release.drafts_of)
+    refuse_unsupported(vllm_config, release.drafts_of, release.features)
     if layer.head_size_v != layer.head_size:
         raise NotImplementedError("kvant does not support values with another head size than keys")
     state = _state(vllm_config)
     mine = _new_state(layer, vllm_config, release)
     if state is None:
-        state = mine
-        _add_constants(state, vllm_config, backend.logger)
+        state, stages = mine, stages_of(vllm_config)
+        state.layers_before, state.of_stage = stages.n_before, stages.text
+        if isinstance(state.layout, ArenaLayout):
+            state.layout = _layout_of_stages(state.layout, stages.n_cached)
+        _add_constants(state, vllm_config, stages, backend.logger)
     elif _shape_of(state) != _shape_of(mine):
         raise NotImplementedError("kvant needs the same heads, head size, softmax scale and soft cap in all layers; "
                                   f"{layer.layer_name} differs")
@@ -217,7 +228,14 @@ def uses_arenas(release: Release) -> bool:
     return release.has_arenas and vllm.envs.VLLM_KV_CACHE_LAYOUT not in LAYER_LAYOUTS
 
 
-def _add_constants(state, vllm_config, log) -> None:
+def _layout_of_stages(layout: ArenaLayout, n_cached: Sequence[int]) -> ArenaLayout:
+    """Returns the layout of a stage's first layer. vLLM demands equal blocks of all stages, and n_cached holds the
+    number of each stage's layers."""
+    sizes = [replace(layout, layer_bytes=n * layout.layer_bytes).block_bytes for n in n_cached]
+    return replace(layout, least_block_bytes=max(sizes, default=0))
+
+
+def _add_constants(state, vllm_config, stages: Stages, log) -> None:
     """Loads the model's constants before its first layer gets its blocks, and logs what serves."""
     from kvant.vllm import constants
 
@@ -228,7 +246,7 @@ def _add_constants(state, vllm_config, log) -> None:
         if serves_by_head and state.recipe.may_be_allocated:
             path, why = constants.find_constants(state.recipe, vllm_config, state.softmax_scale, lambda line: log.info("%s", line))
     if path is not None:
-        found = constants.constants_of_rank(path, state.recipe, vllm_config, state.softmax_scale, serves_by_head)
+        found = constants.constants_of_rank(path, state.recipe, vllm_config, state.softmax_scale, serves_by_head, stages)
         state.recipe, state.constants = found.recipe, found.of_model
         if found.of_ranks:
             state.layout = _layout_of_ranks(state, found)
@@ -239,7 +257,8 @@ def _add_constants(state, vllm_config, log) -> None:
 
 
 def _layout_of_ranks(state, found) -> ArenaLayout:
-    """Returns the layout of a rank whose formats differ by layer and head. vLLM demands equal blocks of all ranks."""
+    """Returns the layout of a rank whose formats differ by layer and head. vLLM demands equal blocks of all ranks and
+    stages."""
     from kvant.torch import TorchLibrary
 
     library, layout = TorchLibrary(), state.layout
@@ -249,7 +268,7 @@ def _layout_of_ranks(state, found) -> ArenaLayout:
             if not library.page_bytes(format, layout.head_dim) or not library.can_seal(format):
                 raise NotImplementedError(f"kvant has no format {format} for heads of {layout.head_dim} channels (recipe {recipe.name})")
         formats = formats_of_layers(recipe, layout.n_kv_heads, lambda name: library.page_bytes(name, layout.head_dim))
-        of_ranks.append(replace(layout, layer_bytes=tuple(x.block_bytes for x in formats)))
+        of_ranks.append(replace(layout, layer_bytes=tuple(x.block_bytes for x in formats), least_block_bytes=0))
     mine = of_ranks[found.of_ranks.index(found.recipe)]
     return replace(mine, least_block_bytes=max(x.block_bytes for x in of_ranks))
 

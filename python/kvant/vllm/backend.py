@@ -137,7 +137,7 @@ class SealedBuilder(_Builder):
 
     def __init__(self, kv_cache_spec, layer_names, vllm_config, device):
         super().__init__(kv_cache_spec, layer_names, vllm_config, device)
-        self.state.watcher = guard_metrics.reporter(vllm_config.parallel_config.rank, logger.info, logger.warning)
+        self.state.watcher = guard_metrics.reporter(guard_metrics.number_of(vllm_config.parallel_config), logger.info, logger.warning)
         self.state.start(TorchLibrary(), vllm_config.scheduler_config.max_num_seqs,
                          vllm_config.model_config.max_model_len, device)
 

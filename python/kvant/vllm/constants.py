@@ -1,4 +1,5 @@
-"""Finds the constants of the served model, for the heads of one rank of tensor parallelism."""
+"""Finds the constants of the served model, for the heads of one rank of tensor parallelism and the layers of one stage of
+pipeline parallelism."""
 
 from __future__ import annotations
 
@@ -15,6 +16,7 @@ from kvant.paged.constants import TURNS_NEIGHBOURS, Constants, ModelShape, heads
 from kvant.paged.model_constants import ModelConstants
 from kvant.paged.recipes import Recipe
 from kvant.vllm.recipes import NO_CALIBRATION, may_calibrate
+from kvant.vllm.stages import FULL, Stages
 
 
 @dataclass(frozen=True)
@@ -23,13 +25,14 @@ class RankConstants:
 
     recipe: Recipe
     of_model: ModelConstants
-    # Holds the formats of each rank's heads, by layer and head. The tuple is empty without formats by head.
+    # Holds the formats of each rank's heads in each stage, by layer and head. The tuple is empty without formats by head.
     of_ranks: tuple[Recipe, ...] = ()
     # Tells users what was not checked.
     warning: str = ""
 
 
-def constants_of_rank(path: str, recipe: Recipe, vllm_config, softmax_scale: float, serves_by_head: bool = False) -> RankConstants:
+def constants_of_rank(path: str, recipe: Recipe, vllm_config, softmax_scale: float, serves_by_head: bool,
+                      stages: Stages) -> RankConstants:
     """Returns the recipe with the model's constants. Raises ValueError or kvant.Error with a sentence for users."""
     model, parallel = vllm_config.model_config, vllm_config.parallel_config
     config, n_ranks = model.hf_text_config, parallel.tensor_parallel_size
@@ -42,9 +45,10 @@ def constants_of_rank(path: str, recipe: Recipe, vllm_config, softmax_scale: flo
     else:
         checkpoint.check_fingerprint(checkpoint.of_files(folder_of(vllm_config), config), found.fingerprint, found.model, path)
     all_heads = [heads_of_rank(shape.n_kv_heads, rank, n_ranks) for rank in range(n_ranks)]
-    of_ranks = tuple(found.recipe.of_heads(heads) for heads in all_heads)
-    rank = parallel.rank % n_ranks
-    return RankConstants(of_ranks[rank], found.of_model.of_heads(all_heads[rank]), of_ranks if found.recipe.by_head else (), warning)
+    of_ranks = tuple(found.recipe.of_heads(heads).of_stage(layers) for layers in stages.slices() for heads in all_heads)
+    rank, layers = parallel.rank % n_ranks, stages.slices()[stages.mine]
+    return RankConstants(of_ranks[stages.mine * n_ranks + rank], found.of_model.of_heads(all_heads[rank]).of_stage(layers),
+                         of_ranks if found.recipe.by_head else (), warning)
 
 
 def shape_of(vllm_config, softmax_scale: float) -> ModelShape:
@@ -59,18 +63,21 @@ def find_constants(recipe: Recipe, vllm_config, softmax_scale: float, say) -> tu
     """Returns the file of the model's constants for a recipe with bits by layer and head, or None and the reason why
     there is no file. The file is in the cache folder of `kvant`, under a name that contains the checkpoint's
     fingerprint. If the file is missing and calibration is allowed, the function makes the file, which takes minutes.
-    All ranks of tensor parallelism get the answer of the first rank. `say` logs a line."""
+    All ranks of tensor parallelism and all stages get the result of the first rank. `say` logs a line."""
     parallel = vllm_config.parallel_config
+    n_ranks, n_stages = parallel.tensor_parallel_size, parallel.pipeline_parallel_size
     found = None, ""
-    if parallel.rank % parallel.tensor_parallel_size == 0:
+    if parallel.rank % (n_ranks * n_stages) == 0:
         try:
             found = _find_or_make(recipe, vllm_config, softmax_scale, say), ""
         # Other ranks wait for the answer, so no fault may end this rank before the broadcast.
         except Exception as failure:  # noqa: BLE001
             found = None, str(failure).removeprefix("kvant: ")
-    if parallel.tensor_parallel_size > 1:
-        from vllm.distributed.parallel_state import get_tp_group
+    from vllm.distributed.parallel_state import get_pp_group, get_tp_group
 
+    if n_stages > 1 and parallel.rank % n_ranks == 0:
+        found = get_pp_group().broadcast_object(found, src=0)
+    if n_ranks > 1:
         found = get_tp_group().broadcast_object(found, src=0)
     return found
 
@@ -122,8 +129,8 @@ def calibrate(folder: str, recipe: str, path: pathlib.Path) -> None:
 
 def _check_kinds(config) -> None:
     """Raises NotImplementedError for layers that kvant leaves to vLLM."""
-    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
-    if kinds != {"full_attention"}:
+    kinds = set(getattr(config, "layer_types", None) or [FULL])
+    if kinds != {FULL}:
         raise NotImplementedError(f"the model has layers of the kinds {', '.join(sorted(kinds))}")
 
 

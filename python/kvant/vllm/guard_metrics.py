@@ -71,9 +71,16 @@ def _read() -> Iterator[tuple[str, dict[str, float]]]:
             pass
 
 
+def number_of(parallel) -> int:
+    """Returns the number of a worker among the workers of all engines of a server. `parallel` is vLLM's ParallelConfig,
+    whose `rank` counts the workers of one engine."""
+    of_engine = parallel.tensor_parallel_size * parallel.pipeline_parallel_size
+    return getattr(parallel, "data_parallel_index", 0) * of_engine + parallel.rank % of_engine
+
+
 def reporter(rank: int, say: Callable[[str], None], warn: Callable[[str], None]) -> Callable[[GuardReport], None]:
-    """Returns the function to which a worker's guard reports. `rank` is the rank of tensor parallelism. say() and
-    warn() print a line in the log; each line is printed at most once."""
+    """Returns the function to which a worker's guard reports. `rank` is the worker's number. say() and warn() print a
+    line in the log; each line is printed at most once."""
     said = set()
 
     def once(how: Callable[[str], None], line: str) -> None:

@@ -14,6 +14,7 @@ from kvant import PAGE
 from kvant.vllm.attach import Release, wrap_attention
 from kvant.vllm.managers import KvantSealedManager, KvantTailManager
 from kvant.vllm.recipes import CACHE_TYPES
+from kvant.vllm.refusals import OF_SOME_RELEASES
 
 
 def register() -> None:
@@ -85,7 +86,7 @@ def tail_spec(n_kv_heads: int, head_size: int, block_bytes: int, blocks_per_requ
     return KvantTailSpec(**_common(n_kv_heads, head_size, block_bytes), blocks_per_request=blocks_per_request)
 
 
-RELEASE = Release(sealed_spec, tail_spec, drafts_of=("ngram", "ngram_gpu"), has_arenas=True)
+RELEASE = Release(sealed_spec, tail_spec, drafts_of=("ngram", "ngram_gpu"), has_arenas=True, features=OF_SOME_RELEASES)
 
 
 def add_specs() -> None:
