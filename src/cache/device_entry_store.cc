@@ -8,9 +8,9 @@
 
 namespace kvant {
 
-DeviceEntryStore::DeviceEntryStore(PageDevice& device, MemoryBudget& budget, std::vector<Kind> kinds,
-                                   std::function<bool()> make_room)
-    : device_(device), make_room_(std::move(make_room)) {
+DeviceEntryStore::DeviceEntryStore(const Plan& plan, PageDevice& device, MemoryBudget& budget,
+                                   std::vector<Kind> kinds, std::function<bool()> make_room)
+    : plan_(plan), device_(device), make_room_(std::move(make_room)) {
   for (Kind& kind : kinds) {
     kinds_.push_back({kind.room, std::make_unique<DeviceEntryTable>(device, budget, std::move(kind.layout))});
   }
@@ -48,7 +48,7 @@ bool DeviceEntryStore::shrink() noexcept {
   return any;
 }
 
-Status DeviceEntryStore::download(PageEntry entry, std::byte* to) {
+Status DeviceEntryStore::download(PageEntry entry, std::byte* to) const {
   device_.enter();
   device_.download(to, table(entry.room).data(entry.id), layout(entry.room).bytes);
   return device_.finish();
@@ -57,6 +57,47 @@ Status DeviceEntryStore::download(PageEntry entry, std::byte* to) {
 void DeviceEntryStore::upload(const std::byte* from, PageEntry entry) {
   device_.enter();
   device_.upload(table(entry.room).data(entry.id), from, layout(entry.room).bytes);
+}
+
+void page_to_host(const PageDevice& device, const Format& format, Side side, int head_dim,
+                  std::span<const std::byte> page, std::byte* canonical) {
+  std::vector<std::byte> whole(std::max(page.size(), format.page_bytes(head_dim)));
+  std::ranges::copy(page, whole.begin());
+  device.page_to_host(format.name(), side, head_dim, whole.data(), canonical);
+}
+
+Status DeviceEntryStore::save(PageEntry entry, std::span<const PagePart> parts, std::byte* image) const {
+  std::vector<std::byte> bytes(layout(entry.room).bytes), canonical;
+  KVANT_RETURN_IF_ERROR(download(entry, bytes.data()));
+  for (const PagePart& part : parts) {
+    const EntryLayout::Layer& of_layer = layout(entry.room).layers[part.layer];
+    const Format& format = format_of(entry, part);
+    const int d = plan_.geometry.dim(part.layer);
+    canonical.resize(format.page_bytes(d));
+    page_to_host(device_, format, part.side, d,
+                 std::span(bytes).subspan(of_layer.place(part.kv_head, part.side),
+                                          of_layer.bytes(part.kv_head, part.side)),
+                 canonical.data());
+    std::copy_n(canonical.begin(), part.bytes, image + part.place);
+  }
+  return {};
+}
+
+bool DeviceEntryStore::load(const std::byte* image, std::span<const PagePart> parts, PageEntry entry) {
+  std::vector<std::byte> bytes(layout(entry.room).bytes), canonical, page;
+  for (const PagePart& part : parts) {
+    const EntryLayout::Layer& of_layer = layout(entry.room).layers[part.layer];
+    const Format& format = format_of(entry, part);
+    const int d = plan_.geometry.dim(part.layer);
+    const std::size_t n_bytes = of_layer.bytes(part.kv_head, part.side);
+    canonical.assign(format.page_bytes(d), std::byte{});
+    std::copy_n(image + part.place, part.bytes, canonical.begin());
+    page.resize(std::max(n_bytes, canonical.size()));
+    device_.page_from_host(format.name(), part.side, d, canonical.data(), page.data());
+    std::copy_n(page.begin(), n_bytes, bytes.data() + of_layer.place(part.kv_head, part.side));
+  }
+  upload(bytes.data(), entry);
+  return true;
 }
 
 namespace {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "cache/device_layout.h"
@@ -77,8 +78,8 @@ class DeviceEntryStore final : public EntryStore {
     EntryLayout layout;
   };
   // The store calls make_room if memory is exhausted. make_room returns whether anything else has given
-  // memory back. Device and budget outlive the store.
-  DeviceEntryStore(PageDevice& device, MemoryBudget& budget, std::vector<Kind> kinds,
+  // memory back. Plan, device and budget outlive the store.
+  DeviceEntryStore(const Plan& plan, PageDevice& device, MemoryBudget& budget, std::vector<Kind> kinds,
                    std::function<bool()> make_room);
 
   PageEntry take(int room) override;
@@ -95,6 +96,8 @@ class DeviceEntryStore final : public EntryStore {
   std::int64_t side_bytes(PageEntry entry, int layer, int kv_head, Side side) const override {
     return static_cast<std::int64_t>(layout(entry.room).layers[layer].bytes(kv_head, side));
   }
+  Status save(PageEntry entry, std::span<const PagePart> parts, std::byte* image) const override;
+  bool load(const std::byte* image, std::span<const PagePart> parts, PageEntry entry) override;
   std::int64_t bytes_in_use() const;
 
   // Gives back what no entry needs (DeviceEntryTable::shrink) and returns whether there was any.
@@ -102,19 +105,30 @@ class DeviceEntryStore final : public EntryStore {
 
   // Transfer the bytes of an entry to host memory and back. The number of bytes is layout(entry.room).bytes.
   // An error says that the device has failed.
-  Status download(PageEntry entry, std::byte* to);
+  Status download(PageEntry entry, std::byte* to) const;
   void upload(const std::byte* from, PageEntry entry);
 
  private:
   std::size_t index_of(int room) const;
+  // Returns the format of a part of an entry that holds pages.
+  const Format& format_of(PageEntry entry, const PagePart& part) const {
+    const HeadPlan& head = plan_.head(part.layer, part.kv_head);
+    return entry.room == kSealedRoom ? *head.side(part.side).sealed : *plan_.tail;
+  }
 
   struct Table {
     int room;
     std::unique_ptr<DeviceEntryTable> table;
   };
+  const Plan& plan_;
   PageDevice& device_;
   std::vector<Table> kinds_;
   std::function<bool()> make_room_;
 };
+
+// Converts a page of a device to canonical bytes. An entry of a few rows is converted as the beginning of a
+// page.
+void page_to_host(const PageDevice& device, const Format& format, Side side, int head_dim,
+                  std::span<const std::byte> page, std::byte* canonical);
 
 }  // namespace kvant

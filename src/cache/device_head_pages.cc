@@ -42,17 +42,14 @@ void DeviceHeadPages::unpack() {
     const PageContext& context = head.side(side).context;
     (side == Side::key ? key_rows_ : value_rows_) = PageContext{context.head_dim, context.constants, {}};
   }
-  auto from = downloaded_->begin() + static_cast<std::ptrdiff_t>(first_);
+  std::span<const std::byte> left = std::span(*downloaded_).subspan(first_);
   for (std::size_t i = 0; i < pages_.size(); ++i) {
     for (const Side side : kSides) {
       const Format& format = fetched_[i].is_sealed ? *head.side(side).sealed : *plan_->tail;
-      const auto bytes = static_cast<std::ptrdiff_t>(fetched_[i].bytes[side == Side::key ? 0 : 1]);
-      // An entry of a few rows is converted as the beginning of a page.
-      std::vector<std::byte> page(std::max<std::size_t>(bytes, format.page_bytes(d)));
-      std::copy_n(from, bytes, page.begin());
-      from += bytes;
+      const std::size_t n_bytes = fetched_[i].bytes[side == Side::key ? 0 : 1];
       bytes_.push_back(std::make_unique<std::byte[]>(format.page_bytes(d)));
-      device_->page_to_host(format.name(), side, d, page.data(), bytes_.back().get());
+      page_to_host(*device_, format, side, d, left.first(n_bytes), bytes_.back().get());
+      left = left.subspan(n_bytes);
       const PageContext& of_rows = side == Side::key ? key_rows_ : value_rows_;
       const PageContext& context = fetched_[i].is_sealed ? head.side(side).context : of_rows;
       (side == Side::key ? pages_[i].k : pages_[i].v) = PageSide{&format, bytes_.back().get(), &context};

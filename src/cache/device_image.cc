@@ -8,92 +8,8 @@
 
 namespace kvant {
 
-namespace {
-
-constexpr const char* kPlain = "bf16";
-
-bool are_alike(const std::vector<PageMask>& a, const std::vector<PageMask>& b) {
-  return std::ranges::equal(a, b, [](const PageMask& x, const PageMask& y) {
-    return x.page == y.page && x.mask.words == y.mask.words;
-  });
-}
-
-}  // namespace
-
-DeviceImage::DeviceImage(DevicePageStore& store) : plan_(store.plan()), store_(store) {
-  page_.resize(std::size_t{2} * kPageTokens * plan_.geometry.head_dim);
-  moved_.resize(page_.size());
-}
-
-Result<DeviceImage::Bytes> DeviceImage::fetch(DeviceEntryStore& entries, PageEntry entry) const {
-  Bytes bytes;
-  if (!entry.held()) return bytes;
-  bytes.resize(entries.layout(entry.room).bytes);
-  KVANT_RETURN_IF_ERROR(entries.download(entry, bytes.data()));
-  return bytes;
-}
-
-void DeviceImage::to_image(const std::byte* page, std::size_t page_bytes, Side side, int d, int n,
-                           std::byte* rows) {
-  std::memcpy(moved_.data(), page, page_bytes);
-  store_.device()->page_to_host(kPlain, side, d, moved_.data(), page_.data());
-  std::memcpy(rows, page_.data(), std::size_t{2} * n * d);
-}
-
-void DeviceImage::from_image(const std::byte* rows, int n, Side side, int d, std::byte* page,
-                             std::size_t page_bytes) {
-  std::ranges::fill(page_, std::byte{});
-  std::memcpy(page_.data(), rows, std::size_t{2} * n * d);
-  store_.device()->page_from_host(kPlain, side, d, page_.data(), moved_.data());
-  std::memcpy(page, moved_.data(), page_bytes);
-}
-
-// --- pages ---
-
-void DeviceImage::save_part(const std::byte* entry, const PagePart& part, std::byte* canonical) {
-  const EntryLayout::Layer& of_layer = store_.pages(part.layer).layout(part.entry.room).layers[part.layer];
-  const std::byte* page = entry + of_layer.place(part.kv_head, part.side);
-  const int d = plan_.geometry.dim(part.layer);
-  if (part.entry.room != kSealedRoom)
-    return to_image(page, of_layer.bytes(part.kv_head, part.side), part.side, d, part.n_rows, canonical);
-  const Format& format = *plan_.head(part.layer, part.kv_head).side(part.side).sealed;
-  store_.device()->page_to_host(format.name(), part.side, d, page, canonical);
-}
-
-void DeviceImage::load_part(const std::byte* canonical, const PagePart& part, std::byte* entry) {
-  const EntryLayout::Layer& of_layer = store_.pages(part.layer).layout(part.entry.room).layers[part.layer];
-  std::byte* page = entry + of_layer.place(part.kv_head, part.side);
-  const int d = plan_.geometry.dim(part.layer);
-  if (part.entry.room != kSealedRoom)
-    return from_image(canonical, part.n_rows, part.side, d, page, of_layer.bytes(part.kv_head, part.side));
-  const Format& format = *plan_.head(part.layer, part.kv_head).side(part.side).sealed;
-  store_.device()->page_from_host(format.name(), part.side, d, canonical, page);
-}
-
-// --- auxiliary data ---
-
-template <class Move>
-void DeviceImage::for_each_row_page(int layer, int kv_head, Side side, int n, const Move& move) const {
-  const EntryLayout::Layer& of_layer = store_.auxiliary().layout(kProtectedRoom).layers[layer];
-  const std::size_t page_bytes = of_layer.bytes(kv_head, side),
-                    row_bytes = std::size_t{2} * plan_.geometry.dim(layer);
-  const auto capacity = static_cast<int>(page_bytes / row_bytes);
-  for (int row = 0; row < n; row += capacity)
-    move(row / capacity, of_layer.place(kv_head, side), page_bytes, std::min(capacity, n - row),
-         row * row_bytes);
-}
-
-void DeviceImage::add_to(HeadImage& image, const ImagedHead& head, const Entries& entries) {
-  const int layer = head.layer, h = head.kv_head, d = plan_.geometry.dim(layer);
-  const auto n = static_cast<int>(image.chosen.tokens.size());
-  for (const Side side : kSides) {
-    Bytes& rows = image.rows[static_cast<int>(side)];
-    rows.resize(std::size_t{2} * n * d);
-    for_each_row_page(
-        layer, h, side, n, [&](int entry, std::size_t place, std::size_t bytes, int n_rows, std::size_t at) {
-          to_image(entries.rows[entry].data() + place, bytes, side, d, n_rows, rows.data() + at);
-        });
-  }
+void DeviceImage::add_to(HeadImage& image, const ImagedHead& head, const Entries& entries) const {
+  const int layer = head.layer, h = head.kv_head;
   if (plan_.layers[layer].needs_scores())
     observe(entries.observers, entries.first_observer, head, image.observers);
   if (!plan_.head(layer, h).corrected) return;
@@ -101,17 +17,8 @@ void DeviceImage::add_to(HeadImage& image, const ImagedHead& head, const Entries
   image.checkpoint_sums = sums(entries.checkpoint_sums, layer, h);
 }
 
-bool DeviceImage::put(const HeadImage& image, const ImagedHead& head, Entries& entries) {
-  const int layer = head.layer, h = head.kv_head, d = plan_.geometry.dim(layer);
-  if (!are_alike(image.chosen.masks, masks_of(image.chosen.tokens))) return false;
-  for (const Side side : kSides) {
-    const Bytes& rows = image.rows[static_cast<int>(side)];
-    for_each_row_page(layer, h, side, static_cast<int>(image.chosen.tokens.size()),
-                      [&](int entry, std::size_t place, std::size_t bytes, int n_rows, std::size_t at) {
-                        from_image(rows.data() + at, n_rows, side, d, entries.rows[entry].data() + place,
-                                   bytes);
-                      });
-  }
+bool DeviceImage::put(const HeadImage& image, const ImagedHead& head, Entries& entries) const {
+  const int layer = head.layer, h = head.kv_head;
   if (plan_.layers[layer].needs_scores() && !put_observers(image.observers, head, entries)) return false;
   return put_sums(image.sums, layer, h, entries.sums) &&
          put_sums(image.checkpoint_sums, layer, h, entries.checkpoint_sums);

@@ -16,7 +16,7 @@ DevicePageStore::DevicePageStore(const PlacedPlan& placed, std::int64_t byte_lim
       placed_(placed),
       device_(*placed_.device()),
       has_sink_(device_sink(plan_) > 0),
-      auxiliary_(device_, mutable_budget(),
+      auxiliary_(plan_, device_, mutable_budget(),
                  {{kProtectedRoom, protected_layout(plan_)},
                   {kSumsRoom, correction_layout(plan_)},
                   {kObserversRoom, observer_layout(plan_)}},
@@ -26,7 +26,7 @@ DevicePageStore::DevicePageStore(const PlacedPlan& placed, std::int64_t byte_lim
     std::vector<DeviceEntryStore::Kind> kinds{
         {kSealedRoom, sealed_layout(plan_, device_.library(), group.layers)},
         {kPageTokens, plain_layout(plan_, kPageTokens, group.layers)}};
-    pages_.push_back(std::make_unique<DeviceEntryStore>(device_, mutable_budget(), std::move(kinds),
+    pages_.push_back(std::make_unique<DeviceEntryStore>(plan_, device_, mutable_budget(), std::move(kinds),
                                                         [this] { return shrink(); }));
     add_group(device_rules(plan_, group.rules), group.layers, *pages_.back());
   }

@@ -102,105 +102,64 @@ int DeviceSequence::image_sealed(int index) const {
       .sealed;
 }
 
-// Images store the rows of the sink and the rows of tokens that scores protect in one form.
-Status DeviceSequence::save_heads(const SeeHead& see) const {
+Status DeviceSequence::on_save(std::vector<HeadImage>& images) const {
   DeviceImage image(store_);
   DeviceImage::Entries entries{.first_observer = observers_.first};
-  const auto fetch = [&](PageEntry entry, DeviceImage::Bytes& to) -> Status {
-    auto bytes = image.fetch(store_.auxiliary(), entry);
-    if (!bytes.ok()) return bytes.error();
-    to = std::move(bytes).value();
-    return {};
-  };
-  for (const EntryHold& held : rows())
-    KVANT_RETURN_IF_ERROR(fetch(held.entry(), entries.rows.emplace_back()));
-  KVANT_RETURN_IF_ERROR(fetch(entry_of(sums()), entries.sums));
-  KVANT_RETURN_IF_ERROR(fetch(entry_of(checkpoint_sums()), entries.checkpoint_sums));
-  KVANT_RETURN_IF_ERROR(fetch(observers_.hold.entry(), entries.observers));
+  const std::pair<PageEntry, DeviceImage::Bytes*> wanted[] = {
+      {entry_of(sums()), &entries.sums},
+      {entry_of(checkpoint_sums()), &entries.checkpoint_sums},
+      {observers_.hold.entry(), &entries.observers}};
+  for (const auto& [entry, bytes] : wanted) {
+    if (!entry.held()) continue;
+    *bytes = image.room_for(entry.room);
+    KVANT_RETURN_IF_ERROR(store_.auxiliary().download(entry, bytes->data()));
+  }
   const Geometry& g = plan().geometry;
   for (int layer = 0; layer < g.n_layers; ++layer) {
     const int n_sealed = image_sealed(store_.group_of(layer));
     if (tokens() == nullptr && n_sealed > 0 && plan().layers[layer].sink > 0 && rows().empty())
       return error("cannot save a sequence of '{}' whose pages lie on {}: leave the sink out with sink=0",
                    label(plan().recipe), store_.device()->name());
-    for (int h = 0; h < g.kv_heads(layer); ++h) {
-      HeadImage of_head = image_of_tokens(layer, h);
-      image.add_to(of_head, {layer, h, length(), n_sealed}, entries);
-      see(layer, h, of_head);
-    }
+    for (int h = 0; h < g.kv_heads(layer); ++h)
+      image.add_to(images[g.head_index(layer, h)], {layer, h, length(), n_sealed}, entries);
   }
   return {};
 }
 
-// Takes entries for everything that a sequence of this length may have besides pages.
-bool DeviceSequence::take_auxiliary() {
+// Takes entries for everything that a sequence of this length may have, and gives back what the image has
+// not filled.
+bool DeviceSequence::on_load(ByteReader& from, std::vector<HeadImage>& images) {
+  DeviceImage image(store_);
+  DeviceImage::Entries entries;
+  DeviceEntryStore& auxiliary = store_.auxiliary();
   if (is_corrected(plan())) {
     set_sums(make_sums(), make_sums());
     if (sums() == nullptr || checkpoint_sums() == nullptr) return false;
+    entries.sums = entries.checkpoint_sums = image.room_for(kSumsRoom);
   }
   if (tokens() != nullptr && open_observers(length()) > 0) {
     observers_.hold = take(kObserversRoom);
     if (!observers_.hold.entry().held()) return false;
+    entries.observers = image.room_for(kObserversRoom);
   }
-  return take_rows();
-}
-
-// Returns whether an image's protected tokens are possible for this plan with n_sealed sealed pages.
-bool DeviceSequence::may_protect(const std::vector<int>& wanted, int layer, int n_sealed) const {
-  if (tokens() != nullptr) return true;
-  const int sink = n_sealed > 0 ? plan().layers[layer].sink : 0;
-  return (sink == 0 || !rows().empty()) && wanted.size() == static_cast<std::size_t>(sink) &&
-         (sink == 0 || wanted.back() == sink - 1);
-}
-
-bool DeviceSequence::load_heads(ByteReader& from, int n_sealed, const NextHead& next) {
-  if (!take_auxiliary()) return false;
-  DeviceImage image(store_);
-  DeviceImage::Entries entries;
-  for (std::size_t i = 0; i < rows().size(); ++i) entries.rows.push_back(image.room_for(kProtectedRoom));
-  if (sums() != nullptr) entries.sums = entries.checkpoint_sums = image.room_for(kSumsRoom);
-  if (observers_.hold.entry().held()) entries.observers = image.room_for(kObserversRoom);
   bool any_sums = false, any_checkpoint = false;
-  load_each_head(from, next, [&](int layer, int h, HeadImage& head) {
-    from.require(may_protect(head.chosen.tokens, layer, n_sealed) &&
-                 image.put(head, {layer, h, length(), n_sealed}, entries));
+  for_each_head(plan().geometry, [&](int layer, int h, int index) {
+    const HeadImage& head = images[index];
+    from.require(image.put(head, {layer, h, length(), ledger(store_.group_of(layer)).n_sealed()}, entries));
     any_sums = any_sums || !head.sums.empty();
     any_checkpoint = any_checkpoint || !head.checkpoint_sums.empty();
-    return true;
   });
-  if (from.ok()) keep_loaded(entries, any_sums, any_checkpoint);
-  return true;
-}
-
-// Uploads the entries that an image has filled, and gives the other entries back.
-void DeviceSequence::keep_loaded(const DeviceImage::Entries& entries, bool any_sums, bool any_checkpoint) {
-  DeviceEntryStore& auxiliary = store_.auxiliary();
+  if (!from.ok()) return true;
   if (any_sums) auxiliary.upload(entries.sums.data(), entry_of(sums()));
   if (any_checkpoint) auxiliary.upload(entries.checkpoint_sums.data(), entry_of(checkpoint_sums()));
   set_sums(any_sums ? sums() : nullptr, any_checkpoint ? checkpoint_sums() : nullptr);
-  for (std::size_t i = 0; i < rows().size(); ++i) auxiliary.upload(entries.rows[i].data(), rows()[i].entry());
   observers_.first = std::max(entries.first_observer, -1);
-  if (observers_.first < 0) return observers_.hold.reset();
-  auxiliary.upload(entries.observers.data(), observers_.hold.entry());
-}
-
-Status DeviceSequence::save_page(ByteWriter& to, int group, int page) const {
-  DeviceImage image(store_);
-  const auto entry = image.fetch(store_.of_group(group), page_entry(group, page));
-  if (!entry.ok()) return entry.error();
-  for_each_part(group, page,
-                [&](const PagePart& part) { image.save_part(entry->data(), part, to.skip(part.bytes)); });
-  return {};
-}
-
-void DeviceSequence::load_page(ByteReader& from, int group, int page) {
-  DeviceImage image(store_);
-  const PageEntry to = page_entry(group, page);
-  DeviceImage::Bytes entry(store_.of_group(group).layout(to.room).bytes);
-  for_each_part(group, page, [&](const PagePart& part) {
-    if (const std::byte* canonical = from.skip(part.bytes)) image.load_part(canonical, part, entry.data());
-  });
-  if (from.ok()) store_.of_group(group).upload(entry.data(), to);
+  if (observers_.first < 0) {
+    observers_.hold.reset();
+  } else {
+    auxiliary.upload(entries.observers.data(), observers_.hold.entry());
+  }
+  return true;
 }
 
 // --- of a step ---

@@ -45,10 +45,6 @@ class DeviceSequence final : public SequencePages {
 
   Result<ListedPages> list_pages(int layer, int kv_head, int first_visible) const override;
   int image_sealed(int group) const override;
-  Status save_heads(const SeeHead& see) const override;
-  bool load_heads(ByteReader& from, int n_sealed, const NextHead& next) override;
-  Status save_page(ByteWriter& to, int group, int page) const override;
-  void load_page(ByteReader& from, int group, int page) override;
 
  private:
   bool on_reserve() override;
@@ -60,13 +56,11 @@ class DeviceSequence final : public SequencePages {
   std::shared_ptr<SequenceSums> make_sums() override;
   std::int64_t bytes_of(const SequenceSums& sums) const override;
   void visit_observers(const Visit& visit) const override;
+  Status on_save(std::vector<HeadImage>& images) const override;
+  bool on_load(ByteReader& from, std::vector<HeadImage>& images) override;
 
   // If memory is exhausted, each of these functions returns false or a hold without an entry.
   EntryHold take(int room) { return {store_.auxiliary(), store_.auxiliary().take(room)}; }
-  bool take_auxiliary();
-
-  bool may_protect(const std::vector<int>& wanted, int layer, int n_sealed) const;
-  void keep_loaded(const DeviceImage::Entries& entries, bool any_sums, bool any_checkpoint);
 
   const Plan& plan() const { return store_.plan(); }
 

@@ -201,12 +201,6 @@ void HeadState::abort() {
   if (observers_ != nullptr) observers_->truncate(length_);
 }
 
-bool HeadState::has_pages(int page, PageEntry entry) const {
-  if (entry.room != kSealedRoom) return true;
-  if (page == n_sealed_) return ahead_;
-  return layer_.evict == 0 || !is_gone(chosen().masks[page].mask);
-}
-
 void HeadState::list_pages(int first_visible, int n_sealed, int length, std::vector<PageView>& pages) const {
   pages.clear();
   const ProtectedTokens::Head& kept = chosen();
@@ -256,37 +250,19 @@ void HeadState::copy_from(const HeadState& from) {
 }
 
 void HeadState::add_to(HeadImage& image) const {
-  for (const Side side : kSides) {
-    std::vector<std::byte>& rows = image.rows[static_cast<int>(side)];
-    rows.resize(plan_.tail->short_page_bytes(dim(), static_cast<int>(image.chosen.tokens.size())));
-    for_each_row_page([&](int row, int n, PageEntry entry) {
-      pages_.row_store->save(entry, row_index_, side, n,
-                             rows.data() + plan_.tail->short_page_bytes(dim(), row));
-    });
-  }
   if (observers_ != nullptr) image.observers = *observers_;
 }
 
-bool HeadState::take(HeadImage& image) {
+void HeadState::take(HeadImage& image) {
   length_ = pages_.ledger->length();
   n_sealed_ = pages_.ledger->n_sealed();
   if (observers_ != nullptr) *observers_ = std::move(image.observers);
-  const auto n_rows = static_cast<int>(image.chosen.tokens.size());
-  for (int row = 0; row < n_rows; row += rows_of_entry_) {
-    const PageEntry entry = pages_.sequence->rows()[row / rows_of_entry_].entry();
-    if (!pages_.row_store->hold(entry, row_index_)) return false;
-    for (const Side side : kSides)
-      pages_.row_store->load(
-          image.rows[static_cast<int>(side)].data() + plan_.tail->short_page_bytes(dim(), row),
-          std::min(rows_of_entry_, n_rows - row), row_index_, side, entry);
-  }
-  return true;
 }
 
 bool HeadState::hold_sealed(int first, int end) {
   for (int page = std::max(first, first_page()); page < std::min(end, n_sealed_); ++page) {
-    const PageEntry entry = pages_.ledger->sealed(page);
-    if (has_pages(page, entry) && !pages_.store->hold(entry, index_)) return false;
+    const bool is_empty = layer_.evict > 0 && is_gone(chosen().masks[page].mask);
+    if (!is_empty && !pages_.store->hold(pages_.ledger->sealed(page), index_)) return false;
   }
   return true;
 }

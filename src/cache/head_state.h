@@ -106,22 +106,13 @@ class HeadState {
   // throw std::bad_alloc.
   void copy_from(const HeadState& from);
 
-  // Convert to and from the interchange form of protected rows and observers. take() turns this empty
-  // state into the imaged state. The ledger and the rows must already have their entries. take() returns
-  // false or throws std::bad_alloc if memory is exhausted. The caller must then drop this state.
+  // Convert to and from the interchange form of observers. take() turns this empty state into the imaged
+  // state. The ledger must already have its entries.
   void add_to(HeadImage& image) const;
-  bool take(HeadImage& image);
+  void take(HeadImage& image);
   // Takes memory for the sealed pages [first, end) of an imaged head, if the sequence has them. The head's
-  // tokens must be known. Returns the errors of take().
+  // tokens must be known. Returns the errors of reserve().
   bool hold_sealed(int first, int end);
-  // Write and read one side of page `page`, n rows in `entry`, in canonical bytes. save_page() leaves the
-  // bytes of pages unchanged that the head has dropped.
-  void save_page(int page, PageEntry entry, Side side, int n, std::byte* canonical) const {
-    if (has_pages(page, entry)) pages_.store->save(entry, index_, side, n, canonical);
-  }
-  void load_page(const std::byte* canonical, int n, Side side, int page, PageEntry entry) {
-    if (has_pages(page, entry)) pages_.store->load(canonical, n, index_, side, entry);
-  }
 
   std::int64_t observer_bytes() const { return observers_ == nullptr ? 0 : observers_->bytes(); }
 
@@ -129,7 +120,6 @@ class HeadState {
   int dim() const { return head_.k.context.head_dim; }
   void free_evicted_pages();
   bool is_gone(const TokenMask& mask) const { return layer_.evict > 0 && mask.count() == kPageTokens; }
-  bool has_pages(int page, PageEntry entry) const;
   void correct(int page, const TokenMask& mask);
   void read_tail(Side side, int page, std::vector<float>& values) const;
 

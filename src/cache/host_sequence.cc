@@ -135,33 +135,27 @@ Result<ListedPages> HostSequence::list_pages(int layer, int kv_head, int first_v
 
 // --- images ---
 
-Status HostSequence::save_heads(const SeeHead& see) const {
-  for_each_head(geometry(), [&](int layer, int h, int index) {
-    HeadImage image = image_of_tokens(layer, h);
-    heads_[index].add_to(image);
-    if (sums() != nullptr) image.sums = host_sums(sums()).heads[index].sums();
+Status HostSequence::on_save(std::vector<HeadImage>& images) const {
+  for (std::size_t i = 0; i < heads_.size(); ++i) {
+    heads_[i].add_to(images[i]);
+    if (sums() != nullptr) images[i].sums = host_sums(sums()).heads[i].sums();
     if (checkpoint_sums() != nullptr)
-      image.checkpoint_sums = host_sums(checkpoint_sums()).heads[index].sums();
-    see(layer, h, image);
-  });
+      images[i].checkpoint_sums = host_sums(checkpoint_sums()).heads[i].sums();
+  }
   return {};
-}
-
-bool HostSequence::load_heads(ByteReader& from, int /*n_sealed*/, const NextHead& next) {
-  const auto loaded = std::make_shared<HostSums>(), at_checkpoint = std::make_shared<HostSums>();
-  const bool enough = take_rows() && load_each_head(from, next, [&](int layer, int h, HeadImage& image) {
-                        const int d = geometry().dim(layer);
-                        loaded->heads.emplace_back().take(std::move(image.sums), d);
-                        at_checkpoint->heads.emplace_back().take(std::move(image.checkpoint_sums), d);
-                        return head(layer, h).take(image);
-                      });
-  set_sums(loaded, at_checkpoint);
-  return enough && hold_sealed();
 }
 
 // Takes memory for sealed pages in the order in which prompts of four pages for each step take it. Attention
 // reads them at the speed at which it reads such a prompt.
-bool HostSequence::hold_sealed() {
+bool HostSequence::on_load(ByteReader& /*from*/, std::vector<HeadImage>& images) {
+  const auto loaded = std::make_shared<HostSums>(), at_checkpoint = std::make_shared<HostSums>();
+  for_each_head(geometry(), [&](int layer, int /*kv_head*/, int index) {
+    const int d = geometry().dim(layer);
+    loaded->heads.emplace_back().take(std::move(images[index].sums), d);
+    at_checkpoint->heads.emplace_back().take(std::move(images[index].checkpoint_sums), d);
+    heads_[index].take(images[index]);
+  });
+  set_sums(loaded, at_checkpoint);
   constexpr int kPagesOfStep = 4;
   for (int first = 0; first < length() / kPageTokens; first += kPagesOfStep) {
     for (HeadState& head : heads_) {
@@ -169,21 +163,6 @@ bool HostSequence::hold_sealed() {
     }
   }
   return true;
-}
-
-Status HostSequence::save_page(ByteWriter& to, int group, int page) const {
-  for_each_part(group, page, [&](const PagePart& part) {
-    head(part.layer, part.kv_head).save_page(page, part.entry, part.side, part.n_rows, to.skip(part.bytes));
-  });
-  return {};
-}
-
-void HostSequence::load_page(ByteReader& from, int group, int page) {
-  for_each_part(group, page, [&](const PagePart& part) {
-    const std::byte* canonical = from.skip(part.bytes);
-    if (canonical == nullptr) return;
-    head(part.layer, part.kv_head).load_page(canonical, part.n_rows, part.side, page, part.entry);
-  });
 }
 
 // --- heads by name ---

@@ -42,10 +42,6 @@ class HostSequence final : public SequencePages {
   }
 
   Result<ListedPages> list_pages(int layer, int kv_head, int first_visible) const override;
-  Status save_heads(const SeeHead& see) const override;
-  bool load_heads(ByteReader& from, int n_sealed, const NextHead& next) override;
-  Status save_page(ByteWriter& to, int group, int page) const override;
-  void load_page(ByteReader& from, int group, int page) override;
 
  private:
   void on_begin() override;
@@ -58,8 +54,8 @@ class HostSequence final : public SequencePages {
   std::shared_ptr<SequenceSums> make_sums() override;
   std::int64_t bytes_of(const SequenceSums& sums) const override;
   void visit_observers(const Visit& visit) const override;
-
-  bool hold_sealed();
+  Status on_save(std::vector<HeadImage>& images) const override;
+  bool on_load(ByteReader& from, std::vector<HeadImage>& images) override;
 
   const Geometry& geometry() const { return store_.plan().geometry; }
 

@@ -13,9 +13,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <vector>
 
 #include "base/geometry.h"
+#include "base/result.h"
 #include "cache/page_counts.h"
 
 namespace kvant {
@@ -31,6 +33,14 @@ struct PageEntry {
 inline constexpr int kSealedRoom = 0;
 // Entries of protected rows have this room. Ledgers do not hold such entries.
 inline constexpr int kProtectedRoom = -1;
+
+// Names one side of a head in an entry, and the place of the side's bytes in the bytes of an image.
+struct PagePart {
+  int layer = 0, kv_head = 0;
+  Side side = Side::key;
+  int n_rows = 0;  // the first rows of an unsealed entry
+  std::size_t place = 0, bytes = 0;
+};
 
 // Hands out entries in the memory of one device.
 class EntryStore {
@@ -50,6 +60,11 @@ class EntryStore {
   // heads that have evicted all its tokens.
   virtual std::int64_t bytes_of(PageEntry entry) const = 0;
   virtual std::int64_t side_bytes(PageEntry entry, int layer, int kv_head, Side side) const = 0;
+  // Write and read parts of an entry in canonical bytes: sealed pages, or rows as short pages of the tail's
+  // format. save() leaves out parts that have no memory, and its error says that the device has failed.
+  // load() makes the other parts of the entry undefined, and returns the errors of copy().
+  virtual Status save(PageEntry entry, std::span<const PagePart> parts, std::byte* image) const = 0;
+  virtual bool load(const std::byte* image, std::span<const PagePart> parts, PageEntry entry) = 0;
 };
 
 // Holds the rules that the layers of a group share.

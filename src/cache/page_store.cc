@@ -148,20 +148,35 @@ void HostPageStore::read(PageEntry entry, int head, Side which, int n, float* va
   page.format->decode(page.bytes, n, *page.context, values);
 }
 
-void HostPageStore::save(PageEntry entry, int head, Side which, int n, std::byte* canonical) const {
-  const PageSide page = side(entry, head, which);
-  if (entry.room == kSealedRoom)
-    return to_canonical_order(*page.format, page.context->head_dim, page.bytes, canonical);
-  plan_.tail->copy_rows(page.bytes, *page.context, n, with_room(*page.context, n), canonical);
+Status HostPageStore::save(PageEntry entry, std::span<const PagePart> parts, std::byte* image) const {
+  for (const PagePart& of : parts) {
+    const int head = head_index(of.layer, of.kv_head);
+    if (!table(entry.room).has(entry.id, part(head, of.side))) continue;
+    const PageSide page = side(entry, head, of.side);
+    std::byte* const to = image + of.place;
+    if (entry.room == kSealedRoom) {
+      to_canonical_order(*page.format, page.context->head_dim, page.bytes, to);
+    } else {
+      plan_.tail->copy_rows(page.bytes, *page.context, of.n_rows, with_room(*page.context, of.n_rows), to);
+    }
+  }
+  return {};
 }
 
-void HostPageStore::load(const std::byte* canonical, int n, int head, Side which, PageEntry entry) {
-  const int at = part(head, which);
-  const PageContext& context = *side(entry, head, which).context;
-  std::byte* const page = table(entry.room).data(entry.id, at);
-  if (entry.room == kSealedRoom)
-    return from_canonical_order(*sides_[at]->sealed, context.head_dim, canonical, page);
-  plan_.tail->copy_rows(canonical, with_room(context, n), n, context, page);
+bool HostPageStore::load(const std::byte* image, std::span<const PagePart> parts, PageEntry entry) {
+  for (const PagePart& of : parts) {
+    const int head = head_index(of.layer, of.kv_head), at = part(head, of.side);
+    if (!table(entry.room).hold(entry.id, at)) return false;
+    const PageContext& context = *side(entry, head, of.side).context;
+    const std::byte* const from = image + of.place;
+    std::byte* const page = table(entry.room).data(entry.id, at);
+    if (entry.room == kSealedRoom) {
+      from_canonical_order(*sides_[at]->sealed, context.head_dim, from, page);
+    } else {
+      plan_.tail->copy_rows(from, with_room(context, of.n_rows), of.n_rows, context, page);
+    }
+  }
+  return true;
 }
 
 std::int64_t HostPageStore::side_bytes(PageEntry entry, int layer, int kv_head, Side side) const {

@@ -37,6 +37,8 @@ class HostPageStore final : public EntryStore {
   bool copy(PageEntry from, int n, PageEntry to) override;
   std::int64_t bytes_of(PageEntry entry) const override { return table(entry.room).bytes_of(entry.id); }
   std::int64_t side_bytes(PageEntry entry, int layer, int kv_head, Side side) const override;
+  Status save(PageEntry entry, std::span<const PagePart> parts, std::byte* image) const override;
+  bool load(const std::byte* image, std::span<const PagePart> parts, PageEntry entry) override;
 
   // Returns the index of a (layer, KV head) in the store. `head` is this index in the functions below.
   int head_index(int layer, int kv_head) const;
@@ -64,11 +66,6 @@ class HostPageStore final : public EntryStore {
     const ShortPages& pages = short_pages(entry.room);
     return {plan_.tail, pages.entries.data(entry.id, at), &pages.contexts[at]};
   }
-
-  // Write and read one side of a head in canonical bytes: a sealed page, or the first n rows of another entry
-  // as a short page.
-  void save(PageEntry entry, int head, Side side, int n, std::byte* canonical) const;
-  void load(const std::byte* canonical, int n, int head, Side side, PageEntry entry);
 
  private:
   // Holds entries whose pages have fewer rows than a sealed page.

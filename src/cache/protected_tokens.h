@@ -21,6 +21,7 @@ namespace kvant {
 struct PageMask {
   int page = 0;
   TokenMask mask;
+  bool operator==(const PageMask&) const = default;
 };
 
 // Returns the masks of pages that hold some of `tokens`, which ascend.

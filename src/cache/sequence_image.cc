@@ -177,7 +177,7 @@ Result<bool> SequenceImport::advance(std::size_t n_bytes) {
          ++group_, page_ = group_ < n_groups() ? pages.ledger(group_).first_page() : 0) {
       for (; page_ < pages_for(pages.length()) && from_.ok(); ++page_) {
         if (start - from_.n_left() >= n_bytes) return false;
-        pages.load_page(from_, group_, page_);
+        if (!pages.load_page(from_, group_, page_)) return cache_->out_of_memory("importing a sequence");
       }
     }
   } catch (const std::bad_alloc&) {

@@ -193,56 +193,133 @@ bool SequencePages::take_pages(int group, int length, int n_sealed, int first_pa
 
 // --- images ---
 
-bool SequencePages::take_rows() {
-  const std::vector<int>& rows_of_layer = store_.protected_entries().rows_of_layer;
-  for (int n = most_protected_entries(store_.plan(), rows_of_layer, most_sealed()); n > 0; --n) {
-    if (!push_rows(rows_)) return false;
-  }
-  return true;
-}
-
-void SequencePages::for_each_part(int group, int page,
-                                  const std::function<void(const PagePart&)>& visit) const {
+SequencePages::PartList SequencePages::parts_of(int group, int page, bool evicted) const {
   const Plan& plan = store_.plan();
   const PageEntry entry = page_entry(group, page);
   const int n_rows = std::min(kPageTokens, length() - page * kPageTokens);
+  PartList list;
   for (const int layer : this->group(group).layers) {
     const int d = plan.geometry.dim(layer);
     for (int h = 0; h < plan.geometry.kv_heads(layer); ++h) {
       for (const Side side : kSides) {
         const Format& sealed = *plan.head(layer, h).side(side).sealed;
-        visit({layer, h, side, entry, n_rows,
-               entry.room == kSealedRoom ? sealed.page_bytes(d) : plan.tail->short_page_bytes(d, n_rows)});
+        PagePart part{.layer = layer, .kv_head = h, .side = side, .n_rows = n_rows};
+        part.bytes =
+            entry.room == kSealedRoom ? sealed.page_bytes(d) : plan.tail->short_page_bytes(d, n_rows);
+        list.add(part);
+        if (!evicted && is_evicted(layer, h, page, entry)) list.parts.pop_back();
       }
     }
   }
+  return list;
 }
 
-HeadImage SequencePages::image_of_tokens(int layer, int kv_head) const {
-  HeadImage image;
-  if (tokens_ != nullptr) {
-    image.chosen = tokens_->heads[store_.plan().geometry.head_index(layer, kv_head)];
-  } else {
-    image.chosen.tokens = protected_tokens(layer, kv_head);
-    image.chosen.masks = masks_of(image.chosen.tokens);
-  }
-  return image;
-}
-
-bool SequencePages::load_each_head(ByteReader& from, const NextHead& next, const TakeHead& take) {
-  std::shared_ptr<ProtectedTokens> loaded;
-  if (tokens_ != nullptr) loaded = std::make_shared<ProtectedTokens>(*tokens_);
-  bool enough = true;
-  for_each_head(store_.plan().geometry, [&](int layer, int kv_head, int index) {
-    if (!enough || !from.ok()) return;
-    HeadImage image = next(layer, kv_head);
-    if (!from.ok()) return;
-    enough = take(layer, kv_head, image);
-    if (loaded != nullptr) loaded->heads[index] = std::move(image.chosen);
+SequencePages::PartList SequencePages::row_parts(std::size_t entry,
+                                                 const std::vector<HeadImage>& images) const {
+  const Plan& plan = store_.plan();
+  PartList list;
+  for_each_head(plan.geometry, [&](int layer, int kv_head, int index) {
+    const int rows = store_.protected_entries().rows_of_layer[layer];
+    const int n_left = static_cast<int>(images[index].chosen.tokens.size()) - static_cast<int>(entry) * rows;
+    const int n = std::min(rows, n_left);
+    for (const Side side : kSides) {
+      if (n > 0)
+        list.add({.layer = layer,
+                  .kv_head = kv_head,
+                  .side = side,
+                  .n_rows = n,
+                  .bytes = plan.tail->short_page_bytes(plan.geometry.dim(layer), n)});
+    }
   });
-  if (loaded != nullptr) tokens_ = std::move(loaded);
+  return list;
+}
+
+Status SequencePages::save_heads(const SeeHead& see) const {
+  const Geometry& g = store_.plan().geometry;
+  std::vector<HeadImage> images(g.n_all_kv_heads());
+  for_each_head(g, [&](int layer, int kv_head, int index) {
+    if (tokens_ != nullptr) {
+      images[index].chosen = tokens_->heads[index];
+    } else {
+      images[index].chosen.tokens = protected_tokens(layer, kv_head);
+      images[index].chosen.masks = masks_of(images[index].chosen.tokens);
+    }
+  });
+  for (std::size_t i = 0; i < rows_.size(); ++i) {
+    const PartList list = row_parts(i, images);
+    std::vector<std::byte> bytes(list.bytes);
+    KVANT_RETURN_IF_ERROR(
+        store_.protected_entries().entries->save(rows_[i].entry(), list.parts, bytes.data()));
+    for (const PagePart& part : list.parts) {
+      const auto from = bytes.begin() + static_cast<std::ptrdiff_t>(part.place);
+      auto& rows = images[g.head_index(part.layer, part.kv_head)].rows[static_cast<int>(part.side)];
+      rows.insert(rows.end(), from, from + static_cast<std::ptrdiff_t>(part.bytes));
+    }
+  }
+  KVANT_RETURN_IF_ERROR(on_save(images));
+  for_each_head(g, [&](int layer, int kv_head, int index) { see(layer, kv_head, images[index]); });
+  return {};
+}
+
+// Returns whether an image with n_sealed sealed pages may have chosen these tokens.
+bool SequencePages::may_protect(const ProtectedTokens::Head& wanted, int layer, int n_sealed) const {
+  const LayerPlan& rules = store_.plan().layers[layer];
+  if (rules.evict == 0 && wanted.masks != masks_of(wanted.tokens)) return false;
+  if (tokens_ != nullptr) return true;
+  const int sink = n_sealed > 0 ? rules.sink : 0;
+  return (sink == 0 || !rows_.empty()) && wanted.tokens.size() == static_cast<std::size_t>(sink) &&
+         (sink == 0 || wanted.tokens.back() == sink - 1);
+}
+
+bool SequencePages::load_rows(const std::vector<HeadImage>& images) {
+  const Plan& plan = store_.plan();
+  const ProtectedEntries& kind = store_.protected_entries();
+  for (std::size_t i = 0; i < rows_.size(); ++i) {
+    const PartList list = row_parts(i, images);
+    std::vector<std::byte> bytes(list.bytes);
+    for (const PagePart& part : list.parts) {
+      const HeadImage& head = images[plan.geometry.head_index(part.layer, part.kv_head)];
+      const int first = static_cast<int>(i) * kind.rows_of_layer[part.layer];
+      const std::size_t place = plan.tail->short_page_bytes(plan.geometry.dim(part.layer), first);
+      std::copy_n(head.rows[static_cast<int>(part.side)].data() + place, part.bytes,
+                  bytes.data() + part.place);
+    }
+    if (!kind.entries->load(bytes.data(), list.parts, rows_[i].entry())) return false;
+  }
+  return true;
+}
+
+bool SequencePages::load_heads(ByteReader& from, int n_sealed, const NextHead& next) {
+  const std::vector<int>& rows_of_layer = store_.protected_entries().rows_of_layer;
+  for (int n = most_protected_entries(store_.plan(), rows_of_layer, most_sealed()); n > 0; --n) {
+    if (!push_rows(rows_)) return false;
+  }
+  std::vector<HeadImage> images;
+  for_each_head(store_.plan().geometry, [&](int layer, int kv_head, int /*index*/) {
+    if (!from.ok()) return;
+    images.push_back(next(layer, kv_head));
+    from.require(may_protect(images.back().chosen, layer, n_sealed));
+  });
+  if (!from.ok()) return true;
+  if (!load_rows(images)) return false;
+  if (tokens_ != nullptr) {
+    auto loaded = std::make_shared<ProtectedTokens>();
+    for (HeadImage& image : images) loaded->heads.push_back(std::move(image.chosen));
+    tokens_ = std::move(loaded);
+  }
   release_unused_rows();
-  return enough;
+  return on_load(from, images);
+}
+
+Status SequencePages::save_page(ByteWriter& to, int group, int page) const {
+  const PartList list = parts_of(group, page, /*evicted=*/false);
+  return this->group(group).entries->save(page_entry(group, page), list.parts, to.skip(list.bytes));
+}
+
+bool SequencePages::load_page(ByteReader& from, int group, int page) {
+  const PartList list = parts_of(group, page, /*evicted=*/false);
+  const std::byte* image = from.skip(list.bytes);
+  return image == nullptr || this->group(group).entries->load(image, list.parts, page_entry(group, page));
 }
 
 // --- bytes ---
@@ -272,10 +349,10 @@ bool SequencePages::is_evicted(int layer, int kv_head, int page, PageEntry entry
 std::int64_t SequencePages::evicted_bytes(int group, int page, PageEntry entry) const {
   std::int64_t bytes = 0;
   if (store_.plan().recipe.evict == 0) return bytes;
-  for_each_part(group, page, [&](const PagePart& part) {
+  for (const PagePart& part : parts_of(group, page, /*evicted=*/true).parts) {
     if (is_evicted(part.layer, part.kv_head, page, entry))
       bytes += this->group(group).entries->side_bytes(entry, part.layer, part.kv_head, part.side);
-  });
+  }
   return bytes;
 }
 

@@ -70,15 +70,6 @@ struct SequenceSums {
   virtual ~SequenceSums() = default;
 };
 
-// Names one side of a head in a page of a sequence.
-struct PagePart {
-  int layer = 0, kv_head = 0;
-  Side side = Side::key;
-  PageEntry entry;
-  int n_rows = 0;         // Only the open page has fewer than kPageTokens.
-  std::size_t bytes = 0;  // The bytes in an image: a sealed page in canonical order, or rows of the tail.
-};
-
 class SequencePages {
  public:
   // The store outlives the sequence.
@@ -168,28 +159,21 @@ class SequencePages {
   // Calls `see` with the auxiliary data of each head (HeadImage), in the order of Geometry::head_index. An
   // error says that the device has failed, or what an image cannot represent.
   using SeeHead = std::function<void(int layer, int kv_head, const HeadImage&)>;
-  virtual Status save_heads(const SeeHead& see) const = 0;
+  Status save_heads(const SeeHead& see) const;
   // Takes the image of each head from next(layer, kv_head), which reads it. The reader refuses impossible
   // data. n_sealed counts the sealed pages of the image's first group. Returns false or throws std::bad_alloc
   // if memory is exhausted.
   using NextHead = std::function<HeadImage(int layer, int kv_head)>;
-  virtual bool load_heads(ByteReader& from, int n_sealed, const NextHead& next) = 0;
-  // Writes and reads a page of a group: its sealed entry in the canonical order, or its rows of the tail.
-  // save_page() returns the errors of save_heads(). The reader refuses impossible data.
-  virtual Status save_page(ByteWriter& to, int group, int page) const = 0;
-  virtual void load_page(ByteReader& from, int group, int page) = 0;
+  bool load_heads(ByteReader& from, int n_sealed, const NextHead& next);
+  // Write and read a page of a group: its sealed entry in the canonical order, or its rows of the tail.
+  // save_page() returns the errors of save_heads(), and load_page() those of load_heads().
+  Status save_page(ByteWriter& to, int group, int page) const;
+  bool load_page(ByteReader& from, int group, int page);
 
  protected:
   const PageGroup& group(int index) const;
   const PageLedger& ledger_of(int layer) const;
   PageLedger& mutable_ledger(int group) { return *ledgers_[group]; }
-  // Returns the entry of a page, between steps.
-  PageEntry page_entry(int group, int page) const {
-    const PageLedger& of_group = ledger(group);
-    return page < of_group.n_sealed() ? of_group.sealed(page) : of_group.tail(page);
-  }
-  // Calls visit(part) for the parts of a page of a group, in the order of an image.
-  void for_each_part(int group, int page, const std::function<void(const PagePart&)>& visit) const;
   // Calls visit(sums) for sums() and checkpoint_sums(), unless null. Equal sums are visited once.
   template <class See>
   void for_each_sums(const See& visit) const {
@@ -200,15 +184,6 @@ class SequencePages {
     sums_ = std::move(sums);
     checkpoint_sums_ = std::move(at_checkpoint);
   }
-  // Takes entries with undefined contents for the protected rows of an image, whose pages are taken. Returns
-  // the errors of truncate().
-  bool take_rows();
-  // Returns the image of a head with what is known of its tokens.
-  HeadImage image_of_tokens(int layer, int kv_head) const;
-  // Calls take(layer, kv_head, image) for the image of each head, and then keeps what the image has chosen,
-  // and the entries of its rows. take() returns false if memory is exhausted.
-  using TakeHead = std::function<bool(int layer, int kv_head, HeadImage& image)>;
-  bool load_each_head(ByteReader& from, const NextHead& next, const TakeHead& take);
 
  private:
   // These functions move the data that only one kind of memory has. Like the public functions, they report
@@ -226,7 +201,34 @@ class SequencePages {
   virtual std::shared_ptr<SequenceSums> make_sums() = 0;
   virtual std::int64_t bytes_of(const SequenceSums& sums) const = 0;
   virtual void visit_observers(const Visit& visit) const = 0;
+  // Adds sums and observers to the images of all heads, by Geometry::head_index. Returns the errors of
+  // save_heads().
+  virtual Status on_save(std::vector<HeadImage>& images) const = 0;
+  // Takes sums and observers from the images of all heads. Ledgers, tokens and rows are loaded before.
+  virtual bool on_load(ByteReader& from, std::vector<HeadImage>& images) = 0;
 
+  // Lists parts of an entry, which lie one after another in `bytes` bytes of an image.
+  struct PartList {
+    std::vector<PagePart> parts;
+    std::size_t bytes = 0;
+    void add(PagePart part) {
+      part.place = bytes;
+      bytes += part.bytes;
+      parts.push_back(part);
+    }
+  };
+  // Returns the entry of a page, between steps.
+  PageEntry page_entry(int group, int page) const {
+    const PageLedger& of_group = ledger(group);
+    return page < of_group.n_sealed() ? of_group.sealed(page) : of_group.tail(page);
+  }
+  // Return the parts of a page of a group, and the parts of an entry of protected rows with the rows that
+  // the heads of an image have there. Without `evicted`, parts whose tokens are all evicted are left out.
+  PartList parts_of(int group, int page, bool evicted) const;
+  PartList row_parts(std::size_t entry, const std::vector<HeadImage>& images) const;
+  bool may_protect(const ProtectedTokens::Head& wanted, int layer, int n_sealed) const;
+  // Takes entries for the protected rows of an image, whose pages are taken, and reads the rows.
+  bool load_rows(const std::vector<HeadImage>& images);
   void reserve_tokens();
   void truncate_tokens(int n_tokens);
   int most_sealed() const;  // pages of the group with the most, including provisional ones

@@ -158,7 +158,7 @@ bool write_pages(SyntheticImage& image, const PageGroup& group, const LayerPlan&
     if (is_sealed && sealed.empty()) sealed = image.sealed_page(group.layers);
     const Bytes rows = is_sealed ? Bytes() : image.rows_page(group.layers, n_rows);
     ByteReader from(is_sealed ? sealed : rows);
-    pages.load_page(from, index, page);
+    if (!pages.load_page(from, index, page)) return false;
     KVANT_CHECK(from.ok() && from.at_end(), "a synthetic page of another size");
     first = entry;
   }
