@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "attention/device_row_tables.h"
-#include "cache/correction_state.h"
+#include "base/linear_correction.h"
 #include "cache/device_constants.h"
 
 namespace kvant {

@@ -16,7 +16,6 @@
 #include "attention/query_tile.h"
 #include "attention/step_memory.h"
 #include "base/softmax.h"
-#include "cache/correction_state.h"
 #include "cache/host_sequence.h"
 #include "cache/page_counts.h"
 #include "cache/schedule.h"
@@ -335,8 +334,7 @@ void LayerLoop::attend(Step& step, int layer, Team& team) {
 }
 
 // Applies KVLinC's correction to rows that have seen all pages.
-void correct_rows(const Plan& plan, int layer, HeadWork& work, const CorrectionState& state,
-                  PartialAttention& total) {
+void correct_rows(const Plan& plan, int layer, HeadWork& work, const float* sums, PartialAttention& total) {
   const int d = plan.geometry.dim(layer);
   const QueryTile& tile = work.queries;
   const std::span<const float> adapters =
@@ -348,8 +346,7 @@ void correct_rows(const Plan& plan, int layer, HeadWork& work, const CorrectionS
     const float unscale = (tile.q_scale.empty() ? 1.0F : tile.q_scale[r]) / plan.geometry.softmax_scale;
     for (int c = 0; c < d; ++c) work.unscaled_q[c] = tile.q[static_cast<std::ptrdiff_t>(r) * d + c] * unscale;
     const auto map = adapters.subspan(r / tile.n_queries * feature_map_weights(d), feature_map_weights(d));
-    correct_row(map.data(), work.unscaled_q.data(), state.sums_by_feature(), scale, r, d, work.corrected,
-                total);
+    correct_row(map.data(), work.unscaled_q.data(), sums, scale, r, d, work.corrected, total);
   }
 }
 
@@ -362,7 +359,7 @@ void LayerLoop::finish(Step& step, int layer, const LayerRows& rows, HeadWork& w
   add_sinks(plan.geometry, layer, work, total);
   HeadState& state = *work.state;
   if (state.observers() != nullptr) observe_queries(tile, total, d, *state.observers());
-  if (state.correction() != nullptr) correct_rows(plan, layer, work, *state.correction(), total);
+  if (state.correction() != nullptr) correct_rows(plan, layer, work, state.correction(), total);
   for (int r = 0; r < tile.rows(); ++r) {
     scale_row(total.accumulator.data() + static_cast<std::ptrdiff_t>(r) * d, d, 1.0F / total.sum[r]);
   }

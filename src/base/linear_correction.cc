@@ -38,8 +38,8 @@ void map_features(const float* weights, MatrixView<const float> x, MatrixView<fl
 }
 
 void add_to_sums(const float* weights, MatrixView<const float> errors, MatrixView<const float> values,
-                 const TokenMask& left_out, const CorrectionSums<float>& sums) {
-  const int d = errors.cols;
+                 const TokenMask& left_out, float* sums) {
+  const std::ptrdiff_t d = errors.cols;
   std::vector<float> features(static_cast<std::size_t>(errors.rows) * kCorrectionFeatures);
   map_features(weights, errors, {features.data(), errors.rows, kCorrectionFeatures});
   std::vector<float> of_page(d);
@@ -52,19 +52,18 @@ void add_to_sums(const float* weights, MatrixView<const float> errors, MatrixVie
       for (int c = 0; c < d; ++c) of_page[c] += phi * values.row(t)[c];
       mass += phi;
     }
-    float* const sum = sums.values + f * sums.value_stride;
-    for (int c = 0; c < d; ++c) sum[c] += of_page[c];
-    sums.masses[f * sums.mass_stride] += mass;
+    for (int c = 0; c < d; ++c) sums[f * d + c] += of_page[c];
+    sums[kCorrectionFeatures * d + f] += mass;
   }
 }
 
-float multiply_by_sums(const CorrectionSums<const float>& sums, const float* phi, int d, float* out) {
+float multiply_by_sums(const float* sums, const float* phi, int d, float* out) {
   std::fill(out, out + d, 0.0F);
   float mass = 0;
   for (int f = 0; f < kCorrectionFeatures; ++f) {
-    const float* const sum = sums.values + f * sums.value_stride;
-    for (int c = 0; c < d; ++c) out[c] += phi[f] * sum[c];
-    mass += phi[f] * sums.masses[f * sums.mass_stride];
+    const float* const of_feature = sums + std::ptrdiff_t{f} * d;
+    for (int c = 0; c < d; ++c) out[c] += phi[f] * of_feature[c];
+    mass += phi[f] * sums[std::ptrdiff_t{kCorrectionFeatures} * d + f];
   }
   return mass;
 }

@@ -7,8 +7,8 @@
 #include <cstring>
 
 #include "base/float16.h"
+#include "base/linear_correction.h"
 #include "cache/cache_fixture.h"
-#include "cache/correction_state.h"
 #include "cache/synthetic_sequence.h"
 
 namespace kvant {

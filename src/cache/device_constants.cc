@@ -6,7 +6,7 @@
 
 #include "base/check.h"
 #include "base/float16.h"
-#include "cache/correction_state.h"
+#include "base/linear_correction.h"
 #include "cache/device_layout.h"
 #include "format/page_metric.h"
 #include "recipe/constant_needs.h"

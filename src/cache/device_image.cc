@@ -4,8 +4,6 @@
 #include <cmath>
 #include <cstring>
 
-#include "cache/correction_state.h"
-
 namespace kvant {
 
 void DeviceImage::add_to(HeadImage& image, const ImagedHead& head, const Entries& entries) const {
@@ -24,32 +22,19 @@ bool DeviceImage::put(const HeadImage& image, const ImagedHead& head, Entries& e
          put_sums(image.checkpoint_sums, layer, h, entries.checkpoint_sums);
 }
 
-// On the device, z follows S.
 std::vector<float> DeviceImage::sums(const Bytes& entry, int layer, int kv_head) const {
   if (entry.empty()) return {};
   const EntryLayout::Layer& of_layer = store_.auxiliary().layout(kSumsRoom).layers[layer];
-  const int d = plan_.geometry.dim(layer);
-  std::vector<float> on_device(of_layer.bytes(kv_head, Side::key) / sizeof(float)), moved(on_device.size());
-  std::memcpy(on_device.data(), entry.data() + of_layer.place(kv_head, Side::key),
-              of_layer.bytes(kv_head, Side::key));
-  for (int f = 0; f < kCorrectionFeatures; ++f) {
-    std::copy_n(on_device.begin() + f * d, d, moved.begin() + f * (d + 1));
-    moved[f * (d + 1) + d] = on_device[kCorrectionFeatures * d + f];
-  }
-  return moved;
+  std::vector<float> sums(of_layer.bytes(kv_head, Side::key) / sizeof(float));
+  std::memcpy(sums.data(), entry.data() + of_layer.place(kv_head, Side::key), sums.size() * sizeof(float));
+  return sums;
 }
 
 bool DeviceImage::put_sums(const std::vector<float>& sums, int layer, int kv_head, Bytes& entry) const {
   if (sums.empty()) return true;
   if (entry.empty()) return false;
   const EntryLayout::Layer& of_layer = store_.auxiliary().layout(kSumsRoom).layers[layer];
-  const int d = plan_.geometry.dim(layer);
-  std::vector<float> moved(sums.size());
-  for (int f = 0; f < kCorrectionFeatures; ++f) {
-    std::copy_n(sums.begin() + f * (d + 1), d, moved.begin() + f * d);
-    moved[kCorrectionFeatures * d + f] = sums[f * (d + 1) + d];
-  }
-  std::memcpy(entry.data() + of_layer.place(kv_head, Side::key), moved.data(), moved.size() * sizeof(float));
+  std::memcpy(entry.data() + of_layer.place(kv_head, Side::key), sums.data(), sums.size() * sizeof(float));
   return true;
 }
 

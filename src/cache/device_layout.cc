@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "cache/correction_state.h"
+#include "base/linear_correction.h"
 #include "cache/device_constants.h"
 #include "cache/device_support.h"
 #include "cache/layer_groups.h"

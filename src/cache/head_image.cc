@@ -4,19 +4,34 @@
 #include <functional>
 #include <span>
 
-#include "cache/correction_state.h"
+#include "base/linear_correction.h"
 
 namespace kvant {
 namespace {
 
-void save_sums(ByteWriter& to, const std::vector<float>& sums) {
+// In an image, P[f] follows row f of S. Calls move(number of an image, number of the sums).
+template <class Move>
+void for_each_sum(int head_dim, const Move& move) {
+  for (int f = 0; f < kCorrectionFeatures; ++f) {
+    for (int c = 0; c < head_dim; ++c) move(f * (head_dim + 1) + c, f * head_dim + c);
+    move(f * (head_dim + 1) + head_dim, kCorrectionFeatures * head_dim + f);
+  }
+}
+
+void save_sums(ByteWriter& to, const std::vector<float>& sums, int head_dim) {
   to.write<std::int32_t>(sums.empty() ? 0 : 1);
-  to.write_all(std::span<const float>(sums));
+  if (sums.empty()) return;
+  std::vector<float> image(sums.size());
+  for_each_sum(head_dim, [&](int in_image, int in_sums) { image[in_image] = sums[in_sums]; });
+  to.write_all(std::span<const float>(image));
 }
 
 std::vector<float> load_sums(ByteReader& from, int head_dim) {
   if (from.read_int(0, 1) == 0) return {};
-  return from.read_all<float>(static_cast<std::size_t>(correction_bytes(head_dim)) / sizeof(float));
+  const auto image = from.read_all<float>(correction_sums(head_dim));
+  std::vector<float> sums(image.size());
+  if (from.ok()) for_each_sum(head_dim, [&](int in_image, int in_sums) { sums[in_sums] = image[in_image]; });
+  return sums;
 }
 
 }  // namespace
@@ -37,8 +52,9 @@ void HeadImage::save(ByteWriter& to, const Plan& plan, int layer, int kv_head) c
     observers.save(to);
   }
   if (!plan.head(layer, kv_head).corrected) return;
-  save_sums(to, sums);
-  save_sums(to, checkpoint_sums);
+  const int d = plan.geometry.dim(layer);
+  save_sums(to, sums, d);
+  save_sums(to, checkpoint_sums, d);
 }
 
 HeadImage HeadImage::load(ByteReader& from, const Plan& plan, const ImagedHead& head) {

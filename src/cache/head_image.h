@@ -24,7 +24,7 @@ struct HeadImage {
   // rows each but the last.
   std::array<std::vector<std::byte>, 2> rows;
   Observers observers;  // Filled if the layer needs scores.
-  // A corrected head has CorrectionState::sums() here, or nothing before it has summed up a page.
+  // A corrected head has its sums here (linear_correction.h), or nothing before it has summed up a page.
   std::vector<float> sums, checkpoint_sums;
 
   void save(ByteWriter& to, const Plan& plan, int layer, int kv_head) const;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/linear_correction.h"
 #include "cache/page_counts.h"
 #include "recipe/constant_needs.h"
 
@@ -81,12 +82,12 @@ void HeadState::end_page(int end, int first_observer, std::span<const double> we
   observers_->forget();
 }
 
-const CorrectionState* HeadState::correction() const {
+const float* HeadState::correction() const {
   const SequencePages& sequence = *pages_.sequence;
   const auto& sums = sequence.next_sums() == nullptr ? sequence.sums() : sequence.next_sums();
   if (sums == nullptr) return nullptr;
-  const CorrectionState& of_head = static_cast<const HostSums&>(*sums).heads[tokens_index_];
-  return of_head.empty() ? nullptr : &of_head;
+  const std::vector<float>& of_head = static_cast<const HostSums&>(*sums).heads[tokens_index_];
+  return of_head.empty() ? nullptr : of_head.data();
 }
 
 // Committed pages stay until the step is committed, because an abort needs them. Pages also stay while a fork
@@ -109,9 +110,10 @@ void HeadState::correct(int page, const TokenMask& mask) {
   pages_.store->read(entry, index_, Side::key, kPageTokens, rounded.data());
   for (std::size_t i = 0; i < size; ++i) errors[i] -= rounded[i];
   pages_.store->read(entry, index_, Side::value, kPageTokens, rounded.data());
-  auto& sums = static_cast<HostSums&>(*pages_.sequence->next_sums()).heads[tokens_index_];
-  sums.add(head_.k.context.constants.find(kKeyAdapter), {errors.data(), kPageTokens, d},
-           {rounded.data(), kPageTokens, d}, mask);
+  const std::span<const float> adapter = head_.k.context.constants.find(kKeyAdapter);
+  KVANT_CHECK(adapter.size() == feature_map_weights(d), "a feature map of another head size");
+  add_to_sums(adapter.data(), {errors.data(), kPageTokens, d}, {rounded.data(), kPageTokens, d}, mask,
+              static_cast<HostSums&>(*pages_.sequence->next_sums()).heads[tokens_index_].data());
 }
 
 void HeadState::read_tail(Side side, int page, std::vector<float>& values) const {

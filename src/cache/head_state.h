@@ -15,7 +15,6 @@
 #include <vector>
 
 #include "base/matrix_view.h"
-#include "cache/correction_state.h"
 #include "cache/head_image.h"
 #include "cache/page_store.h"
 #include "cache/sequence_pages.h"
@@ -38,7 +37,9 @@ int seal_ahead_turn(const Plan& plan, int layer, int kv_head);
 
 // Holds a correction's sums in host memory. Threads may change different heads at the same time.
 struct HostSums final : SequenceSums {
-  std::vector<CorrectionState> heads;  // by Geometry::head_index
+  // The sums of each head by Geometry::head_index (linear_correction.h). The list of a head is empty before
+  // the head has summed up a page.
+  std::vector<std::vector<float>> heads;
 };
 
 class HeadState {
@@ -82,8 +83,8 @@ class HeadState {
   // Ends the page that ends at `end` and forgets the observers. Takes the arguments of
   // TokenScores::end_page().
   void end_page(int end, int first_observer, std::span<const double> weights);
-  // Returns the correction of the sealed pages, or null if the head has none.
-  const CorrectionState* correction() const;
+  // Returns the sums of the sealed pages' correction, or null if the head has none.
+  const float* correction() const;
 
   // Appends the pages that hold tokens >= first_visible, oldest first. Protected rows come before the tail.
   void list_pages(int first_visible, std::vector<PageView>& pages) const {

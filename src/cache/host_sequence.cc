@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/linear_correction.h"
 #include "cache/layer_groups.h"
 
 namespace kvant {
@@ -107,7 +108,8 @@ std::shared_ptr<SequenceSums> HostSequence::make_sums() {
   if (sums() == nullptr) return made;
   made->heads = host_sums(sums()).heads;
   for_each_head(geometry(), [&](int layer, int h, int index) {
-    if (store_.plan().head(layer, h).corrected) made->heads[index].reserve(geometry().dim(layer));
+    if (store_.plan().head(layer, h).corrected)
+      made->heads[index].resize(correction_sums(geometry().dim(layer)));
   });
   return made;
 }
@@ -116,7 +118,8 @@ std::shared_ptr<SequenceSums> HostSequence::make_sums() {
 
 std::int64_t HostSequence::bytes_of(const SequenceSums& sums) const {
   std::int64_t bytes = 0;
-  for (const CorrectionState& of_head : static_cast<const HostSums&>(sums).heads) bytes += of_head.bytes();
+  for (const auto& of_head : static_cast<const HostSums&>(sums).heads)
+    bytes += static_cast<std::int64_t>(of_head.size() * sizeof(float));
   return bytes;
 }
 
@@ -138,9 +141,8 @@ Result<ListedPages> HostSequence::list_pages(int layer, int kv_head, int first_v
 Status HostSequence::on_save(std::vector<HeadImage>& images) const {
   for (std::size_t i = 0; i < heads_.size(); ++i) {
     heads_[i].add_to(images[i]);
-    if (sums() != nullptr) images[i].sums = host_sums(sums()).heads[i].sums();
-    if (checkpoint_sums() != nullptr)
-      images[i].checkpoint_sums = host_sums(checkpoint_sums()).heads[i].sums();
+    if (sums() != nullptr) images[i].sums = host_sums(sums()).heads[i];
+    if (checkpoint_sums() != nullptr) images[i].checkpoint_sums = host_sums(checkpoint_sums()).heads[i];
   }
   return {};
 }
@@ -149,12 +151,11 @@ Status HostSequence::on_save(std::vector<HeadImage>& images) const {
 // reads them at the speed at which it reads such a prompt.
 bool HostSequence::on_load(ByteReader& /*from*/, std::vector<HeadImage>& images) {
   const auto loaded = std::make_shared<HostSums>(), at_checkpoint = std::make_shared<HostSums>();
-  for_each_head(geometry(), [&](int layer, int /*kv_head*/, int index) {
-    const int d = geometry().dim(layer);
-    loaded->heads.emplace_back().take(std::move(images[index].sums), d);
-    at_checkpoint->heads.emplace_back().take(std::move(images[index].checkpoint_sums), d);
-    heads_[index].take(images[index]);
-  });
+  for (std::size_t i = 0; i < heads_.size(); ++i) {
+    loaded->heads.push_back(std::move(images[i].sums));
+    at_checkpoint->heads.push_back(std::move(images[i].checkpoint_sums));
+    heads_[i].take(images[i]);
+  }
   set_sums(loaded, at_checkpoint);
   constexpr int kPagesOfStep = 4;
   for (int first = 0; first < length() / kPageTokens; first += kPagesOfStep) {

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "base/check.h"
-#include "cache/correction_state.h"
+#include "base/linear_correction.h"
 #include "cache/page_counts.h"
 #include "cache/protected_tokens.h"
 #include "format/code_order.h"

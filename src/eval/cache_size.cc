@@ -5,7 +5,7 @@
 #include <limits>
 #include <string>
 
-#include "cache/correction_state.h"
+#include "base/linear_correction.h"
 #include "cache/device_layout.h"
 #include "cache/head_state.h"
 #include "cache/page_counts.h"

@@ -159,10 +159,9 @@ float* correction_state(const kvant_correction& c, std::int64_t seq, int head) {
 
 void correct_row(const kvant_correction& c, std::int64_t seq, int head, int query_head, const float* q, int r,
                  int d, CorrectedRow& buffers, PartialAttention& total) {
-  const float* const state = correction_state(c, seq, head);
-  kvant::correct_row(
-      c.query_maps + query_head * feature_map_weights(d), q, {state, d, state + feature_map_weights(d), 1},
-      c.absolute != 0 ? CorrectionScale::absolute : CorrectionScale::relative, r, d, buffers, total);
+  kvant::correct_row(c.query_maps + query_head * feature_map_weights(d), q, correction_state(c, seq, head),
+                     c.absolute != 0 ? CorrectionScale::absolute : CorrectionScale::relative, r, d, buffers,
+                     total);
 }
 
 }  // namespace kvant::device::cpu

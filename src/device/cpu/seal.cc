@@ -58,12 +58,11 @@ void add_to_state(const kvant_correction& c, std::int64_t seq, int head, int nth
                   const TokenMask& left_out, const std::vector<float>& keys,
                   const std::vector<float>& sealed_keys, const std::vector<float>& sealed_values) {
   float* const to = correction_state(c, seq, head) + (nth + 1) * c.state_page_stride;
-  if (c.state_page_stride != 0)
-    std::copy_n(to - c.state_page_stride, feature_map_weights(d) + kCorrectionFeatures, to);
+  if (c.state_page_stride != 0) std::copy_n(to - c.state_page_stride, correction_sums(d), to);
   std::vector<float> lost(keys.size());
   for (std::size_t i = 0; i < lost.size(); ++i) lost[i] = keys[i] - sealed_keys[i];
   add_to_sums(c.key_maps + head * feature_map_weights(d), {lost.data(), kPageTokens, d},
-              {sealed_values.data(), kPageTokens, d}, left_out, {to, d, to + feature_map_weights(d), 1});
+              {sealed_values.data(), kPageTokens, d}, left_out, to);
 }
 
 // Describes a page that is due: the nth of a sequence, in the ith layer of the call.

@@ -12,8 +12,8 @@ void add_sink(float sink, int r, int d, PartialAttention& total) {
   total.sum[r] += std::exp(sink - total.max[r]);
 }
 
-void correct_row(const float* map, const float* q, const CorrectionSums<const float>& sums,
-                 CorrectionScale scale, int r, int d, CorrectedRow& buffers, PartialAttention& total) {
+void correct_row(const float* map, const float* q, const float* sums, CorrectionScale scale, int r, int d,
+                 CorrectedRow& buffers, PartialAttention& total) {
   if (total.max[r] == kUnseen) return;
   buffers.phi.resize(kCorrectionFeatures);
   buffers.correction.resize(d);

@@ -27,8 +27,8 @@ enum class CorrectionScale : std::uint8_t { relative, absolute };
 
 // Corrects row r. `map` has the weights of phi_q for the row's query head (base/linear_correction.h), and q
 // is [d], without the softmax scale. A row that has seen nothing does not change.
-void correct_row(const float* map, const float* q, const CorrectionSums<const float>& sums,
-                 CorrectionScale scale, int r, int d, CorrectedRow& buffers, PartialAttention& total);
+void correct_row(const float* map, const float* q, const float* sums, CorrectionScale scale, int r, int d,
+                 CorrectedRow& buffers, PartialAttention& total);
 
 // Turns row r of the accumulator into the output, and returns the LSE. A row that has seen nothing becomes
 // zeros, and its LSE is -infinity.
