@@ -71,7 +71,7 @@ class DifferentLayers {
     for (int i = 0; i < kLayers; ++i) layers_[i].sealed.pool = pool_->get() + begins_[i];
   }
 
-  void seal_together() {
+  void seal_together(cudaStream_t stream) {
     std::vector<const kvant_decode_shape*> shapes;
     std::vector<const kvant_decode_layer*> layers;
     for (int i = 0; i < kLayers; ++i) {
@@ -80,7 +80,7 @@ class DifferentLayers {
     }
     const kvant_page_metrics metrics = page_metrics(0);
     const kvant_seal_range range = range_of(metrics);
-    ASSERT_EQ(kvant_seal_layers(kLayers, shapes.data(), layers.data(), &range, nullptr), KVANT_OK)
+    ASSERT_EQ(kvant_seal_layers(kLayers, shapes.data(), layers.data(), &range, stream), KVANT_OK)
         << kvant_last_error();
   }
   void seal_one_by_one() {
@@ -236,10 +236,31 @@ TEST_P(SealingOfLayers, GivesTheBytesOfOneAfterAnother) {
   EXPECT_NE(sealed, nothing);
   for (int repeat = 0; repeat < 3; ++repeat) {
     DifferentLayers together(d, given);
-    together.seal_together();
+    together.seal_together(nullptr);
     EXPECT_EQ(together.sealed(), sealed);
     EXPECT_EQ(together.sinks(), sinks);
   }
+}
+
+TEST_P(SealingOfLayers, CanBeCaptured) {
+  if (!have_gpu()) GTEST_SKIP() << "no GPU";
+  const auto [given, d] = GetParam();
+  DifferentLayers directly(d, given), captured(d, given);
+  directly.seal_together(nullptr);
+  cudaStream_t stream;
+  cudaGraph_t graph;
+  cudaGraphExec_t replayed;
+  check_cuda(cudaStreamCreate(&stream), "a stream");
+  check_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "capture");
+  captured.seal_together(stream);
+  check_cuda(cudaStreamEndCapture(stream, &graph), "capture");
+  check_cuda(cudaGraphInstantiate(&replayed, graph, 0), "a graph");
+  check_cuda(cudaGraphLaunch(replayed, stream), "a replay");
+  check_cuda(cudaStreamSynchronize(stream), "a replay");
+  EXPECT_EQ(captured.sealed(), directly.sealed());
+  cudaGraphExecDestroy(replayed);
+  cudaGraphDestroy(graph);
+  cudaStreamDestroy(stream);
 }
 
 INSTANTIATE_TEST_SUITE_P(Metrics, SealingOfLayers,
