@@ -3,7 +3,7 @@
 #
 #     checks.sh random FOLDER      features, on a random model that is written into FOLDER
 #     checks.sh drafts FOLDER      drafts by n-grams (vLLM 0.33), on the model in FOLDER, or on a random one
-#     checks.sh parallel FOLDER    tensor parallelism on 2 GPUs, on a random model
+#     checks.sh parallel FOLDER    tensor and pipeline parallelism on 2 GPUs, on a random model
 #     checks.sh windows FOLDER     layers with a sliding window, on random models
 #     checks.sh softcap FOLDER     capped scores, on random models
 #     checks.sh model FOLDER NPY [CONSTANTS]   quality, on the model in FOLDER and its prompts, int [at least 8, 2048].
@@ -55,10 +55,12 @@ case $mode in
     gpu=0 logits auto --out "$bf16"
     gpu=1 logits auto-512 --chunk 512 --against "$bf16"
     logits auto-2 --tensor-parallel 2 --against "$bf16"
+    logits auto-stages --pipeline-parallel 2 --against "$bf16"
     for kv in kvant_uniform_4bit kvant_uniform_2bit; do
       gpu=0 logits $kv --kv $kv --out "$model/$kv.pt" --against "$bf16"
       gpu=1 logits $kv-512 --kv $kv --chunk 512 --against "$model/$kv.pt" "$bf16"
       logits $kv-2 --kv $kv --tensor-parallel 2 --against "$model/$kv.pt" "$bf16"
+      logits $kv-stages --kv $kv --pipeline-parallel 2 --against "$model/$kv.pt" "$bf16"
     done
     ;;
   windows)

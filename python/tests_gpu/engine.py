@@ -28,7 +28,8 @@ def add_arguments(parser):
     parser.add_argument("--max-seqs", type=int, default=16)
     parser.add_argument("--cache-gib", type=float, help="of KV cache; as much as there is, if not given")
     parser.add_argument("--blocks", type=int, help="of KV cache, instead of as many as fit")
-    parser.add_argument("--tensor-parallel", type=int, default=1, help="GPUs")
+    parser.add_argument("--tensor-parallel", type=int, default=1, help="GPUs of a stage")
+    parser.add_argument("--pipeline-parallel", type=int, default=1, help="stages of pipeline parallelism; from vLLM 0.33 on")
     parser.add_argument("--custom-all-reduce", action="store_true", help="vLLM's own kernels for sums over GPUs, not NCCL's")
     parser.add_argument("--sync", action="store_true", help="no asynchronous scheduling")
     parser.add_argument("--drafts", type=int, default=0, help="tokens that are guessed by n-grams; from vLLM 0.33 on")
@@ -51,6 +52,8 @@ def start(args, max_model_len, **options):
     if args.tensor_parallel > 1:
         options |= dict(tensor_parallel_size=args.tensor_parallel,
                         disable_custom_all_reduce=not args.custom_all_reduce)
+    if args.pipeline_parallel > 1:
+        options["pipeline_parallel_size"] = args.pipeline_parallel
     if args.sync:
         options["async_scheduling"] = False
     if args.drafts:

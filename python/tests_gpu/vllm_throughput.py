@@ -86,7 +86,8 @@ def main():
                        enable_prefix_caching=False)
     rng = np.random.default_rng(1)
     llm.generate(engine.prompts([rng.integers(10, 8000, 300)]), engine.sampling(8), use_tqdm=False)
-    about = {"kv": args.recipe or args.kv, "GPUs": args.tensor_parallel, "custom all-reduce": args.custom_all_reduce,
+    about = {"kv": args.recipe or args.kv, "GPUs": args.tensor_parallel * args.pipeline_parallel,
+             "stages": args.pipeline_parallel, "custom all-reduce": args.custom_all_reduce,
              "cache_gib": args.cache_gib}
     with engine.turn(args.in_turn, args.engines):
         for n, length in batches:

@@ -1,5 +1,5 @@
 """Extends vLLM's workers for the checks in this folder (`worker_extension_cls`). There is one worker per GPU, in
-separate processes under tensor parallelism. `LLM.collective_rpc` calls these methods and returns a list of their
+separate processes under tensor and pipeline parallelism. `LLM.collective_rpc` calls these methods and returns a list of their
 results."""
 
 import torch
@@ -10,6 +10,14 @@ ROWS = 1024
 NAME_LENGTH = 70
 # Kernels below the share OTHERS_BELOW of the GPU's time are summed up.
 OTHERS_BELOW = 0.01
+
+
+def has_logits() -> bool:
+    """Returns whether this worker is the first one of the last stage of pipeline parallelism. Only the last stage computes
+    logits, and all ranks of tensor parallelism have the same ones."""
+    from vllm.distributed.parallel_state import get_pp_group, get_tp_group
+
+    return get_pp_group().is_last_rank and get_tp_group().rank_in_group == 0
 
 
 class Worker:
@@ -30,9 +38,9 @@ class Worker:
                 first, end = map(int, batch.query_start_loc_np[i:i + 2])
                 first += max(0, length // 2 - int(batch.num_computed_prefill_tokens_np[i]))
                 for row in range(first, end, ROWS):
-                    # All ranks compute the logits together.
+                    # All ranks of the last stage compute the logits together.
                     logits = logits_fn(hidden_states[row:min(row + ROWS, end)])
-                    if self.rank == 0:
+                    if has_logits():
                         self._kvant_rows.setdefault(name, []).append(logits.float().log_softmax(-1))
             return original(worker, logits_fn, hidden_states, batch, all_token_ids, num_computed_tokens, prompt_lens)
 
@@ -40,9 +48,9 @@ class Worker:
 
     def kvant_save_logits(self, path: str) -> None:
         """Saves the log-probabilities of all requests since kvant_catch_logits(), in the order of their names: F32
-        [n_tokens, vocabulary]. Only rank 0 writes the file."""
+        [n_tokens, vocabulary]. Only one worker writes the file."""
         rows, self._kvant_rows = self._kvant_rows, {}
-        if self.rank == 0:
+        if has_logits():
             torch.save([torch.cat(rows[name]).cpu() for name in sorted(rows, key=lambda name: int(name.split("-")[0]))], path)
 
     def kvant_start_profile(self) -> None:
