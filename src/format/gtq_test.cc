@@ -56,8 +56,9 @@ TEST(BlockGtq, GivesBitsWhereAlgorithmOneDoes) {
   std::vector<float> energies(d, 1.0F), values = gaussian_values(d, 4);
   for (int i = 0; i < d; ++i) energies[i] = i % 4 < 2 ? 60.0F : 1.0F;
   const std::vector<double> errors = Coded("gtq3w8", energies).errors(values);
+  const int half = d / 2;
   double loud = 0, quiet = 0;
-  for (int i = 0; i < d; ++i) (i % 4 < 2 ? loud : quiet) += errors[i] / (d / 2);
+  for (int i = 0; i < d; ++i) (i % 4 < 2 ? loud : quiet) += errors[i] / half;
   // For normal numbers, 4 and 2 bits leave squared errors of .0095 and .1175. There are 32 channels of each
   // width.
   EXPECT_NEAR(loud, 0.0095, 0.002);

@@ -49,7 +49,8 @@ TEST(LloydMax, LeavesMaxsError) {
     const std::vector<double> levels = lloyd_max_levels(row.bits);
     double error = 0;
     constexpr double kStep = 1e-3;
-    for (double x = -8; x < 8; x += kStep) {
+    for (int i = 0; i * kStep < 16; ++i) {
+      const double x = -8 + i * kStep;
       double best = 1e9;
       for (const double level : levels) best = std::min(best, std::fabs(x - level));
       error += kStep * best * best * std::exp(-x * x / 2) / std::sqrt(2 * std::numbers::pi);

@@ -60,8 +60,8 @@ TEST(PageMetric, CountsErrorsInTheFrameOfThePagesMiddle) {
         // `error` is the error of the encoded values, and `of_key` is the error that it causes in the key.
         std::vector<float> of_key = error;
         transform->inverse({of_key.data(), 1, kDim});
-        const std::vector<double> back =
-            turned({of_key.begin(), of_key.end()}, turns, -(page * kPageTokens + kPageTokens / 2));
+        const int middle = page * kPageTokens + kPageTokens / 2;
+        const std::vector<double> back = turned({of_key.begin(), of_key.end()}, turns, -middle);
         double expected = 0;
         for (const float e : error) expected += double{e} * e;
         for (int r = 0; r < kMetricRank; ++r) {

@@ -50,6 +50,7 @@ TEST(FormatRegistry, CombinesNoFormatsThatDontGoTogether) {
 TEST(FormatRegistry, GivesEqualPointersToThreadsThatAskAtOnce) {
   std::vector<const Format*> found(8);
   std::vector<std::thread> threads;
+  threads.reserve(found.size());
   for (const Format*& slot : found) threads.emplace_back([&slot] { slot = find_format("tok5g40"); });
   for (std::thread& thread : threads) thread.join();
   for (const Format* format : found) EXPECT_EQ(format, found[0]);
