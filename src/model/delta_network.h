@@ -17,9 +17,9 @@ struct DeltaRows {
   MatrixView<float> out;  // [n_rows, DeltaNet::inner()]
 };
 
-// DeltaSlice describes the rows of one sequence. The sequence's state (Geometry::recurrent_values) is
-// `before` ahead of these rows, and `after` once the rows are processed. A null `before` means a new
-// sequence, whose state is zeros.
+// DeltaSlice describes the rows of one sequence. `before` is the sequence's state
+// (Geometry::recurrent_values) before these rows, and `after` is the state after them. A null `before` means
+// a new sequence, whose state is zeros.
 struct DeltaSlice {
   int first_row = 0, n_rows = 0;
   const float* before = nullptr;

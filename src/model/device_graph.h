@@ -69,7 +69,7 @@ class DeviceGraph {
 
   // Copies `rows` and `values` to the device.
   void set_rows(const ForwardRows& rows, const RowValues& values);
-  // Starts segment i, which belongs to the ith layer with attention. For an i beyond these layers, starts the
+  // Starts segment i, which belongs to the ith layer with attention. An i beyond these layers starts the
   // segment after all of them, if that segment has anything to compute.
   Status start(int segment);
   // Waits for the graph and copies the logits.
