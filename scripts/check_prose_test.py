@@ -45,6 +45,11 @@ class Pages(unittest.TestCase):
         self.assertEqual(kinds("a.md", "A" * 30 + " " + "b" * 89 + "\n"), [])
         self.assertEqual(kinds("a.md", "A" * 30 + " " + "b" * 90 + "\n"), [(1, "long line")])
 
+    def test_code_and_generated_parts_may_have_long_lines(self):
+        long = "A" * 30 + " " + "b" * 90
+        self.assertEqual(kinds("a.md", f"```\n{long}\n```\n"), [])
+        self.assertEqual(kinds("a.md", f"<!-- begin a -->\n{long}\n<!-- end a -->\n{long}\n"), [(4, "long line")])
+
     def test_a_wrapped_number_begins_no_list(self):
         self.assertEqual(kinds("a.md", "The vector has length\n1. A test compares it.\n"), [(2, "list by accident")])
         self.assertEqual(kinds("a.md", "Two steps:\n\n1. Build it,\n   and run it.\n2. Test it.\n"), [])
@@ -66,6 +71,24 @@ class Sources(unittest.TestCase):
 
     def test_a_parameter_needs_no_verb(self):
         self.assertEqual(kinds("a.h", "// q, k [n, d]: of one head.\nint a;\n"), [])
+
+    def test_formulas_and_headings_of_tables_need_no_verb(self):
+        self.assertEqual(kinds("a.h", "// value = code * scale.\nint a;\n"), [])
+        self.assertEqual(kinds("a.h", "// Bytes of a page:\n//     codes  [n]  u8.\nint a;\n"), [])
+
+    def test_names_may_precede_the_verb(self):
+        self.assertEqual(kinds("a.h", "// DeltaSlice samples rows.\nint a;\n"), [])
+        self.assertEqual(kinds("a.h", "// next_row() and DeltaSlice batch rows (one by one).\nint a;\n"), [])
+
+    def test_a_sentence_may_end_in_a_later_line(self):
+        self.assertEqual(kinds("a.h", "// A slice, whatever its length and its\n// rows, holds a token.\nint a;\n"), [])
+
+    def test_a_comment_after_code_may_continue(self):
+        self.assertEqual(kinds("a.h", "int a;  // the rows of\n        // a step.\n"), [])
+
+    def test_lines_of_comments_have_up_to_120_columns(self):
+        self.assertEqual(kinds("a.py", "# It holds " + "b" * 109 + "\nx = '" + "b" * 150 + "'\n"), [])
+        self.assertEqual(kinds("a.py", "# It holds " + "b" * 110 + "\n"), [(1, "long line")])
 
     def test_only_the_beginning_of_a_block_counts(self):
         self.assertEqual(kinds("a.cc", "// A slice holds rows.\n// In batch order.\nint a;\n"), [])
