@@ -2,6 +2,7 @@
 it does not disturb the server."""
 
 import tempfile
+import types
 import unittest
 import unittest.mock
 from importlib.util import find_spec
@@ -108,6 +109,28 @@ class Guard(unittest.TestCase):
             server.step([(request, 200)])
         server.step([(Request(3, rng), 3)])
         self.assertLess(self.reports[-1].error, 1)
+
+    def test_steps_on_block_0_are_left_out(self):
+        server, rng = self.server(PLAIN), np.random.default_rng(6)
+        # vLLM gives block 0 to the steps that an engine of data parallelism runs without requests.
+        idle, sound = Request(700, rng), [Request(200, rng) for _ in range(2)]
+        idle.blocks, idle.tail = [0] * 6, [0] * server.layout.tail_blocks
+        server.step([(idle, 700)])
+        for request in sound:
+            server.step([(request, 200)])
+        server.step([(Request(3, rng), 3)])
+        self.assertLess(self.reports[-1].error, 0.5)
+
+    def test_numbers_of_layers_and_workers_are_those_of_the_model_and_the_server(self):
+        server, rng = Server(PLAIN), np.random.default_rng(7)
+        server.state.watcher, server.state.layers_before = self.reports.append, 5
+        server.state.start(server.state.cache.library, 8, 1024, server.device)
+        for n in (200, 200, 3):
+            server.step([(Request(n, rng), n)])
+        self.assertEqual(sorted(self.reports[-1].errors), [5, 6])
+        sizes = dict(tensor_parallel_size=2, pipeline_parallel_size=2)
+        workers = [types.SimpleNamespace(rank=rank, **sizes, **of_engine) for of_engine in ({}, dict(data_parallel_index=1)) for rank in range(4)]
+        self.assertEqual([guard_metrics.number_of(x) for x in workers], list(range(8)))
 
     def test_layers_take_turns_and_checks_become_rare(self):
         server, rng = self.server(PLAIN, n_blocks=512), np.random.default_rng(4)

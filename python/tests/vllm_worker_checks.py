@@ -158,6 +158,50 @@ class Worker(unittest.TestCase):
         self.assertEqual(len({(layout.block_bytes, layout.tail_blocks) for layout in layouts}), 1)
         self.assertLess(layouts[0].layer_bytes[0], layouts[0].block_bytes)
 
+    @unittest.skipIf(MINOR == "0.26", "no data parallelism with this release")
+    def test_steps_of_other_engines_change_nothing(self):
+        # An engine of data parallelism without requests runs steps on block 0. It may have requests again in any step.
+        rng = np.random.default_rng(8)
+        server, a, b = VllmServer(self), Request(300, rng), Request(200, rng)
+
+        def idle(*lens):
+            work = []
+            for n in lens:
+                request = Request(n, rng)
+                request.blocks, request.tail = [0] * 8, [0] * server.layout.tail_blocks
+                work.append((request, n))
+            server.step(work)
+
+        idle(1, 1)
+        server.step([(a, 127)])
+        idle(128, 400)
+        # The token fills a page, which the next step seals.
+        server.step([(a, 1)])
+        idle(1)
+        server.step([(a, 1), (b, 128)])
+        idle(256)
+        server.step([(b, 1), (a, 140)])
+        self.check(a, b)
+
+    @unittest.skipIf(MINOR == "0.26", "no sleep mode with this release")
+    def test_what_the_cache_held_before_sleep_is_not_read_after_it(self):
+        rng = np.random.default_rng(9)
+        server, asleep = VllmServer(self, n_blocks=24), Request(300, rng)
+        server.step([(asleep, 127)])
+        # The page that this token fills is still unsealed when the server goes to sleep.
+        server.step([(asleep, 1)])
+        server.preempt(asleep)
+        pool = torch.tensor([], dtype=torch.uint8).set_(server.state.layers[0].kv_cache.untyped_storage())
+        pool.copy_(torch.randint(0, 256, pool.shape, dtype=torch.uint8))
+        a, b = Request(300, rng), Request(200, rng)
+        # These requests get the blocks of the other request.
+        server.step([(a, 126)])
+        for _ in range(4):
+            server.step([(a, 1)])
+        server.step([(a, 1), (b, 150)])
+        server.step([(b, 1), (a, 140)])
+        self.check(a, b)
+
     def test_prompts_in_integers_where_the_recipe_says_so(self):
         rng = np.random.default_rng(3)
         server, a = VllmServer(self, recipe=replace(SINK, prompt="flashq")), Request(300, rng)
