@@ -25,7 +25,8 @@ class RankConstants:
 
     recipe: Recipe
     of_model: ModelConstants
-    # Holds the formats of each rank's heads in each stage, by layer and head. The tuple is empty without formats by head.
+    # Holds the formats of each rank's heads in each stage, by layer and head. The tuple is empty without formats by
+    # head.
     of_ranks: tuple[Recipe, ...] = ()
     # Tells users what was not checked.
     warning: str = ""

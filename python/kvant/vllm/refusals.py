@@ -23,7 +23,7 @@ def refuse_unsupported(config, drafts_of=(), features=()) -> None:
         f"drafts (speculative decoding) by {method}, only by {', '.join(drafts_of)}" if drafts_of else
         "drafts (speculative decoding)": method is not None and method not in drafts_of,
         f"{PAGE} or more drafts per request": n_drafts(config) >= PAGE,
-        "KV connectors": config.kv_transfer_config is not None,
+        "KV connectors and offloading (--kv-transfer-config, --kv-offloading-size)": config.kv_transfer_config is not None,
         # vLLM gives each engine of another model a configuration without data parallelism.
         DATA: parallel.data_parallel_size > 1,
         PIPELINE: parallel.pipeline_parallel_size > 1,
