@@ -360,7 +360,7 @@ class Layers(unittest.TestCase):
         full, windowed = "full_attention", "sliding_attention"
         models = ((28 * [full], 2, (14, 14)), (7 * [full], 3, (2, 3, 2)), ((5 * [windowed] + [full]) * 8, 2, (4, 4)),
                   ((2 * [windowed] + [full]) * 5, 2, (2, 3)))
-        for layer_types, n_stages, n_cached in models[:4 if has_arenas() else 2]:
+        for layer_types, n_stages, n_cached in models:
             stages = [self.stage(rank, n_stages, layer_types) for rank in range(n_stages)]
             states = [next(x.kvant for x in self.layers_of(stage) if isinstance(x, attach.TailLayer)) for stage in stages]
             self.assertEqual(tuple(len(state.layers) for state in states), n_cached)
@@ -370,10 +370,10 @@ class Layers(unittest.TestCase):
             planned = plan_stages(specs)
             self.assertEqual(len({of_stage.num_blocks for of_stage in planned}), 1)
             for of_stage, state, own in zip(planned, states, specs):
-                for kind, of_layers in ((release.KvantSealedSpec, state.layout.block_bytes), (release.KvantTailSpec, state.layout.block_bytes)):
+                for kind in (release.KvantSealedSpec, release.KvantTailSpec):
                     of_kind = [group for group in of_stage.kv_cache_groups if isinstance(own[group.layer_names[0]], kind)]
                     self.assertEqual([len(group.layer_names) for group in of_kind], [len(state.layers)])
-                    self.assertEqual({own[name].page_size_bytes for name in of_kind[0].layer_names}, {of_layers})
+                    self.assertEqual({own[name].page_size_bytes for name in of_kind[0].layer_names}, {state.layout.block_bytes})
                 # A cell holds the layers of a stage by itself too.
                 alone = attach.replace(state.layout, least_block_bytes=0) if has_arenas() else state.layout
                 self.assertLessEqual(alone.block_bytes, state.layout.block_bytes)
