@@ -25,19 +25,14 @@ std::int64_t key_size(const Geometry& g) {
 }
 
 // Points to the observers of a layer in the store.
-struct ObserverRows {
+struct LayerObservers {
   float *q, *lse;
 };
-ObserverRows observer_rows(DevicePageStore& store, PageEntry entry, int layer) {
+LayerObservers observer_rows(DevicePageStore& store, PageEntry entry, int layer) {
   const EntryLayout::Layer& of_layer = store.observers().layout().layers[layer];
   char* const at = store.observers().data(entry.id);
   return {reinterpret_cast<float*>(at + of_layer.place(0, Side::key)),
           reinterpret_cast<float*>(at + of_layer.place(0, Side::value))};
-}
-
-// Returns the index of a token among the observers of its page.
-int observer_row(int token) {
-  return token % kPageTokens - (kPageTokens - kObservers);
 }
 
 void list_slice(const Step& step, int slice, bool in_blocks, std::vector<ProtectionRound>& rounds) {
@@ -260,7 +255,7 @@ bool DeviceProtector::weigh(Step& step, int layer, const SealPoint& point, const
   weights.weights = reinterpret_cast<float*>(weights_.memory());
   weights.weight_head_stride = point.page_end;
   const int first_token = step.first_token(point.slice);
-  const DeviceObservers& before = device_sequence(step, point.slice).observers();
+  const OpenObservers& before = device_sequence(step, point.slice).observers();
   const int observer = first_observer_of(point.page_end, first_token, before.first);
   // Adds the queries of tokens [first, end), which lie at `queries`.
   const auto add = [&](int first, int end, const float* queries) {
@@ -273,7 +268,8 @@ bool DeviceProtector::weigh(Step& step, int layer, const SealPoint& point, const
   const std::size_t weight_bytes = sizeof(float) * g.n_kv_heads * point.page_end;
   device_->clear_rows(weights_.memory(), weight_bytes, weight_bytes, 1);
   if (observer < first_token) {
-    const ObserverRows kept = observer_rows(device_pages(step), before.hold.entry(), layer);
+    const LayerObservers kept =
+        observer_rows(device_pages(step), DeviceSequence::entry_of(before.rows), layer);
     const int row = observer_row(observer);
     weights.lse = kept.lse + row * g.n_heads;
     if (!add(observer, first_token, kept.q + row * query_size(g))) return false;
@@ -359,11 +355,11 @@ bool DeviceProtector::choose_and_seal(Step& step, int layer, const SealPoint& po
 void DeviceProtector::keep_observers(const Step& step, int layer, const float* q) {
   const Geometry& g = step.plan().geometry;
   for (int s = 0; s < n_slices_; ++s) {
-    const PageEntry entry = device_sequence(step, s).next_observers().hold.entry();
+    const PageEntry entry = DeviceSequence::entry_of(step.pages(s).next_observers().rows);
     if (!entry.held()) continue;
     const int end = step.ledger(s, layer).end();
     const int first = std::max(step.first_token(s), end - open_observers(end));
-    const ObserverRows to = observer_rows(device_pages(step), entry, layer);
+    const LayerObservers to = observer_rows(device_pages(step), entry, layer);
     const std::size_t n = end - first, row = step.first_row(s) + first - step.first_token(s),
                       to_row = observer_row(first);
     device_->copy(to.q + to_row * query_size(g), q + row * query_size(g), n * query_size(g) * sizeof(float));

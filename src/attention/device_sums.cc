@@ -42,7 +42,7 @@ Status DeviceSums::begin(const Step& step, IndexBuffer& indices) {
                          "for the sums of its correction");
 }
 
-char* DeviceSums::in_store(const Step& step, int layer, const std::shared_ptr<SequenceSums>& sums) {
+char* DeviceSums::in_store(const Step& step, int layer, const std::shared_ptr<SequenceNumbers>& sums) {
   const DeviceEntryTable& all = device_pages(step).sums();
   return all.data(DeviceSequence::entry_of(sums).id) + all.layout().layers[layer].offset;
 }

@@ -30,7 +30,7 @@ class DeviceSums {
  private:
   // Return the address of a layer's sums in an entry, and of a slice's sums in buffer_ after n_pages of its
   // pages.
-  static char* in_store(const Step& step, int layer, const std::shared_ptr<SequenceSums>& sums);
+  static char* in_store(const Step& step, int layer, const std::shared_ptr<SequenceNumbers>& sums);
   char* after(const Step& step, int slice, int n_pages) const;
 
   std::shared_ptr<PageDevice> device_;

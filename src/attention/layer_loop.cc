@@ -41,9 +41,9 @@ struct HeadWork {
   RoundedPages rounded;  // Pages of a prompt that attends in low bits.
   int pages_per_run = 0;
   std::vector<PartialAttention> runs;
-  PartialAttention total;  // The result of the first of two passes.
-  QueryTile
-      observers;  // The observers of the page that this tile ends. Without such a page, the tile has no rows.
+  PartialAttention total;             // The result of the first of two passes.
+  ObserverRows of_page;               // The step's observers of the page that the step ends next.
+  ObserverTile observers;             // The observers of the page that this tile ends.
   std::vector<double> token_weights;  // by absolute token: sums of the observers' weights
   // correct_rows() uses these buffers.
   std::vector<float> unscaled_q;
@@ -93,7 +93,7 @@ class LayerLoop final : public AttentionBackend {
   static void round_prompt(const Step& step, int layer, HeadWork& work);
   void attend(Step& step, int layer, Team& team);
   static void finish(Step& step, int layer, const LayerRows& rows, HeadWork& work);
-  static void start_observation(HeadWork& work);
+  static void start_observation(const Step& step, int layer, HeadWork& work);
   static void seal_after(HeadWork& work, std::vector<float>& scratch);
 
   std::unique_ptr<PageAttention> pages_;
@@ -146,6 +146,8 @@ void LayerLoop::start(const Step& step, int layer, int n_threads) {
     heads_[i].slice = i / n_kv;
     heads_[i].kv_head = i % n_kv;
     heads_[i].state = &head_of(step, heads_[i].slice, layer, heads_[i].kv_head);
+    if (plan.layers[layer].needs_scores())
+      heads_[i].of_page.resize(plan.geometry.group(layer), plan.geometry.dim(layer));
   }
 }
 
@@ -154,7 +156,7 @@ void LayerLoop::start_round(std::size_t round) {
   for (HeadWork& work : std::span(heads_).first(n_heads_)) {
     if (round >= tiles_[work.slice].size()) continue;
     work.tile = tiles_[work.slice][round];
-    work.observers = {};  // The last observers may belong to another layer or another cache.
+    work.observers.queries.n_queries = 0;
     active_.push_back(&work);
   }
 }
@@ -358,7 +360,12 @@ void LayerLoop::finish(Step& step, int layer, const LayerRows& rows, HeadWork& w
   PartialAttention& total = merge_runs(work, d);
   add_sinks(plan.geometry, layer, work, total);
   HeadState& state = *work.state;
-  if (state.observers() != nullptr) observe_queries(tile, total, d, *state.observers());
+  if (rows.has_kv() && plan.layers[layer].needs_scores()) {
+    const int open_page = step.ledger(work.slice, layer).end() / kPageTokens;
+    keep_observers(tile, total, d, [&](int token) -> ObserverRows& {
+      return token / kPageTokens == open_page ? *state.next_observers() : work.of_page;
+    });
+  }
   if (state.correction() != nullptr) correct_rows(plan, layer, work, state.correction(), total);
   for (int r = 0; r < tile.rows(); ++r) {
     scale_row(total.accumulator.data() + static_cast<std::ptrdiff_t>(r) * d, d, 1.0F / total.sum[r]);
@@ -378,18 +385,25 @@ void LayerLoop::finish(Step& step, int layer, const LayerRows& rows, HeadWork& w
   }
 }
 
-// At the end of a page, its last queries become the observers of all tokens so far.
-void LayerLoop::start_observation(HeadWork& work) {
-  HeadState& state = *work.state;
-  if (work.tile.query_end % kPageTokens != 0 || state.observers()->tokens().empty()) return;
-  work.observers = observer_tile(*state.observers(), work.queries.group);
-  work.token_weights.assign(work.tile.query_end, 0.0);
+// At the end of a page, its last queries become the observers of all tokens so far. Queries of earlier steps
+// are among them.
+void LayerLoop::start_observation(const Step& step, int layer, HeadWork& work) {
+  const int end = work.tile.query_end, first = step.first_token(work.slice);
+  if (end % kPageTokens != 0) return;
+  list_observers(
+      first_observer_of(end, first, step.pages(work.slice).observers().first), end, work.queries.group,
+      step.plan().geometry.dim(layer),
+      [&](int token) -> const ObserverRows& {
+        return token < first ? *work.state->observers() : work.of_page;
+      },
+      work.observers);
+  work.token_weights.assign(end, 0.0);
 }
 
 void LayerLoop::seal_after(HeadWork& work, std::vector<float>& scratch) {
   HeadState& state = *work.state;
-  if (work.observers.rows() > 0)
-    state.end_page(work.tile.query_end, work.observers.first_token, work.token_weights);
+  if (work.observers.queries.rows() > 0)
+    state.end_page(work.tile.query_end, work.observers.queries.first_token, work.token_weights);
   state.seal_until(work.tile.end_sealed, scratch);
   state.seal_ahead(scratch);
 }
@@ -446,7 +460,7 @@ void LayerLoop::run_layer(Step& step, int layer, const LayerRows& rows, Team& te
     const auto end = [&](int i) {
       finish(step, layer, rows, *active_[i]);
       if (!rows.has_kv()) return;
-      chooses ? start_observation(*active_[i]) : seal_after(*active_[i], seal_scratch);
+      chooses ? start_observation(step, layer, *active_[i]) : seal_after(*active_[i], seal_scratch);
     };
     if (!chooses) {
       for_each(n_heads, end, next_round);
@@ -454,11 +468,10 @@ void LayerLoop::run_layer(Step& step, int layer, const LayerRows& rows, Team& te
     }
     const auto weigh = [&](int i) {
       HeadWork& work = *runs_[i].head;
-      if (work.observers.rows() == 0) return;
+      if (work.observers.queries.rows() == 0) return;
       AttentionRules rules = rules_of(plan, layer);
       rules.products = Products::real;
-      weigh_tokens(work.observers, *work.state->observers(), pages_of(runs_[i]), rules,
-                   scratch_[team.index()], work.token_weights);
+      weigh_tokens(work.observers, pages_of(runs_[i]), rules, scratch_[team.index()], work.token_weights);
     };
     for_each(n_heads, end, [] {});
     for_each(static_cast<int>(runs_.size()), weigh, [] {});

@@ -241,7 +241,7 @@ inline std::string contents(const Cache& cache, SequenceId sequence) {
   const Status seen = held.save_heads([&](int /*layer*/, int /*kv_head*/, const HeadImage& head) {
     const TokenScores& scores = head.chosen.scores;
     for (int t = 0; t < scores.size(); ++t) all += std::to_string(scores.score(t)) + " ";
-    add(head.observers.tokens());
+    all += "observers from " + std::to_string(head.first_observer);
     add(head.sums);
   });
   EXPECT_TRUE(seen.ok()) << (seen.ok() ? "" : seen.error().message);

@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/linear_correction.h"
 #include "cache/device_head_pages.h"
-#include "cache/device_image.h"
 #include "cache/head_state.h"
 #include "cache/page_counts.h"
 
@@ -13,74 +13,28 @@ namespace kvant {
 
 DeviceSequence::DeviceSequence(DevicePageStore& store) : SequencePages(store), store_(store) {}
 
-// --- a step ---
+// Returns null if memory is exhausted.
+std::shared_ptr<SequenceNumbers> DeviceSequence::take(int room) {
+  EntryHold entry(store_.auxiliary(), store_.auxiliary().take(room));
+  return entry.entry().held() ? std::make_shared<NumbersEntry>(std::move(entry)) : nullptr;
+}
 
 // The library writes all sums of a step that seals. Only the first sums must be zeros before.
-std::shared_ptr<SequenceSums> DeviceSequence::make_sums() {
-  EntryHold entry = take(kSumsRoom);
-  if (!entry.entry().held()) return nullptr;
-  if (sums() == nullptr) store_.clear_sums(entry.entry());
-  return std::make_shared<SumsEntry>(std::move(entry));
+std::shared_ptr<SequenceNumbers> DeviceSequence::make_sums() {
+  auto made = take(kSumsRoom);
+  if (made != nullptr && sums() == nullptr) store_.clear_sums(entry_of(made));
+  return made;
 }
 
-int first_observer_of(int page_end, int first, int first_observer) {
-  return std::max(page_end - kObservers, first_observer >= 0 ? first_observer : first);
-}
-
-// A step writes only observers that no committed sequence uses.
-bool DeviceSequence::on_reserve() {
-  DeviceEntryStore& entries = store_.auxiliary();
-  const int end = ledger(0).end();
-  if (tokens() == nullptr || open_observers(end) == 0) return true;
-  const bool stays = end / kPageTokens == length() / kPageTokens;
-  const int page_end = (end / kPageTokens + 1) * kPageTokens;
-  const PageEntry now = stays ? observers_.hold.entry() : PageEntry{};
-  next_observers_.first = first_observer_of(page_end, length(), stays ? observers_.first : -1);
-  const bool is_own = now.held() && !entries.shared(now);
-  next_observers_.hold = is_own ? observers_.hold.share() : take(kObserversRoom);
-  if (!next_observers_.hold.entry().held()) return false;
-  if (now.held() && !is_own) entries.copy(now, kObservers, next_observers_.hold.entry());
-  return true;
-}
-
-void DeviceSequence::on_commit() {
-  observers_ = std::exchange(next_observers_, {});
-}
-
-void DeviceSequence::on_abort() {
-  next_observers_ = {};
-}
-
-// --- between steps ---
-
-void DeviceSequence::on_copy(const SequencePages& from) {
-  const auto& other = dynamic_cast<const DeviceSequence&>(from);
-  observers_ = {other.observers_.hold.share(), other.observers_.first};
+std::shared_ptr<SequenceNumbers> DeviceSequence::make_observers(const SequenceNumbers* from) {
+  auto made = take(kObserversRoom);
+  if (made != nullptr && from != nullptr)
+    store_.auxiliary().copy(static_cast<const NumbersEntry&>(*from).hold.entry(), kObservers, entry_of(made));
+  return made;
 }
 
 Status DeviceSequence::reopen(int group, int n_tokens, PageEntry sealed, PageEntry tail) {
   return store_.reopen(*this, group, n_tokens / kPageTokens, sealed, tail);
-}
-
-// The observers of an ended page are gone.
-void DeviceSequence::on_truncate(int n_tokens) {
-  const int first = observers_.first;
-  if (first < 0 || first >= n_tokens || first / kPageTokens != n_tokens / kPageTokens) observers_ = {};
-}
-
-// --- bytes ---
-
-std::int64_t DeviceSequence::bytes_of(const SequenceSums& /*sums*/) const {
-  return store_.auxiliary().entry_bytes(kSumsRoom);
-}
-
-void DeviceSequence::visit_observers(const Visit& visit) const {
-  const PageEntry entry = observers_.hold.entry();
-  if (!entry.held()) return;
-  visit({.name = {-1, HeldPage::Kind::auxiliary, entry.room, entry.id},
-         .shared = store_.auxiliary().shared(entry),
-         .bytes = store_.auxiliary().bytes_of(entry),
-         .part = &CacheBytes::tail});
 }
 
 Result<ListedPages> DeviceSequence::list_pages(int layer, int kv_head, int first_visible) const {
@@ -102,63 +56,103 @@ int DeviceSequence::image_sealed(int index) const {
       .sealed;
 }
 
-Status DeviceSequence::on_save(std::vector<HeadImage>& images) const {
-  DeviceImage image(store_);
-  DeviceImage::Entries entries{.first_observer = observers_.first};
-  const std::pair<PageEntry, DeviceImage::Bytes*> wanted[] = {
-      {entry_of(sums()), &entries.sums},
-      {entry_of(checkpoint_sums()), &entries.checkpoint_sums},
-      {observers_.hold.entry(), &entries.observers}};
-  for (const auto& [entry, bytes] : wanted) {
-    if (!entry.held()) continue;
-    *bytes = image.room_for(entry.room);
-    KVANT_RETURN_IF_ERROR(store_.auxiliary().download(entry, bytes->data()));
+// The place of an entry's keys has a head's sums, or the queries of a layer that observe. The place of the
+// values has the LSEs of these queries. The device's queries lack the softmax scale, which queries of images
+// include.
+struct DeviceSequence::EntryNumbers {
+  std::vector<float> all;
+  const EntryLayout& layout;
+  float* at(int layer, int kv_head, Side side) {
+    return all.data() + layout.layers[layer].place(kv_head, side) / sizeof(float);
   }
+};
+
+DeviceSequence::EntryNumbers DeviceSequence::numbers_of(int room) const {
+  const EntryLayout& layout = store_.auxiliary().layout(room);
+  return {std::vector<float>(layout.bytes / sizeof(float)), layout};
+}
+
+// Calls see(q, lse, row) for the observers of a head: the numbers of an entry and the first row of a token,
+// which has a row for each query head of the group.
+template <class See>
+void DeviceSequence::for_each_observer(EntryNumbers& numbers, int layer, int kv_head, const See& see) const {
+  const Geometry& g = plan().geometry;
+  const int group = g.group(layer);
+  for (int token = observers().first; token < length(); ++token) {
+    const std::ptrdiff_t row = observer_row(token), at = row * g.n_heads + kv_head * group;
+    see(numbers.at(layer, 0, Side::key) + at * g.head_dim, numbers.at(layer, 0, Side::value) + at,
+        row * group);
+  }
+}
+
+Status DeviceSequence::on_save(std::vector<HeadImage>& images) const {
   const Geometry& g = plan().geometry;
   for (int layer = 0; layer < g.n_layers; ++layer) {
-    const int n_sealed = image_sealed(store_.group_of(layer));
-    if (tokens() == nullptr && n_sealed > 0 && plan().layers[layer].sink > 0 && rows().empty())
+    if (tokens() == nullptr && image_sealed(store_.group_of(layer)) > 0 && plan().layers[layer].sink > 0 &&
+        rows().empty())
       return error("cannot save a sequence of '{}' whose pages lie on {}: leave the sink out with sink=0",
                    label(plan().recipe), store_.device()->name());
-    for (int h = 0; h < g.kv_heads(layer); ++h)
-      image.add_to(images[g.head_index(layer, h)], {layer, h, length(), n_sealed}, entries);
   }
+  const auto download = [&](const std::shared_ptr<SequenceNumbers>& from, EntryNumbers& to) {
+    return store_.auxiliary().download(entry_of(from), reinterpret_cast<std::byte*>(to.all.data()));
+  };
+  for (const auto& [from, to] :
+       {std::pair(sums(), &HeadImage::sums), std::pair(checkpoint_sums(), &HeadImage::checkpoint_sums)}) {
+    if (from == nullptr) continue;
+    EntryNumbers numbers = numbers_of(kSumsRoom);
+    KVANT_RETURN_IF_ERROR(download(from, numbers));
+    for_each_head(g, [&](int layer, int h, int index) {
+      const float* at = numbers.at(layer, h, Side::key);
+      if (plan().head(layer, h).corrected) (images[index].*to).assign(at, at + correction_sums(g.dim(layer)));
+    });
+  }
+  if (observers().rows == nullptr) return {};
+  EntryNumbers numbers = numbers_of(kObserversRoom);
+  KVANT_RETURN_IF_ERROR(download(observers().rows, numbers));
+  for_each_head(g, [&](int layer, int h, int index) {
+    if (images[index].first_observer < 0) return;
+    ObserverRows& rows = images[index].observers;
+    const int group = g.group(layer), n = group * g.head_dim;
+    rows.resize(group, g.head_dim);
+    for_each_observer(numbers, layer, h, [&](const float* q, const float* lse, std::ptrdiff_t row) {
+      std::transform(q, q + n, rows.q.begin() + row * g.head_dim,
+                     [&](float x) { return x * g.softmax_scale; });
+      std::copy_n(lse, group, rows.lse.begin() + row);
+    });
+  });
   return {};
 }
 
-// Takes entries for everything that a sequence of this length may have, and gives back what the image has
-// not filled.
-bool DeviceSequence::on_load(ByteReader& from, std::vector<HeadImage>& images) {
-  DeviceImage image(store_);
-  DeviceImage::Entries entries;
-  DeviceEntryStore& auxiliary = store_.auxiliary();
-  if (is_corrected(plan())) {
-    set_sums(make_sums(), make_sums());
-    if (sums() == nullptr || checkpoint_sums() == nullptr) return false;
-    entries.sums = entries.checkpoint_sums = image.room_for(kSumsRoom);
+bool DeviceSequence::on_load(std::vector<HeadImage>& images) {
+  const Geometry& g = plan().geometry;
+  const auto upload = [&](const EntryNumbers& from, const std::shared_ptr<SequenceNumbers>& to) {
+    store_.auxiliary().upload(reinterpret_cast<const std::byte*>(from.all.data()), entry_of(to));
+  };
+  std::vector<std::shared_ptr<SequenceNumbers>> loaded;
+  for (const auto from : {&HeadImage::sums, &HeadImage::checkpoint_sums}) {
+    loaded.emplace_back();
+    if (std::ranges::all_of(images, [&](const HeadImage& head) { return (head.*from).empty(); })) continue;
+    EntryNumbers numbers = numbers_of(kSumsRoom);
+    for_each_head(g, [&](int layer, int h, int index) {
+      std::ranges::copy(images[index].*from, numbers.at(layer, h, Side::key));
+    });
+    if ((loaded.back() = take(kSumsRoom)) == nullptr) return false;
+    upload(numbers, loaded.back());
   }
-  if (tokens() != nullptr && open_observers(length()) > 0) {
-    observers_.hold = take(kObserversRoom);
-    if (!observers_.hold.entry().held()) return false;
-    entries.observers = image.room_for(kObserversRoom);
-  }
-  bool any_sums = false, any_checkpoint = false;
-  for_each_head(plan().geometry, [&](int layer, int h, int index) {
-    const HeadImage& head = images[index];
-    from.require(image.put(head, {layer, h, length(), ledger(store_.group_of(layer)).n_sealed()}, entries));
-    any_sums = any_sums || !head.sums.empty();
-    any_checkpoint = any_checkpoint || !head.checkpoint_sums.empty();
+  set_sums(loaded[0], loaded[1]);
+  if (observers().rows == nullptr) return true;
+  EntryNumbers numbers = numbers_of(kObserversRoom);
+  for_each_head(g, [&](int layer, int h, int index) {
+    const ObserverRows& rows = images[index].observers;
+    if (images[index].first_observer < 0) return;
+    const int group = g.group(layer), n = group * g.head_dim;
+    for_each_observer(numbers, layer, h, [&](float* q, float* lse, std::ptrdiff_t row) {
+      const auto of_token = rows.q.begin() + row * g.head_dim;
+      std::transform(of_token, of_token + n, q, [&](float x) { return x / g.softmax_scale; });
+      std::copy_n(rows.lse.begin() + row, group, lse);
+    });
   });
-  if (!from.ok()) return true;
-  if (any_sums) auxiliary.upload(entries.sums.data(), entry_of(sums()));
-  if (any_checkpoint) auxiliary.upload(entries.checkpoint_sums.data(), entry_of(checkpoint_sums()));
-  set_sums(any_sums ? sums() : nullptr, any_checkpoint ? checkpoint_sums() : nullptr);
-  observers_.first = std::max(entries.first_observer, -1);
-  if (observers_.first < 0) {
-    observers_.hold.reset();
-  } else {
-    auxiliary.upload(entries.observers.data(), observers_.hold.entry());
-  }
+  upload(numbers, observers().rows);
   return true;
 }
 

@@ -1,6 +1,7 @@
 #include "cache/head_image.h"
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <span>
 
@@ -34,9 +35,44 @@ std::vector<float> load_sums(ByteReader& from, int head_dim) {
   return sums;
 }
 
+// An image has the tokens of observers, and their softmax as a maximum and a sum.
+void save_observers(ByteWriter& to, const HeadImage& image, int n, int group, int head_dim) {
+  if (n == 0) return;
+  std::vector<int> tokens(n);
+  for (int r = 0; r < n; ++r) tokens[r] = image.first_observer + r / group;
+  const int row = observer_row(image.first_observer) * group;
+  const auto rows_of = [&](const std::vector<float>& numbers, int size) {
+    return std::span(numbers).subspan(std::size_t{1} * row * size, std::size_t{1} * n * size);
+  };
+  to.write_all(std::span<const int>(tokens));
+  to.write_all(rows_of(image.observers.q, head_dim));
+  to.write_all(rows_of(image.observers.offset, 1));
+  to.write_all(rows_of(image.observers.lse, 1));
+  to.write_all(std::span<const float>(std::vector<float>(n, 1.0F)));
+}
+
+void load_observers(ByteReader& from, int n, int n_tokens, int group, int head_dim, HeadImage& image) {
+  const auto tokens = from.read_all<int>(n);
+  const auto q = from.read_all<float>(static_cast<std::size_t>(n) * head_dim);
+  const auto offset = from.read_all<float>(n), max = from.read_all<float>(n), sum = from.read_all<float>(n);
+  if (n == 0 || !from.ok()) return;
+  const int first = image.first_observer = tokens.front();
+  from.require(first / kPageTokens == n_tokens / kPageTokens && observer_row(first) >= 0 &&
+               n == (n_tokens - first) * group);
+  if (!from.ok()) return;
+  image.observers.resize(group, head_dim);
+  const int row = observer_row(first) * group;
+  std::ranges::copy(q, image.observers.q.begin() + std::ptrdiff_t{row} * head_dim);
+  std::ranges::copy(offset, image.observers.offset.begin() + row);
+  for (int r = 0; r < n; ++r) {
+    from.require(tokens[r] == first + r / group);
+    image.observers.lse[row + r] = max[r] + std::log(sum[r]);
+  }
+}
+
 }  // namespace
 
-void HeadImage::save(ByteWriter& to, const Plan& plan, int layer, int kv_head) const {
+void HeadImage::save(ByteWriter& to, const Plan& plan, const ImagedHead& head) const {
   to.write(static_cast<std::int32_t>(chosen.tokens.size()));
   to.write_all(std::span<const int>(chosen.tokens));
   for (const auto& of_side : rows) to.write_all(std::span<const std::byte>(of_side));
@@ -45,14 +81,16 @@ void HeadImage::save(ByteWriter& to, const Plan& plan, int layer, int kv_head) c
     to.write(static_cast<std::int32_t>(mask.page));
     to.write(mask.mask.words);
   }
-  if (plan.layers[layer].needs_scores()) {
+  const int d = plan.geometry.dim(head.layer);
+  if (plan.layers[head.layer].needs_scores()) {
+    const int group = plan.geometry.group(head.layer);
+    const int n_observers = first_observer < 0 ? 0 : (head.n_tokens - first_observer) * group;
     to.write(static_cast<std::int32_t>(chosen.scores.size()));
-    to.write(static_cast<std::int32_t>(observers.tokens().size()));
+    to.write(static_cast<std::int32_t>(n_observers));
     chosen.scores.save(to);
-    observers.save(to);
+    save_observers(to, *this, n_observers, group, d);
   }
-  if (!plan.head(layer, kv_head).corrected) return;
-  const int d = plan.geometry.dim(layer);
+  if (!plan.head(head.layer, head.kv_head).corrected) return;
   save_sums(to, sums, d);
   save_sums(to, checkpoint_sums, d);
 }
@@ -80,7 +118,7 @@ HeadImage HeadImage::load(ByteReader& from, const Plan& plan, const ImagedHead& 
     const int n_scores = from.read_int(0, head.n_tokens);
     const int n_observers = from.read_int(0, group * open_observers(head.n_tokens));
     image.chosen.scores.load(from, n_scores);
-    image.observers.load(from, n_observers, head.n_tokens, group, d);
+    load_observers(from, n_observers, head.n_tokens, group, d, image);
   }
   if (!plan.head(head.layer, head.kv_head).corrected) return image;
   image.sums = load_sums(from, d);

@@ -23,11 +23,13 @@ struct HeadImage {
   // Each side has the protected tokens' rows as short pages of the tail's format, of protected_page_rows()
   // rows each but the last.
   std::array<std::vector<std::byte>, 2> rows;
-  Observers observers;  // Filled if the layer needs scores.
+  // Observers are those of the tokens from first_observer on, if the layer needs scores; -1 means none.
+  int first_observer = -1;
+  ObserverRows observers;
   // A corrected head has its sums here (linear_correction.h), or nothing before it has summed up a page.
   std::vector<float> sums, checkpoint_sums;
 
-  void save(ByteWriter& to, const Plan& plan, int layer, int kv_head) const;
+  void save(ByteWriter& to, const Plan& plan, const ImagedHead& head) const;
   // Reads an image. The reader refuses impossible data.
   static HeadImage load(ByteReader& from, const Plan& plan, const ImagedHead& head);
 };

@@ -26,9 +26,7 @@ HeadState::HeadState(const Plan& plan, int layer, int kv_head, const HeadPages& 
       row_index_(pages.row_store->head_index(layer, kv_head)),
       rows_of_entry_(protected_page_rows(plan, layer)),
       tokens_index_(plan.geometry.head_index(layer, kv_head)),
-      ahead_turn_(seal_ahead_turn(plan, layer, kv_head)) {
-  if (layer_.needs_scores()) observers_ = std::make_unique<Observers>();
-}
+      ahead_turn_(seal_ahead_turn(plan, layer, kv_head)) {}
 
 void HeadState::begin() {
   committed_ahead_ = ahead_;
@@ -42,11 +40,7 @@ bool HeadState::seals_ahead() const {
 
 bool HeadState::reserve() {
   const PageLedger& ledger = *pages_.ledger;
-  const int end = ledger.end(), pages_due = ledger.end_sealed() - n_sealed_;
-  if (observers_ != nullptr) {
-    observers_->reserve(plan_.geometry.group(layer()), dim());
-    if (end / kPageTokens > length_ / kPageTokens) saved_ = std::make_unique<Observers>(*observers_);
-  }
+  const int pages_due = ledger.end_sealed() - n_sealed_;
   seals_ahead_ = seals_ahead();
   if (seals_ahead_ && !pages_.store->hold(ledger.ahead(), index_)) return false;
   if (pages_due == 0) return true;
@@ -79,7 +73,6 @@ const ProtectedTokens::Head& HeadState::chosen() const {
 
 void HeadState::end_page(int end, int first_observer, std::span<const double> weights) {
   pages_.sequence->next_tokens()->heads[tokens_index_].scores.end_page(end, first_observer, weights);
-  observers_->forget();
 }
 
 const float* HeadState::correction() const {
@@ -189,7 +182,6 @@ void HeadState::commit() {
   const PageEntry ahead = pages_.ledger->ahead();
   if (ahead.held() && !ahead_) pages_.store->drop(ahead, index_);
   drop_unused_rows();
-  saved_.reset();
 }
 
 void HeadState::abort() {
@@ -199,8 +191,6 @@ void HeadState::abort() {
   drop_unused_rows();
   length_ = pages_.ledger->length();
   n_sealed_ = pages_.ledger->n_sealed();
-  if (saved_ != nullptr) observers_ = std::move(saved_);
-  if (observers_ != nullptr) observers_->truncate(length_);
 }
 
 void HeadState::list_pages(int first_visible, int n_sealed, int length, std::vector<PageView>& pages) const {
@@ -240,25 +230,18 @@ void HeadState::truncate(int n_tokens) {
   const int page = n_tokens / kPageTokens;
   if (page <= n_sealed_) ahead_ = false;
   length_ = n_tokens;
-  if (observers_ != nullptr) observers_->truncate(n_tokens);
   n_sealed_ = std::min(n_sealed_, page);
 }
 
 void HeadState::copy_from(const HeadState& from) {
-  if (observers_ != nullptr) *observers_ = *from.observers_;
   length_ = from.length_;
   n_sealed_ = from.n_sealed_;
   ahead_ = from.ahead_;
 }
 
-void HeadState::add_to(HeadImage& image) const {
-  if (observers_ != nullptr) image.observers = *observers_;
-}
-
-void HeadState::take(HeadImage& image) {
+void HeadState::take_lengths() {
   length_ = pages_.ledger->length();
   n_sealed_ = pages_.ledger->n_sealed();
-  if (observers_ != nullptr) *observers_ = std::move(image.observers);
 }
 
 bool HeadState::hold_sealed(int first, int end) {

@@ -36,10 +36,15 @@ struct HeadPages {
 int seal_ahead_turn(const Plan& plan, int layer, int kv_head);
 
 // Holds a correction's sums in host memory. Threads may change different heads at the same time.
-struct HostSums final : SequenceSums {
+struct HostSums final : SequenceNumbers {
   // The sums of each head by Geometry::head_index (linear_correction.h). The list of a head is empty before
   // the head has summed up a page.
   std::vector<std::vector<float>> heads;
+};
+
+// Holds the observers of an open page in host memory. Threads may change different heads at the same time.
+struct HostObservers final : SequenceNumbers {
+  std::vector<ObserverRows> heads;  // by Geometry::head_index; empty rows in layers that need no scores
 };
 
 class HeadState {
@@ -77,11 +82,11 @@ class HeadState {
   const ProtectedTokens::Head& chosen() const;
   // Returns the scores, or null if the layer needs none.
   const TokenScores* scores() const { return layer_.needs_scores() ? &chosen().scores : nullptr; }
-  // Returns the observers of the open page, or null if the layer needs no scores. The backend adds observers,
-  // and ends pages before it seals.
-  Observers* observers() { return observers_.get(); }
-  // Ends the page that ends at `end` and forgets the observers. Takes the arguments of
-  // TokenScores::end_page().
+  // Return the observers of the open page when the step began, and as the step leaves them. Null means none.
+  // The backend writes the rows of next_observers(), and ends pages before it seals.
+  const ObserverRows* observers() const { return rows_of(pages_.sequence->observers()); }
+  ObserverRows* next_observers() { return rows_of(pages_.sequence->next_observers()); }
+  // Ends the page that ends at `end`. Takes the arguments of TokenScores::end_page().
   void end_page(int end, int first_observer, std::span<const double> weights);
   // Returns the sums of the sealed pages' correction, or null if the head has none.
   const float* correction() const;
@@ -93,7 +98,6 @@ class HeadState {
   // Appends the pages as they were at an earlier point of the step, with n_sealed sealed pages and `length`
   // tokens. The ledger's tail must last, and the layer may protect only a sink and evict nothing.
   void list_pages(int first_visible, int n_sealed, int length, std::vector<PageView>& pages) const;
-  int n_sealed_before() const { return pages_.ledger->n_sealed(); }  // The number before the step.
 
   // --- between steps ---
   // Writes the first n_tokens tokens of a sealed page into a tail's entry, for PageLedger::truncate().
@@ -107,18 +111,18 @@ class HeadState {
   // throw std::bad_alloc.
   void copy_from(const HeadState& from);
 
-  // Convert to and from the interchange form of observers. take() turns this empty state into the imaged
-  // state. The ledger must already have its entries.
-  void add_to(HeadImage& image) const;
-  void take(HeadImage& image);
+  // Turns this empty state into the state of an imaged head, whose ledger already has its entries.
+  void take_lengths();
   // Takes memory for the sealed pages [first, end) of an imaged head, if the sequence has them. The head's
   // tokens must be known. Returns the errors of reserve().
   bool hold_sealed(int first, int end);
 
-  std::int64_t observer_bytes() const { return observers_ == nullptr ? 0 : observers_->bytes(); }
-
  private:
   int dim() const { return head_.k.context.head_dim; }
+  ObserverRows* rows_of(const OpenObservers& observers) const {
+    return observers.rows == nullptr ? nullptr
+                                     : &static_cast<HostObservers&>(*observers.rows).heads[tokens_index_];
+  }
   void free_evicted_pages();
   bool is_gone(const TokenMask& mask) const { return layer_.evict > 0 && mask.count() == kPageTokens; }
   void correct(int page, const TokenMask& mask);
@@ -148,9 +152,7 @@ class HeadState {
 
   int length_ = 0;  // The head's own length. Between steps, the ledger has an equal length.
   int n_sealed_ = 0;
-  bool committed_ahead_ = false;          // The committed ahead_.
-  std::unique_ptr<Observers> observers_;  // Null if the layer needs no scores.
-  std::unique_ptr<Observers> saved_;      // A copy for abort() in a step that ends a page.
+  bool committed_ahead_ = false;  // The committed ahead_.
 };
 
 }  // namespace kvant

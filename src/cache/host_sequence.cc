@@ -12,7 +12,7 @@ namespace kvant {
 
 namespace {
 
-HostSums& host_sums(const std::shared_ptr<SequenceSums>& sums) {
+HostSums& host_sums(const std::shared_ptr<SequenceNumbers>& sums) {
   return static_cast<HostSums&>(*sums);
 }
 
@@ -102,7 +102,7 @@ void HostSequence::on_truncate(int n_tokens) {
 }
 
 // Sums take memory when they are first needed.
-std::shared_ptr<SequenceSums> HostSequence::make_sums() {
+std::shared_ptr<SequenceNumbers> HostSequence::make_sums() {
   auto made = std::make_shared<HostSums>();
   made->heads.resize(heads_.size());
   if (sums() == nullptr) return made;
@@ -114,20 +114,34 @@ std::shared_ptr<SequenceSums> HostSequence::make_sums() {
   return made;
 }
 
+std::shared_ptr<SequenceNumbers> HostSequence::make_observers(const SequenceNumbers* from) {
+  if (from != nullptr) return std::make_shared<HostObservers>(static_cast<const HostObservers&>(*from));
+  auto made = std::make_shared<HostObservers>();
+  made->heads.resize(heads_.size());
+  for_each_head(geometry(), [&](int layer, int /*kv_head*/, int index) {
+    if (store_.plan().layers[layer].needs_scores())
+      made->heads[index].resize(geometry().group(layer), geometry().dim(layer));
+  });
+  return made;
+}
+
 // --- bytes ---
 
-std::int64_t HostSequence::bytes_of(const SequenceSums& sums) const {
+std::int64_t HostSequence::sums_bytes(const SequenceNumbers& sums) const {
   std::int64_t bytes = 0;
   for (const auto& of_head : static_cast<const HostSums&>(sums).heads)
     bytes += static_cast<std::int64_t>(of_head.size() * sizeof(float));
   return bytes;
 }
 
-// Every sequence has observers of its own.
-void HostSequence::visit_observers(const Visit& visit) const {
+std::int64_t HostSequence::observer_bytes() const {
   std::int64_t bytes = 0;
-  for (const HeadState& head : heads_) bytes += head.observer_bytes();
-  visit({.name = {.kind = HeldPage::Kind::auxiliary}, .bytes = bytes, .part = &CacheBytes::tail});
+  for_each_head(geometry(), [&](int layer, int /*kv_head*/, int /*index*/) {
+    if (store_.plan().layers[layer].needs_scores())
+      bytes += (length() - observers().first) * geometry().group(layer) *
+               ObserverRows::bytes_of(geometry().dim(layer));
+  });
+  return bytes;
 }
 
 Result<ListedPages> HostSequence::list_pages(int layer, int kv_head, int first_visible) const {
@@ -140,7 +154,8 @@ Result<ListedPages> HostSequence::list_pages(int layer, int kv_head, int first_v
 
 Status HostSequence::on_save(std::vector<HeadImage>& images) const {
   for (std::size_t i = 0; i < heads_.size(); ++i) {
-    heads_[i].add_to(images[i]);
+    if (images[i].first_observer >= 0)
+      images[i].observers = static_cast<const HostObservers&>(*observers().rows).heads[i];
     if (sums() != nullptr) images[i].sums = host_sums(sums()).heads[i];
     if (checkpoint_sums() != nullptr) images[i].checkpoint_sums = host_sums(checkpoint_sums()).heads[i];
   }
@@ -149,12 +164,14 @@ Status HostSequence::on_save(std::vector<HeadImage>& images) const {
 
 // Takes memory for sealed pages in the order in which prompts of four pages for each step take it. Attention
 // reads them at the speed at which it reads such a prompt.
-bool HostSequence::on_load(ByteReader& /*from*/, std::vector<HeadImage>& images) {
+bool HostSequence::on_load(std::vector<HeadImage>& images) {
   const auto loaded = std::make_shared<HostSums>(), at_checkpoint = std::make_shared<HostSums>();
   for (std::size_t i = 0; i < heads_.size(); ++i) {
     loaded->heads.push_back(std::move(images[i].sums));
     at_checkpoint->heads.push_back(std::move(images[i].checkpoint_sums));
-    heads_[i].take(images[i]);
+    if (images[i].first_observer >= 0)
+      static_cast<HostObservers&>(*observers().rows).heads[i] = std::move(images[i].observers);
+    heads_[i].take_lengths();
   }
   set_sums(loaded, at_checkpoint);
   constexpr int kPagesOfStep = 4;

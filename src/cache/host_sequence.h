@@ -51,11 +51,12 @@ class HostSequence final : public SequencePages {
   void on_copy(const SequencePages& from) override;
   Status reopen(int group, int n_tokens, PageEntry sealed, PageEntry tail) override;
   void on_truncate(int n_tokens) override;
-  std::shared_ptr<SequenceSums> make_sums() override;
-  std::int64_t bytes_of(const SequenceSums& sums) const override;
-  void visit_observers(const Visit& visit) const override;
+  std::shared_ptr<SequenceNumbers> make_sums() override;
+  std::shared_ptr<SequenceNumbers> make_observers(const SequenceNumbers* from) override;
+  std::int64_t sums_bytes(const SequenceNumbers& sums) const override;
+  std::int64_t observer_bytes() const override;
   Status on_save(std::vector<HeadImage>& images) const override;
-  bool on_load(ByteReader& from, std::vector<HeadImage>& images) override;
+  bool on_load(std::vector<HeadImage>& images) override;
 
   const Geometry& geometry() const { return store_.plan().geometry; }
 

@@ -64,7 +64,7 @@ Status SequenceExport::write_head() {
   }
   if (cache_->plan().geometry.is_recurrent()) KVANT_RETURN_IF_ERROR(write_states(s));
   KVANT_RETURN_IF_ERROR(s.pages->save_heads([&](int layer, int kv_head, const HeadImage& head) {
-    head.save(to_, cache_->plan(), layer, kv_head);
+    head.save(to_, cache_->plan(), {layer, kv_head, s.length()});
   }));
   to_.reserve(n_bytes);
   page_ = s.pages->ledger(0).first_page();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
 #include <utility>
 
 #include "cache/device_layout.h"
@@ -56,7 +57,7 @@ bool SequencePages::reserve(int n_tokens, bool is_prompt) {
     if (sums_ != nullptr && seals) next_sums_ = make_sums();
     if (sums_ == nullptr || (seals && next_sums_ == nullptr)) return false;
   }
-  return on_reserve();
+  return reserve_observers() && on_reserve();
 }
 
 // A step that ends or seals pages changes a copy, in which it allocates nothing.
@@ -66,6 +67,18 @@ void SequencePages::reserve_tokens() {
     next->heads[index].reserve(store_.plan().layers[layer], ledger_of(layer));
   });
   next_tokens_ = std::move(next);
+}
+
+// A step writes only observers that no committed sequence uses.
+bool SequencePages::reserve_observers() {
+  const int end = ledger(0).end();
+  if (!store_.observes() || open_observers(end) == 0) return true;
+  const bool stays = end / kPageTokens == length() / kPageTokens;
+  const int page_end = (end / kPageTokens + 1) * kPageTokens;
+  const bool is_own = stays && observers_.rows.use_count() == 1;
+  next_observers_.first = first_observer_of(page_end, length(), stays ? observers_.first : -1);
+  next_observers_.rows = is_own ? observers_.rows : make_observers(stays ? observers_.rows.get() : nullptr);
+  return next_observers_.rows != nullptr;
 }
 
 // Calls see(n, rows of an entry) for every head that may protect tokens, if n of its tokens are protected.
@@ -132,6 +145,7 @@ void SequencePages::commit() {
     release_unused_rows();
   }
   if (next_sums_ != nullptr) sums_ = std::exchange(next_sums_, nullptr);
+  observers_ = std::exchange(next_observers_, {});
   on_commit();
 }
 
@@ -140,6 +154,7 @@ void SequencePages::abort() {
   next_sums_.reset();
   if (length() == 0) sums_.reset();
   next_rows_.clear();
+  next_observers_ = {};
   on_abort();
   for (const auto& ledger : ledgers_) ledger->abort();
 }
@@ -154,6 +169,7 @@ void SequencePages::copy_from(const SequencePages& from) {
   sums_ = from.sums_;
   checkpoint_sums_ = from.checkpoint_sums_;
   checkpoint_pages_ = from.checkpoint_pages_;
+  observers_ = from.observers_;
   on_copy(from);
 }
 
@@ -173,6 +189,7 @@ Result<bool> SequencePages::truncate(int n_tokens) {
   if (n_tokens == 0) checkpoint_pages_ = -1;
   if (forgets && n_tokens == 0) checkpoint_sums_.reset();
   if (forgets) sums_ = checkpoint_sums_;
+  if (!is_same_page || observers_.first >= n_tokens) observers_ = {};
   on_truncate(n_tokens);
   return true;
 }
@@ -256,6 +273,9 @@ Status SequencePages::save_heads(const SeeHead& see) const {
       rows.insert(rows.end(), from, from + static_cast<std::ptrdiff_t>(part.bytes));
     }
   }
+  for_each_head(g, [&](int layer, int /*kv_head*/, int index) {
+    if (store_.plan().layers[layer].needs_scores()) images[index].first_observer = observers_.first;
+  });
   KVANT_RETURN_IF_ERROR(on_save(images));
   for_each_head(g, [&](int layer, int kv_head, int index) { see(layer, kv_head, images[index]); });
   return {};
@@ -295,12 +315,20 @@ bool SequencePages::load_heads(ByteReader& from, int n_sealed, const NextHead& n
     if (!push_rows(rows_)) return false;
   }
   std::vector<HeadImage> images;
+  std::optional<int> first_observer;  // Observers of all heads are of equal tokens.
   for_each_head(store_.plan().geometry, [&](int layer, int kv_head, int /*index*/) {
     if (!from.ok()) return;
-    images.push_back(next(layer, kv_head));
-    from.require(may_protect(images.back().chosen, layer, n_sealed));
+    const HeadImage& head = images.emplace_back(next(layer, kv_head));
+    from.require(may_protect(head.chosen, layer, n_sealed));
+    if (!store_.plan().layers[layer].needs_scores()) return;
+    if (!first_observer.has_value()) first_observer = head.first_observer;
+    from.require(head.first_observer == *first_observer);
   });
   if (!from.ok()) return true;
+  if (first_observer.value_or(-1) >= 0) {
+    observers_ = {make_observers(nullptr), *first_observer};
+    if (observers_.rows == nullptr) return false;
+  }
   if (!load_rows(images)) return false;
   if (tokens_ != nullptr) {
     auto loaded = std::make_shared<ProtectedTokens>();
@@ -308,7 +336,7 @@ bool SequencePages::load_heads(ByteReader& from, int n_sealed, const NextHead& n
     tokens_ = std::move(loaded);
   }
   release_unused_rows();
-  return on_load(from, images);
+  return on_load(images);
 }
 
 Status SequencePages::save_page(ByteWriter& to, int group, int page) const {
@@ -382,19 +410,20 @@ void SequencePages::for_each_page(const Visit& visit) const {
         {.name = {kAllGroups, Kind::auxiliary},
          .part = by_score ? &CacheBytes::protected_tokens : &CacheBytes::sink});
   }
-  const auto see_object = [&](const auto& object, std::int64_t bytes) {
+  const auto see_object = [&](const auto& object, std::int64_t bytes,
+                              std::int64_t CacheBytes::*part = &CacheBytes::protected_tokens) {
     visit({.name = {.owner = kAllGroups, .kind = Kind::auxiliary, .object = object.get()},
            .shared = object.use_count() > 1,
            .bytes = bytes,
-           .part = &CacheBytes::protected_tokens});
+           .part = part});
   };
-  for_each_sums([&](const auto& held) { see_object(held, bytes_of(*held)); });
+  for_each_sums([&](const auto& held) { see_object(held, sums_bytes(*held)); });
   std::int64_t of_tokens = 0;
   if (tokens_ != nullptr) {
     for (const ProtectedTokens::Head& head : tokens_->heads) of_tokens += head.bytes();
     see_object(tokens_, of_tokens);
   }
-  visit_observers(visit);
+  if (observers_.rows != nullptr) see_object(observers_.rows, observer_bytes(), &CacheBytes::tail);
 }
 
 // If scores protect tokens, the sink's rows lie among theirs.
@@ -456,6 +485,10 @@ SequenceStore::SequenceStore(const Plan& plan, std::int64_t byte_limit, PageDevi
       budget_(byte_limit),
       states_(plan.geometry.recurrent_values, budget_, keeps_states),
       group_of_layer_(plan.geometry.n_layers) {}
+
+bool SequenceStore::observes() const {
+  return no_tokens_ != nullptr && std::ranges::any_of(plan_.layers, &LayerPlan::needs_scores);
+}
 
 void SequenceStore::add_group(const GroupRules& rules, const std::vector<int>& layers, EntryStore& entries) {
   PageGroup group{rules, layers, PageLayout(plan_, layers), &entries};

@@ -64,10 +64,16 @@ void for_each_head(const Geometry& geometry, const Visit& visit) {
   }
 }
 
-// Holds a correction's sums over the sealed pages of a sequence, for all heads, in the memory of the pages.
-// The sums of a committed sequence never change, and forks share them.
-struct SequenceSums {
-  virtual ~SequenceSums() = default;
+// Holds numbers of all heads besides pages, in the memory of the pages: a correction's sums over the sealed
+// pages of a sequence, or the queries of its open page that observe. Forks share the numbers.
+struct SequenceNumbers {
+  virtual ~SequenceNumbers() = default;
+};
+
+// The tokens from `first` on observe; -1 means that there are no observers.
+struct OpenObservers {
+  std::shared_ptr<SequenceNumbers> rows;
+  int first = -1;
 };
 
 class SequencePages {
@@ -100,11 +106,14 @@ class SequencePages {
   // Return the entries of protected rows when the step began, and as the step leaves them.
   const std::vector<EntryHold>& rows() const { return rows_; }
   const std::vector<EntryHold>& newest_rows() const { return next_rows_.empty() ? rows_ : next_rows_; }
+  // Return the observers when the step began, and as the step leaves them.
+  const OpenObservers& observers() const { return observers_; }
+  const OpenObservers& next_observers() const { return next_observers_; }
   // Return the correction's sums when the step began, as the step leaves them if it seals pages, and at the
   // checkpoint. Null stands for zeros, between steps.
-  const std::shared_ptr<SequenceSums>& sums() const { return sums_; }
-  const std::shared_ptr<SequenceSums>& next_sums() const { return next_sums_; }
-  const std::shared_ptr<SequenceSums>& checkpoint_sums() const { return checkpoint_sums_; }
+  const std::shared_ptr<SequenceNumbers>& sums() const { return sums_; }
+  const std::shared_ptr<SequenceNumbers>& next_sums() const { return next_sums_; }
+  const std::shared_ptr<SequenceNumbers>& checkpoint_sums() const { return checkpoint_sums_; }
 
   // --- a step: begin, reserve, what attention does, then commit or abort ---
   // Marks the state that abort() returns to, whether the step has reserved or not.
@@ -180,7 +189,7 @@ class SequencePages {
     if (sums_ != nullptr) visit(sums_);
     if (checkpoint_sums_ != nullptr && checkpoint_sums_ != sums_) visit(checkpoint_sums_);
   }
-  void set_sums(std::shared_ptr<SequenceSums> sums, std::shared_ptr<SequenceSums> at_checkpoint) {
+  void set_sums(std::shared_ptr<SequenceNumbers> sums, std::shared_ptr<SequenceNumbers> at_checkpoint) {
     sums_ = std::move(sums);
     checkpoint_sums_ = std::move(at_checkpoint);
   }
@@ -189,23 +198,25 @@ class SequencePages {
   // These functions move the data that only one kind of memory has. Like the public functions, they report
   // short memory.
   virtual void on_begin() {}
-  virtual bool on_reserve() = 0;  // Ledgers, tokens, rows and sums go first.
-  virtual void on_commit() = 0;   // Ledgers, tokens, rows and sums go first.
-  virtual void on_abort() = 0;    // Tokens, rows and sums go first, ledgers follow.
-  virtual void on_copy(const SequencePages& from) = 0;
+  virtual bool on_reserve() { return true; }  // The data of this class go first.
+  virtual void on_commit() {}                 // The data of this class go first.
+  virtual void on_abort() {}                  // The data of this class go first, but ledgers follow.
+  virtual void on_copy(const SequencePages& /*from*/) {}
   // Writes the first n_tokens % kPageTokens rows of a sealed page into an entry of the tail.
   virtual Status reopen(int group, int n_tokens, PageEntry sealed, PageEntry tail) = 0;
-  // Ledgers, tokens, rows and sums have been cut before.
-  virtual void on_truncate(int n_tokens) = 0;
-  // Returns sums that a step may change, and which begin with sums(). Null means that memory is exhausted.
-  virtual std::shared_ptr<SequenceSums> make_sums() = 0;
-  virtual std::int64_t bytes_of(const SequenceSums& sums) const = 0;
-  virtual void visit_observers(const Visit& visit) const = 0;
+  virtual void on_truncate(int /*n_tokens*/) {}  // The data of this class go first.
+  // Return sums that a step may change, and which begin with sums(), and observers that begin with `from`,
+  // unless null. Null means that memory is exhausted.
+  virtual std::shared_ptr<SequenceNumbers> make_sums() = 0;
+  virtual std::shared_ptr<SequenceNumbers> make_observers(const SequenceNumbers* from) = 0;
+  virtual std::int64_t sums_bytes(const SequenceNumbers& sums) const = 0;
+  virtual std::int64_t observer_bytes() const = 0;  // the bytes of observers()
   // Adds sums and observers to the images of all heads, by Geometry::head_index. Returns the errors of
   // save_heads().
   virtual Status on_save(std::vector<HeadImage>& images) const = 0;
-  // Takes sums and observers from the images of all heads. Ledgers, tokens and rows are loaded before.
-  virtual bool on_load(ByteReader& from, std::vector<HeadImage>& images) = 0;
+  // Takes sums and observers from the images of all heads. The data of this class go first, with observers
+  // of undefined contents. Returns false or throws std::bad_alloc if memory is exhausted.
+  virtual bool on_load(std::vector<HeadImage>& images) = 0;
 
   // Lists parts of an entry, which lie one after another in `bytes` bytes of an image.
   struct PartList {
@@ -230,6 +241,7 @@ class SequencePages {
   // Takes entries for the protected rows of an image, whose pages are taken, and reads the rows.
   bool load_rows(const std::vector<HeadImage>& images);
   void reserve_tokens();
+  bool reserve_observers();
   void truncate_tokens(int n_tokens);
   int most_sealed() const;  // pages of the group with the most, including provisional ones
   template <class See>
@@ -246,7 +258,8 @@ class SequencePages {
   std::shared_ptr<const ProtectedTokens> tokens_;
   std::shared_ptr<ProtectedTokens> next_tokens_;
   std::vector<EntryHold> rows_, next_rows_;  // A step that seals makes next_rows_.
-  std::shared_ptr<SequenceSums> sums_, next_sums_, checkpoint_sums_;
+  OpenObservers observers_, next_observers_;
+  std::shared_ptr<SequenceNumbers> sums_, next_sums_, checkpoint_sums_;
   int checkpoint_pages_ = -1;
 };
 
@@ -263,6 +276,8 @@ class SequenceStore {
   // Returns the tokens of an empty sequence, or null if sequences keep no tokens. Sealed pages then leave out
   // the sink at most.
   const std::shared_ptr<const ProtectedTokens>& no_tokens() const { return no_tokens_; }
+  // Returns whether sequences keep the queries that observe, because scores choose tokens.
+  bool observes() const;
   const ProtectedEntries& protected_entries() const { return protected_entries_; }
   const std::vector<PageGroup>& groups() const { return groups_; }
   int group_of(int layer) const { return group_of_layer_[layer]; }

@@ -3,9 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <type_traits>
 
-#include "base/check.h"
 #include "base/float16.h"
 #include "base/simd_clones.h"
 
@@ -98,57 +96,6 @@ TokenMask TokenScores::select(int page, double rho, int room, int sink) const {
 
 void TokenScores::truncate(int n_tokens) {
   if (n_tokens < size()) scores_.resize(n_tokens);
-}
-
-// --- observers ---
-
-void Observers::reserve(int group, int head_dim) {
-  head_dim_ = head_dim;
-  const std::size_t rows = static_cast<std::size_t>(kObservers) * group;
-  q_.reserve(rows * head_dim);
-  for (auto* numbers : {&offset_, &max_, &sum_}) numbers->reserve(rows);
-  token_.reserve(rows);
-}
-
-void Observers::observe(const Observer& observer, int group) {
-  if (observer.token % kPageTokens < kPageTokens - kObservers) return;
-  KVANT_CHECK(static_cast<int>(token_.size()) < kObservers * group, "more observers than reserved");
-  q_.insert(q_.end(), observer.q.begin(), observer.q.end());
-  offset_.push_back(observer.offset);
-  max_.push_back(observer.max);
-  sum_.push_back(observer.sum);
-  token_.push_back(observer.token);
-}
-
-void Observers::keep(std::size_t rows) {
-  q_.resize(rows * head_dim_);
-  for (auto* numbers : {&offset_, &max_, &sum_}) numbers->resize(rows);
-  token_.resize(rows);
-}
-
-void Observers::truncate(int n_tokens) {
-  const auto kept = std::lower_bound(token_.begin(), token_.end(), n_tokens) - token_.begin();
-  const bool same_page = !token_.empty() && token_.front() / kPageTokens == n_tokens / kPageTokens;
-  keep(same_page ? static_cast<std::size_t>(kept) : 0);
-}
-
-void Observers::save(ByteWriter& to) const {
-  to.write_all(std::span<const int>(token_));
-  for (const auto* numbers : {&q_, &offset_, &max_, &sum_}) to.write_all(std::span<const float>(*numbers));
-}
-
-void Observers::load(ByteReader& from, int n, int n_tokens, int group, int head_dim) {
-  reserve(group, head_dim);
-  const auto append = [&](auto& to, std::size_t n_values) {
-    const auto values = from.read_all<typename std::decay_t<decltype(to)>::value_type>(n_values);
-    to.assign(values.begin(), values.end());
-  };
-  append(token_, n);
-  append(q_, static_cast<std::size_t>(n) * head_dim);
-  for (auto* numbers : {&offset_, &max_, &sum_}) append(*numbers, n);
-  const int first = n_tokens / kPageTokens * kPageTokens;  // The open page's first token.
-  from.require(std::is_sorted(token_.begin(), token_.end()) &&
-               (token_.empty() || (token_.front() >= first && token_.back() < n_tokens)));
 }
 
 }  // namespace kvant

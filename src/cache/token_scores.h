@@ -1,5 +1,5 @@
 // TokenScores holds how much attention each token of one (sequence, layer, KV head) has drawn (VQuant section
-// 5), and Observers holds the queries that are kept to observe it.
+// 5), and ObserverRows holds the queries that are kept to observe it.
 //
 // At every page end the last kObservers queries are the observers, with their exact softmax over all keys so
 // far. A token's score sums its weights over all observers and heads of the group. The sum is divided by the
@@ -7,6 +7,7 @@
 // scores are normal numbers at any context, and a sum over 255 heads is finite.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -53,50 +54,34 @@ class TokenScores {
   std::vector<std::uint16_t> scores_;  // F16
 };
 
-// Holds the observers so far of the page that is being filled.
-class Observers {
- public:
-  // Reserves memory for the observers of one page, `group` query heads of size head_dim. observe() then
-  // allocates nothing.
-  void reserve(int group, int head_dim);
+// Returns the index of a token among the observers of its page. Other tokens have negative indices.
+inline int observer_row(int token) {
+  return token % kPageTokens - (kPageTokens - kObservers);
+}
 
-  // Is one observer: the query of `token` for one head of the group, an offset of its scores, and its softmax
-  // maximum and sum. Tokens come in ascending order, and the heads of a token in the order of the heads.
-  // observe() ignores queries that are not among the last kObservers of a page.
-  struct Observer {
-    int token = 0;
-    std::span<const float> q;  // [head_dim]
-    float offset = 0, max = 0, sum = 0;
-  };
-  void observe(const Observer& observer, int group);
+// Holds observers of one KV head, in rows for the second half of a page. Row observer_row(token) * group + g
+// belongs to a token and to query head g of the group.
+struct ObserverRows {
+  std::vector<float> q;       // [kObservers * group, head_dim], with the softmax scale
+  std::vector<float> offset;  // An offset is added to all scores of a row.
+  std::vector<float> lse;     // the LSE of a row's scores
 
-  // Row i of queries() belongs to tokens()[i]. offsets()[i] is added to its scores, and maxima()[i] and
-  // sums()[i] are its softmax statistics.
-  MatrixView<const float> queries() const { return {q_.data(), static_cast<int>(token_.size()), head_dim_}; }
-  std::span<const float> offsets() const { return offset_; }
-  std::span<const float> maxima() const { return max_; }
-  std::span<const float> sums() const { return sum_; }
-  std::span<const int> tokens() const { return token_; }
-
-  void forget() { keep(0); }
-  // Keeps the observers of the first n_tokens tokens. The observers of a page that had ended are gone.
-  void truncate(int n_tokens);
-  // Write and read the interchange form of n observers. load() refuses data that cannot belong to n_tokens
-  // tokens and `group` query heads of size head_dim.
-  void save(ByteWriter& to) const;
-  void load(ByteReader& from, int n, int n_tokens, int group, int head_dim);
-  static constexpr std::int64_t bytes_of(int head_dim) {  // bytes of one observer
-    return static_cast<std::int64_t>((head_dim + 3) * sizeof(float) + sizeof(int));
+  void resize(int group, int head_dim) {
+    const std::size_t rows = static_cast<std::size_t>(kObservers) * group;
+    q.resize(rows * head_dim);
+    offset.resize(rows);
+    lse.resize(rows);
   }
-  std::int64_t bytes() const { return static_cast<std::int64_t>(token_.size()) * bytes_of(head_dim_); }
-
- private:
-  void keep(std::size_t rows);
-
-  int head_dim_ = 0;
-  std::vector<float> q_, offset_, max_, sum_;  // one row or number for each observer
-  std::vector<int> token_;
+  static constexpr std::int64_t bytes_of(int head_dim) {  // bytes of one row
+    return static_cast<std::int64_t>((head_dim + 2) * sizeof(float));
+  }
 };
+
+// Returns the first query that observes when the page that ends at page_end ends. The step appends tokens
+// from `first` on, and the sequence had observers from first_observer on; -1 means none.
+inline int first_observer_of(int page_end, int first, int first_observer) {
+  return std::max(page_end - kObservers, first_observer >= 0 ? first_observer : first);
+}
 
 // Returns how many observers the next step may find for each query head in a sequence of n_tokens.
 // Observers are tokens of the second half of the open page.

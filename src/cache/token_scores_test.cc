@@ -50,16 +50,13 @@ TEST(TokenScores, SelectTheHighestOfAPageAboveTheQuantileWithinTheRoom) {
 }
 
 TEST(Observers, AreTheLastQueriesOfAPage) {
-  Observers observers;
-  observers.reserve(2, 4);
-  const std::vector<float> q(4, 1.0F);
-  for (int t = 0; t < 128; ++t) {
-    for (int g = 0; g < 2; ++g) observers.observe({.token = t, .q = q, .sum = 1}, 2);
-  }
-  EXPECT_EQ(observers.queries().rows, 128);
-  EXPECT_EQ(observers.tokens().front(), 64);
-  observers.truncate(100);
-  EXPECT_EQ(observers.queries().rows, 2 * (100 - 64));
+  EXPECT_LT(observer_row(128 + 63), 0);
+  EXPECT_EQ(observer_row(128 + 64), 0);
+  EXPECT_EQ(observer_row(255), 63);
+  EXPECT_EQ(first_observer_of(256, /*first=*/0, /*first_observer=*/-1), 192);
+  EXPECT_EQ(first_observer_of(256, /*first=*/250, /*first_observer=*/-1), 250);
+  EXPECT_EQ(first_observer_of(256, /*first=*/250, /*first_observer=*/200), 200);
+  EXPECT_EQ(first_observer_of(384, /*first=*/250, /*first_observer=*/200), 320);
 }
 
 TEST(TokenScores, AverageOverFewerObserversAfterATruncationIntoAPageThatHadEnded) {

@@ -37,7 +37,7 @@ std::int64_t tail_bytes(const Plan& plan, int layer, int n_tokens) {
 // bytes of the scores of earlier tokens.
 std::int64_t observer_bytes(const Geometry& g, int layer, int n_tokens) {
   return static_cast<std::int64_t>(open_observers(n_tokens)) * g.group(layer) *
-         Observers::bytes_of(g.dim(layer));
+         ObserverRows::bytes_of(g.dim(layer));
 }
 std::int64_t score_bytes(int n_tokens) {
   return static_cast<std::int64_t>(n_tokens / kPageTokens * kPageTokens) * TokenScores::kTokenBytes;
