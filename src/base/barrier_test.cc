@@ -8,6 +8,8 @@
 #include <thread>
 #include <vector>
 
+#include "base/machine_limits.h"
+
 namespace kvant {
 namespace {
 
@@ -71,7 +73,7 @@ TEST(Barrier, LosesNoWakeUpAmongMoreThreadsThanCores) {
 TEST(Barrier, HoldsBackNobodyWhereProgramsCompeteForTheCores) {
   std::atomic<bool> stop{false};
   std::vector<std::thread> busy;
-  for (unsigned i = 0; i < std::thread::hardware_concurrency(); ++i)
+  for (std::size_t i = 0; i < allowed_processors().size(); ++i)
     busy.emplace_back([&] {
       while (!stop) {
       }

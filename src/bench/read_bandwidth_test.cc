@@ -16,8 +16,8 @@ TEST(ReadBandwidth, IsMeasuredOnAnyNumberOfThreads) {
 }
 
 TEST(ReadBandwidth, NeedsMemory) {
-#if defined(__SANITIZE_ADDRESS__)
-  GTEST_SKIP() << "AddressSanitizer ends the process when so much is asked for";
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "a sanitizer ends the process when so much is asked for";
 #endif
   const auto speed = measure_read_bandwidth(std::size_t{1} << 62, 1);
   ASSERT_FALSE(speed.ok());
