@@ -16,6 +16,7 @@ namespace kvant {
 
 // Holds the functions of page_calls.def.
 struct PageLibrary {
+// NOLINTNEXTLINE(bugprone-macro-parentheses): GCC warns of parentheses around a declared name.
 #define KVANT_PAGE_CALL(call) decltype(&kvant_##call) call;
 #include "cache/page_calls.def"
 #undef KVANT_PAGE_CALL

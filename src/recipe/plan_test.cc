@@ -1,5 +1,6 @@
 #include "recipe/plan.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "recipe/constant_needs.h"
@@ -348,7 +349,7 @@ TEST(Resolve, AnswersForEveryFormatAtEveryHeadSize) {
   for (const std::string& name : format_names()) {
     for (int d = 2; d <= kMaxHeadDim; d += d < 32 ? 1 : 56) {
       geometry.head_dim = d;
-      const Recipe recipe = *parse_recipe("k=" + name + ",v=" + name);
+      const Recipe recipe = *parse_recipe(fmt::format("k={0},v={0}", name));
       const bool has_pages = d % 8 == 0 && d >= find_format(name)->least_head_dim();
       const auto plan = resolve(recipe, geometry, d % 8 == 0 ? constants_of(recipe, geometry) : nullptr);
       EXPECT_EQ(plan.ok(), has_pages) << name << " " << d;

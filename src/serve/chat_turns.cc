@@ -11,7 +11,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 std::string function_name(JsonFields& function) {
-  const std::string name = function.text("name").value_or("");
+  std::string name = function.text("name").value_or("");
   if (name.empty()) function.fail_missing("name", "the function that was called");
   return name;
 }

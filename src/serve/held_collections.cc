@@ -145,7 +145,7 @@ std::optional<Json> SchemaHolder::write_object(const Parts& flat, const std::str
     }
     std::optional<Json> property =
         may_be_named(flat, name, where)
-            ? write_inside(property_parts(flat, name, where), where + "." + name, depth)
+            ? write_inside(property_parts(flat, name, where), fmt::format("{}.{}", where, name), depth)
             : std::nullopt;
     charge(std::ssize(name) + 8);
     if (property) properties[name] = *std::move(property);
