@@ -104,8 +104,8 @@ const std::vector<Refused>& refused() {
 }
 
 bool asks_for_nothing(const Json& value, const std::vector<Json>& harmless) {
-  const bool is_empty = (value.is_string() || value.is_structured()) &&
-                        (value == "" || (value.is_structured() && value.empty()));
+  const bool is_empty = value.is_string() ? value.get_ref<const Json::string_t&>().empty()
+                                          : value.is_structured() && value.empty();
   return is_empty || value == false || std::ranges::find(harmless, value) != harmless.end();
 }
 

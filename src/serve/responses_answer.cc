@@ -20,7 +20,8 @@ std::int64_t seconds_since_1970() {
 // members of its request.
 Json said_or(const Json& body, const char* key, Json otherwise) {
   const auto found = body.find(key);
-  return found == body.end() || found->is_null() ? std::move(otherwise) : *found;
+  if (found == body.end() || found->is_null()) return otherwise;
+  return *found;
 }
 
 Json usage_json(const TokenUsage& usage, int thought_tokens) {

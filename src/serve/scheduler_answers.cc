@@ -104,7 +104,7 @@ std::vector<Scheduler::Row> Scheduler::running_rows() {
       if (job.answers[i].is_running()) rows.push_back({&job, &job.answers[i], static_cast<int>(i)});
     }
   }
-  std::ranges::stable_partition(rows, [](const Row& row) { return row.job->short_rope; });
+  std::stable_partition(rows.begin(), rows.end(), [](const Row& row) { return row.job->short_rope; });
   return rows;
 }
 
