@@ -99,7 +99,7 @@ Json usage_json(const TokenUsage& usage) {
   return json;
 }
 
-std::string event(const char* type, Json data) {
+std::string event(const char* type, const Json& data) {
   Json json = {{"type", type}};
   json.update(data);
   return fmt::format("event: {}\n{}", type, sse_event(response_text(json)));

@@ -53,12 +53,14 @@ inline ReadReply read_reply(AnswerStream& stream) {
 // Submits all requests, runs the scheduler until it is idle, and reads the streams.
 inline std::vector<ReadReply> ask(Scheduler& scheduler, const std::vector<GenerationRequest>& requests) {
   std::vector<std::shared_ptr<AnswerStream>> streams;
+  streams.reserve(requests.size());
   for (const GenerationRequest& r : requests) {
     streams.push_back(std::make_shared<AnswerStream>());
     EXPECT_FALSE(scheduler.submit(r, streams.back()));
   }
   while (!scheduler.idle()) scheduler.step();
   std::vector<ReadReply> replies;
+  replies.reserve(streams.size());
   for (const auto& stream : streams) replies.push_back(read_reply(*stream));
   return replies;
 }
