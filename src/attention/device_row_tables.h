@@ -54,8 +54,8 @@ struct RowTables {
 
   // Returns the shape of a layer's call.
   kvant_decode_shape shape(const LayerShape& formats, const Plan& plan) const;
-  // Return the lengths, and add the tables, from a row of the step on. If from_row is not the first row, each
-  // row must be a sequence of its own.
+  // Both functions serve the step's rows from from_row on. lengths() returns the lengths, and add_to() adds
+  // the tables. If from_row is not the first row, each row must be a sequence of its own.
   kvant_decode_lengths lengths(const IndexBuffer& indices, int from_row) const;
   void add_to(kvant_decode_layer& at_layer, const IndexBuffer& indices, int from_row) const;
 };

@@ -139,9 +139,9 @@ class Cache {
   // Returns everything that a sequence holds, as bytes for import_sequence(). The bytes do not depend on the
   // plan's page order. The bytes do not name model, recipe and constants, so the caller must check all three.
   Result<std::vector<std::byte>> export_sequence(SequenceId sequence) const;
-  // Returns a sequence that continues exactly as the exported one would. An error says that no cache of this
-  // plan has exported the bytes, that a step is open, or that memory is exhausted. cache/sequence_image.h
-  // imports piece by piece.
+  // Returns a sequence that continues exactly as the exported one would. Returns an error if no cache of this
+  // plan has exported the bytes, if a step is open, or if memory is exhausted. cache/sequence_image.h imports
+  // piece by piece.
   Result<SequenceId> import_sequence(std::span<const std::byte> bytes);
 
   // Opens a step. At most one step may be open, and a sequence may occur once in a step. An error (exhausted

@@ -142,7 +142,7 @@ bool DeviceEntryTable::grow_by(std::size_t n) {
   free_.reserve(size);
   if (!budget_.take(static_cast<std::int64_t>(bytes))) return false;
   auto* memory = static_cast<char*>(device_.allocate(bytes));
-  // Numbers in page tables have 32 bits, so all slabs must lie within their reach.
+  // Page tables hold 32-bit numbers, so all slabs must lie within the reach of such numbers.
   constexpr auto kReach =
       std::ptrdiff_t{std::numeric_limits<std::int32_t>::max()} * static_cast<std::ptrdiff_t>(kDeviceUnit);
   if (memory != nullptr && !slabs_.empty() &&

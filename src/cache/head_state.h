@@ -37,8 +37,8 @@ int seal_ahead_turn(const Plan& plan, int layer, int kv_head);
 
 // Holds a correction's sums in host memory. Threads may change different heads at the same time.
 struct HostSums final : SequenceNumbers {
-  // The sums of each head by Geometry::head_index (linear_correction.h). The list of a head is empty before
-  // the head has summed up a page.
+  // Holds the sums of each head by Geometry::head_index (linear_correction.h). The list of a head is empty
+  // before the head has summed up a page.
   std::vector<std::vector<float>> heads;
 };
 

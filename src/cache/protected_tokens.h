@@ -1,7 +1,7 @@
 // ProtectedTokens says which tokens of a sequence stay unquantized or are dropped when their pages are
-// sealed, and holds the scores that decide (VQuant section 5; token_scores.h). ProtectedTokens lies in host
-// memory, also if the pages lie on a device, because the choice changes only at page ends. Entries hold the
-// rows of protected tokens (sequence_pages.h).
+// sealed. The class also holds the scores that decide (VQuant section 5; token_scores.h). ProtectedTokens
+// lies in host memory, also if the pages lie on a device, because the choice changes only at page ends.
+// Entries hold the rows of protected tokens (sequence_pages.h).
 #pragma once
 
 #include <algorithm>

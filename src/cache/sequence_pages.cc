@@ -22,7 +22,8 @@ const PageLedger& SequencePages::ledger_of(int layer) const {
   return ledger(store_.group_of(layer));
 }
 
-// Without a choice by scores, a device keeps no tokens. The sink is then known.
+// Without a choice by scores, a device keeps no list of protected tokens. The protected tokens are then the
+// sink.
 std::vector<int> SequencePages::protected_tokens(int layer, int kv_head, int n_sealed) const {
   const Plan& plan = store_.plan();
   if (tokens_ == nullptr) {

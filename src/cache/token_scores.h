@@ -1,5 +1,5 @@
 // TokenScores holds how much attention each token of one (sequence, layer, KV head) has drawn (VQuant section
-// 5), and ObserverRows holds the queries that are kept to observe it.
+// 5). ObserverRows holds the queries that are kept to observe this attention.
 //
 // At every page end the last kObservers queries are the observers, with their exact softmax over all keys so
 // far. A token's score sums its weights over all observers and heads of the group. The sum is divided by the

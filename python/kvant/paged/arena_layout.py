@@ -72,10 +72,10 @@ class ArenaLayout(PoolLayout):
     layer_bytes: tuple[int, ...]
     sink_tokens: int = 0
     tail_pages: int = 1  # pages per head and side
-    # The flag has the meaning of SinkLayout.has_rows.
+    # SinkLayout.has_rows explains the flag.
     has_rows: bool = False
-    # Cells have at least this many bytes, because all ranks of tensor parallelism and all stages of pipeline parallelism
-    # need equal cells.
+    # Cells have at least this many bytes, because all ranks of tensor parallelism and all stages of pipeline
+    # parallelism need equal cells.
     least_block_bytes: int = 0
 
     tail_block_bytes = property(lambda self: len(self.layer_bytes) * self.block_bytes)

@@ -66,8 +66,8 @@ class ModelState:
         will have. ModelCache explains softcap."""
         self.recipe, self.layout, self.n_heads, self.softmax_scale = recipe, layout, n_heads, softmax_scale
         self.max_drafts, self.constants, self.softcap = max_drafts, constants, softcap
-        # Lists vLLM's attention layers, whose `kv_cache` are their blocks. With pipeline parallelism, these layers belong
-        # to one stage.
+        # Lists vLLM's attention layers, whose `kv_cache` are their blocks. With pipeline parallelism, these layers
+        # belong to one stage.
         self.layers: list = []
         # Counts the layers of earlier stages.
         self.layers_before = 0

@@ -29,8 +29,8 @@ std::string recipe(const Rules& rules) {
 }
 
 // Returns the tokens that the definition drops. Whenever a page is sealed, the sealed tokens with the lowest
-// vertical scores are dropped, except the sink, until floor(share x sealed tokens) are gone. n must be a
-// multiple of kPageTokens.
+// vertical scores are dropped until floor(share x sealed tokens) are gone. The sink is never dropped. n must
+// be a multiple of kPageTokens.
 std::set<int> evicted_by_definition(int kv_head, int n, const Rules& rules) {
   testing::graded::VerticalScores scores(kv_head);
   std::set<int> gone;

@@ -43,8 +43,8 @@ KVANT_HOST_DEVICE constexpr int slices_of_column(int head_dim) {
 }
 
 // The last CTA of a block of this many combines the results that the block's CTAs have left
-// (partial_results.cuh). A warp loads the results of a block at once, with the sum of each in one lane, so 32
-// is the limit. 17 CTAs share each of 8 KV heads on 132 SMs.
+// (partial_results.cuh). A warp loads the results of a block at once. One lane has the sum of one result, so
+// 32 is the limit. 17 CTAs share each of 8 KV heads on 132 SMs.
 inline constexpr int kPartsTogether = 17;
 KVANT_HOST_DEVICE constexpr int cta_blocks(int n_ctas) {
   return (n_ctas + kPartsTogether - 1) / kPartsTogether;

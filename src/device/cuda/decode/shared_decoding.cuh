@@ -202,9 +202,9 @@ struct SharedDecoding : Strips {
   using Tokens = typename Value::template Tokens<kTiles>;
 
   static constexpr int kMaxWarps = max_consumer_warps(D) / Sets * Sets;
-  // The queries of all columns follow the tables. The memory of each group of sharing warps comes next and
-  // has three parts: the weights of two pages, the numbers that warps publish about columns, and the lanes'
-  // sums. Published numbers have the shape [2][warp][column], and sums [warp][set][lane].
+  // The queries of all columns follow the tables. The memory of each group of sharing warps comes next. That
+  // memory has three parts: the weights of two pages, the numbers that warps publish about columns, and the
+  // lanes' sums. Published numbers have the shape [2][warp][column], and sums [warp][set][lane].
   static constexpr int kQueriesAt = (Strips::kTableBytes + 127) / 128 * 128;
   static constexpr int kGroupsAt = kQueriesAt + (Queries::kBytes + 127) / 128 * 128;
   static constexpr int kTold = Sets * Sets * kPaddedGroup;  // published numbers

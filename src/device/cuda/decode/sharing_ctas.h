@@ -24,7 +24,7 @@ struct SharedSlice {
     return n_columns * slices_of_column(D);
   }
   // Returns where the part at a place lies. A place has two parts. The first part is for the sequence in
-  // which the range of the place begins, and the second part is for the sequence in which its range ends.
+  // which the place's range begins. The second part is for the sequence in which that range ends.
   KVANT_HOST_DEVICE int slot(int place) const { return 2 * place + (begins && place == first_place ? 1 : 0); }
   template <int D>
   KVANT_HOST_DEVICE std::int32_t* counter_in(const Schedule& schedule) const {

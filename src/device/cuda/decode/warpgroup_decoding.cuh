@@ -66,7 +66,7 @@ struct WarpgroupDecoding : Groups {
   static constexpr int kMaxWarps = max_consumer_warps(D) / kColumnSets * kColumnSets;
   // The queries of all columns follow the tables. The memory of each group of sharing warps comes next. This
   // memory has space for two pages and for the numbers that warps publish about columns, [2][warp][column]. A
-  // page's memory holds the page's scaled queries, eight rows of zeros' contributions to scores, and weights.
+  // page's memory holds the page's scaled queries, eight rows of what zeros add to scores, and weights.
   static constexpr int kQueriesAt = (Groups::kTableBytes + 127) / 128 * 128;
   static constexpr int kGroupsAt = kQueriesAt + (Queries::kBytes + 127) / 128 * 128;
   static constexpr int kScaledAt = 0;
