@@ -2,6 +2,7 @@
 // for.
 #include <ggml-backend.h>
 
+#include <bit>
 #include <charconv>
 
 #include "device/cuda/page/page_permutation.h"
@@ -58,7 +59,7 @@ class CudaPages final : public PageDevice {
   void* allocate(std::size_t bytes) override {
     enter();
     CudaDriver::Address memory = 0;
-    return driver_->allocate(&memory, bytes) == 0 ? reinterpret_cast<void*>(memory) : nullptr;
+    return driver_->allocate(&memory, bytes) == 0 ? std::bit_cast<void*>(memory) : nullptr;
   }
   void release(void* memory) noexcept override {
     if (memory == nullptr) return;

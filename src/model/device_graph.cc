@@ -320,8 +320,8 @@ Result<std::unique_ptr<DeviceGraph>> DeviceGraph::build(const Hparams& hparams, 
   graph->context_ = ggml_init(
       {n_segments * (n_tensors * ggml_tensor_overhead() + ggml_graph_overhead_custom(n_tensors, false)),
        nullptr, /*no_alloc=*/true});
-  graph->fixed_context_ = ggml_init(
-      {(sizeof(Tensors) / sizeof(ggml_tensor*) + 1) * ggml_tensor_overhead(), nullptr, /*no_alloc=*/true});
+  graph->fixed_context_ =
+      ggml_init({(sizeof(Tensors) / sizeof(void*) + 1) * ggml_tensor_overhead(), nullptr, /*no_alloc=*/true});
   KVANT_CHECK(graph->context_ != nullptr && graph->fixed_context_ != nullptr,
               "no memory for a graph's description");
   Builder builder(*graph, hparams, weights, products);
