@@ -82,7 +82,7 @@ Result<std::unique_ptr<Grammar>> Grammar::make(const GrammarRules& rules, const 
   if (matcher.is_exhausted()) return error("the grammar can begin in too many ways");
   GrammarPosition start{.states = matcher.start()};
   return std::unique_ptr<Grammar>(new Grammar(std::make_unique<State>(
-      State{vocabulary(tokenizer), std::move(*trigger), std::move(matcher), std::move(start)})));
+      State{vocabulary(tokenizer), std::move(*trigger), std::move(matcher), start})));
 }
 
 std::shared_ptr<const GrammarVocabulary> Grammar::vocabulary(const Tokenizer& tokenizer) {
@@ -122,14 +122,14 @@ Status Grammar::accept(std::int32_t token) {
     for (const auto& [waiting, part] : state.trigger.add(token, text)) {
       auto next = state.after(waiting, part);
       if (!next) return error("the answer has left its grammar");
-      state.at = std::move(*next);
+      state.at = *next;
     }
   } else if (state.vocabulary->ends(token)) {
     if (!state.matcher.may_end(state.at.states)) return error("the answer has left its grammar");
   } else {
     auto next = text.empty() ? std::nullopt : state.after(token, text);
     if (!next) return error("the answer has left its grammar");
-    state.at = std::move(*next);
+    state.at = *next;
   }
   state.matcher.begin_token(state.at.states);
   return {};

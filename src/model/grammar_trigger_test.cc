@@ -18,7 +18,7 @@ GrammarTrigger trigger(const GrammarTriggerRules& rules) {
 // numbered in order.
 Tokens add(GrammarTrigger& trigger, const std::vector<std::string>& texts) {
   for (std::size_t i = 0; i < texts.size(); ++i) {
-    const Tokens held = trigger.add(static_cast<std::int32_t>(i), texts[i]);
+    Tokens held = trigger.add(static_cast<std::int32_t>(i), texts[i]);
     if (!trigger.is_awaited()) return held;
     EXPECT_TRUE(held.empty());
   }

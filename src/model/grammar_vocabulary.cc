@@ -99,7 +99,7 @@ std::optional<GrammarPosition> follow_text(GrammarMatcher& matcher, GrammarPosit
   for (const char c : text) {
     auto next = follow_byte(matcher, at, static_cast<unsigned char>(c));
     if (!next) return std::nullopt;
-    at = std::move(*next);
+    at = *next;
   }
   return at;
 }
