@@ -81,8 +81,8 @@ Result<std::unique_ptr<Grammar>> Grammar::make(const GrammarRules& rules, const 
   GrammarMatcher matcher(std::make_shared<const GrammarPlaces>(std::move(*table)));
   if (matcher.is_exhausted()) return error("the grammar can begin in too many ways");
   GrammarPosition start{.states = matcher.start()};
-  return std::unique_ptr<Grammar>(new Grammar(std::make_unique<State>(
-      State{vocabulary(tokenizer), std::move(*trigger), std::move(matcher), start})));
+  return std::unique_ptr<Grammar>(new Grammar(
+      std::make_unique<State>(State{vocabulary(tokenizer), std::move(*trigger), std::move(matcher), start})));
 }
 
 std::shared_ptr<const GrammarVocabulary> Grammar::vocabulary(const Tokenizer& tokenizer) {
