@@ -78,7 +78,7 @@ std::vector<float> llama_embedding(const std::string& path, std::vector<std::int
 class Bench {
  public:
   explicit Bench(const std::string& path, const std::string& recipe = "k=f16,v=f16",
-                 EngineOptions options = {.n_threads = 1}) {
+                 const EngineOptions& options = {.n_threads = 1}) {
     auto engine = Engine::load(path, options);
     if (!engine.ok()) {
       ADD_FAILURE() << engine.error().message;

@@ -102,7 +102,10 @@ TEST_P(CpuKernels, LeaveOutMaskedAndHiddenTokens) {
   TestLayer layer(sizes, "ch4g128", "tok4g128");
   std::vector<std::uint32_t> masks(std::size_t{4} * sizes.n_seqs * sizes.n_kv_heads * sizes.n_sealed);
   std::mt19937 random(3);
-  for (std::uint32_t& word : masks) word = random() & random();
+  for (std::uint32_t& word : masks) {
+    word = random();
+    word &= random();
+  }
   layer.fill_sealed();
   layer.layer.sink = 4;
   layer.layer.masks = masks.data();

@@ -174,7 +174,10 @@ TEST_P(CpuPrompts, TakeProtectedTokensFromTheirPages) {
     TestPrompt test("ch4g128", "tok4g128", 64, 2, /*n_protected=*/140);
     std::vector<std::uint32_t> masks(std::size_t{4} * 2 * 2 * 2);
     std::mt19937 random(3);
-    for (std::uint32_t& word : masks) word = random() & random();
+    for (std::uint32_t& word : masks) {
+      word = random();
+      word &= random();
+    }
     test.layer.layer.sink = 4;
     test.layer.layer.masks = masks.data();
     test.layer.layer.mask_seq_stride = 4;
