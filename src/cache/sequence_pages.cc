@@ -320,6 +320,7 @@ bool SequencePages::load_heads(ByteReader& from, int n_sealed, const NextHead& n
   for_each_head(store_.plan().geometry, [&](int layer, int kv_head, int /*index*/) {
     if (!from.ok()) return;
     const HeadImage& head = images.emplace_back(next(layer, kv_head));
+    if (!from.ok()) return;  // the tokens of a damaged image may have any value
     from.require(may_protect(head.chosen, layer, n_sealed));
     if (!store_.plan().layers[layer].needs_scores()) return;
     if (!first_observer.has_value()) first_observer = head.first_observer;
