@@ -4,12 +4,13 @@
 namespace kvant::cuda {
 namespace {
 
-// WidePlainPair is the pair of plain pages for heads of 512 channels with capped scores. For other head sizes
-// the generic kernel caps scores, but a BF16 page of 512 channels would fill the generic kernel's shared
-// memory.
-struct WidePlainPair : PlainPair {
+// CappedPlainPair is the pair of plain pages for heads of D channels with capped scores. For smaller heads
+// the generic kernel caps scores. BF16 pages of larger heads fill the generic kernel's shared memory, so few
+// copies are in flight.
+template <int D>
+struct CappedPlainPair : PlainPair {
   static constexpr bool kCaps = true;
-  static constexpr int kMaxWarps = max_consumer_warps(512);
+  static constexpr int kMaxWarps = max_consumer_warps(D);
 };
 
 }  // namespace
@@ -18,7 +19,8 @@ std::span<const DecodeKernel> plain_kernels() {
   static const DecodeKernel kernels[] = {
       KVANT_PAIR_64("bf16", "bf16", PlainPair),
       KVANT_PAIR_128("bf16", "bf16", PlainPair),
-      KVANT_PAIR_512("bf16", "bf16", WidePlainPair),
+      KVANT_PAIR_256("bf16", "bf16", CappedPlainPair<256>),
+      KVANT_PAIR_512("bf16", "bf16", CappedPlainPair<512>),
   };
   return kernels;
 }
