@@ -28,10 +28,6 @@ HeadState::HeadState(const Plan& plan, int layer, int kv_head, const HeadPages& 
       tokens_index_(plan.geometry.head_index(layer, kv_head)),
       ahead_turn_(seal_ahead_turn(plan, layer, kv_head)) {}
 
-void HeadState::begin() {
-  committed_ahead_ = ahead_;
-}
-
 bool HeadState::seals_ahead() const {
   const PageLedger& ledger = *pages_.ledger;
   return !ahead_ && ahead_turn_ > 0 && ledger.decodes_one() && ledger.end_sealed() == n_sealed_ &&
@@ -167,7 +163,9 @@ void HeadState::for_each_row_page(const Visit& visit) const {
 }
 
 // Gives back the memory that the step has reserved and does not need. Forks may use a shared entry.
-void HeadState::drop_unused_rows() noexcept {
+void HeadState::drop_unused() noexcept {
+  const PageEntry ahead = pages_.ledger->ahead();
+  if (ahead.held() && !ahead_) pages_.store->drop(ahead, index_);
   const std::vector<EntryHold>& rows = pages_.sequence->rows();
   for (std::size_t i = entries_for(chosen().tokens.size()); i < rows.size(); ++i) {
     const PageEntry entry = rows[i].entry();
@@ -179,16 +177,13 @@ void HeadState::commit() {
   KVANT_CHECK(length_ == pages_.ledger->length() && n_sealed_ == pages_.ledger->n_sealed(),
               "a layer was not run in the step");
   free_evicted_pages();
-  const PageEntry ahead = pages_.ledger->ahead();
-  if (ahead.held() && !ahead_) pages_.store->drop(ahead, index_);
-  drop_unused_rows();
+  drop_unused();
+  committed_ahead_ = ahead_;
 }
 
 void HeadState::abort() {
   ahead_ = committed_ahead_;
-  const PageEntry ahead = pages_.ledger->ahead();
-  if (ahead.held() && !ahead_) pages_.store->drop(ahead, index_);
-  drop_unused_rows();
+  drop_unused();
   length_ = pages_.ledger->length();
   n_sealed_ = pages_.ledger->n_sealed();
 }
@@ -228,7 +223,7 @@ void HeadState::reopen(int page, int n_tokens, PageEntry sealed, PageEntry tail)
 
 void HeadState::truncate(int n_tokens) {
   const int page = n_tokens / kPageTokens;
-  if (page <= n_sealed_) ahead_ = false;
+  if (page <= n_sealed_) ahead_ = committed_ahead_ = false;
   length_ = n_tokens;
   n_sealed_ = std::min(n_sealed_, page);
 }
@@ -236,7 +231,7 @@ void HeadState::truncate(int n_tokens) {
 void HeadState::copy_from(const HeadState& from) {
   length_ = from.length_;
   n_sealed_ = from.n_sealed_;
-  ahead_ = from.ahead_;
+  ahead_ = committed_ahead_ = from.ahead_;
 }
 
 void HeadState::take_lengths() {

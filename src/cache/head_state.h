@@ -58,9 +58,7 @@ class HeadState {
   int n_sealed() const { return n_sealed_; }                      // pages, including provisional ones
   int first_page() const { return pages_.ledger->first_page(); }  // A sliding window has freed older pages.
 
-  // --- a step: begin, reserve, any number of append / seal, then commit or abort ---
-  // Marks the state that abort() returns to.
-  void begin();
+  // --- a step: reserve, any number of append / seal, then commit or abort ---
   // Returns whether this head seals ahead in the step that the ledger has reserved. If so, the ledger must
   // hold an entry ahead.
   bool seals_ahead() const;
@@ -132,7 +130,7 @@ class HeadState {
   std::size_t entries_for(std::size_t n_rows) const {
     return rows_of_entry_ == 0 ? 0 : (n_rows + rows_of_entry_ - 1) / rows_of_entry_;
   }
-  void drop_unused_rows() noexcept;
+  void drop_unused() noexcept;
   void write_rows(Side side, const TokenMask& tokens, const float* values);
   // Calls visit(first row, number of rows, entry) for the pages with protected rows.
   template <class Visit>

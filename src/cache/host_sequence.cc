@@ -63,10 +63,6 @@ HostSequence::HostSequence(HostStore& store) : SequencePages(store), store_(stor
 
 // --- a step ---
 
-void HostSequence::on_begin() {
-  for (HeadState& head : heads_) head.begin();
-}
-
 bool HostSequence::on_reserve() {
   return std::all_of(heads_.begin(), heads_.end(), [&](HeadState& head) {
     PageLedger& ledger = mutable_ledger(store_.group_of(head.layer()));

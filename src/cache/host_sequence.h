@@ -44,7 +44,6 @@ class HostSequence final : public SequencePages {
   Result<ListedPages> list_pages(int layer, int kv_head, int first_visible) const override;
 
  private:
-  void on_begin() override;
   bool on_reserve() override;
   void on_commit() override;
   void on_abort() override;

@@ -40,7 +40,6 @@ std::vector<int> SequencePages::protected_tokens(int layer, int kv_head, int n_s
 
 void SequencePages::begin() {
   for (const auto& ledger : ledgers_) ledger->begin();
-  on_begin();
 }
 
 bool SequencePages::reserve(int n_tokens, bool is_prompt) {

@@ -197,7 +197,6 @@ class SequencePages {
  private:
   // These functions move the data that only one kind of memory has. Like the public functions, they report
   // short memory.
-  virtual void on_begin() {}
   virtual bool on_reserve() { return true; }  // The data of this class go first.
   virtual void on_commit() {}                 // The data of this class go first.
   virtual void on_abort() {}                  // The data of this class go first, but ledgers follow.
