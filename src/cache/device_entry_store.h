@@ -71,7 +71,7 @@ class DeviceEntryTable {
 inline constexpr int kSumsRoom = -2;
 inline constexpr int kObserversRoom = -3;
 
-class DeviceEntryStore final : public EntryStore {
+class DeviceEntryStore final : public PartStore {
  public:
   struct Kind {
     int room = 0;

@@ -34,14 +34,6 @@ inline constexpr int kSealedRoom = 0;
 // Entries of protected rows have this room. Ledgers do not hold such entries.
 inline constexpr int kProtectedRoom = -1;
 
-// Names one side of a head in an entry, and the place of the side's bytes in the bytes of an image.
-struct PagePart {
-  int layer = 0, kv_head = 0;
-  Side side = Side::key;
-  int n_rows = 0;  // the first rows of an unsealed entry
-  std::size_t place = 0, bytes = 0;
-};
-
 // Hands out entries in the memory of one device.
 class EntryStore {
  public:
@@ -56,6 +48,19 @@ class EntryStore {
   // Copies the first n tokens of a tail's entry to another entry. For sealed entries, copies all that has
   // been written and ignores n. Returns false or throws std::bad_alloc if memory is exhausted.
   virtual bool copy(PageEntry from, int n, PageEntry to) = 0;
+};
+
+// Names one side of a head in an entry, and the place of the side's bytes in the bytes of an image.
+struct PagePart {
+  int layer = 0, kv_head = 0;
+  Side side = Side::key;
+  int n_rows = 0;  // the first rows of an unsealed entry
+  std::size_t place = 0, bytes = 0;
+};
+
+// Hands out entries whose bytes sequences count, and read and write for images.
+class PartStore : public EntryStore {
+ public:
   // Return the bytes of an entry, and of one side of a head in the entry. A sealed entry has no bytes of
   // heads that have evicted all its tokens.
   virtual std::int64_t bytes_of(PageEntry entry) const = 0;

@@ -32,16 +32,6 @@ class RowStore final : public EntryStore {
     for (int i = 0; i < n; ++i) rows(to).at(i) = rows(from).at(i);
     return true;
   }
-  std::int64_t bytes_of(PageEntry entry) const override { return std::ssize(entries_.at(entry.id).rows); }
-  std::int64_t side_bytes(PageEntry entry, int /*layer*/, int /*head*/, Side /*side*/) const override {
-    return bytes_of(entry);
-  }
-  Status save(PageEntry /*entry*/, std::span<const PagePart> /*parts*/, std::byte* /*image*/) const override {
-    return {};
-  }
-  bool load(const std::byte* /*image*/, std::span<const PagePart> /*parts*/, PageEntry /*entry*/) override {
-    return true;
-  }
   std::vector<int>& rows(PageEntry entry) {
     EXPECT_GT(entries_.at(entry.id).holders, 0) << "an entry that nobody holds";
     return entries_.at(entry.id).rows;

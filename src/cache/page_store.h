@@ -23,7 +23,7 @@ namespace kvant {
 
 // Threads may work on different heads of one entry at the same time, while nobody takes, holds, drops or
 // releases.
-class HostPageStore final : public EntryStore {
+class HostPageStore final : public PartStore {
  public:
   // Makes the store of a group with these layers. Plan and pools outlive the store.
   HostPageStore(const Plan& plan, std::vector<int> layers, PagePools& pools);

@@ -101,7 +101,7 @@ int SequencePages::most_sealed() const {
 }
 
 bool SequencePages::push_rows(std::vector<EntryHold>& to) const {
-  EntryStore& entries = *store_.protected_entries().entries;
+  PartStore& entries = *store_.protected_entries().entries;
   EntryHold hold(entries, entries.take(kProtectedRoom));
   if (!hold.entry().held()) return false;
   to.push_back(std::move(hold));
@@ -388,7 +388,7 @@ std::int64_t SequencePages::evicted_bytes(int group, int page, PageEntry entry) 
 void SequencePages::for_each_page(const Visit& visit) const {
   constexpr int kAllGroups = -1;
   using Kind = HeldPage::Kind;
-  const auto see = [&](const EntryStore& entries, PageEntry entry, HeldPage page) {
+  const auto see = [&](const PartStore& entries, PageEntry entry, HeldPage page) {
     page.name.room = entry.room;
     page.name.id = entry.id;
     page.shared = entries.shared(entry);
@@ -446,7 +446,7 @@ std::int64_t SequencePages::sink_in_protected_rows() const {
 
 void SequencePages::add_side_bytes(std::vector<std::int64_t>& k, std::vector<std::int64_t>& v) const {
   const Geometry& g = store_.plan().geometry;
-  const auto add = [&](const EntryStore& entries, int page, PageEntry entry, int layer) {
+  const auto add = [&](const PartStore& entries, int page, PageEntry entry, int layer) {
     for (int h = 0; h < g.kv_heads(layer); ++h) {
       if (is_evicted(layer, h, page, entry)) continue;
       k[g.head_index(layer, h)] += entries.side_bytes(entry, layer, h, Side::key);
@@ -491,7 +491,7 @@ bool SequenceStore::observes() const {
   return no_tokens_ != nullptr && std::ranges::any_of(plan_.layers, &LayerPlan::needs_scores);
 }
 
-void SequenceStore::add_group(const GroupRules& rules, const std::vector<int>& layers, EntryStore& entries) {
+void SequenceStore::add_group(const GroupRules& rules, const std::vector<int>& layers, PartStore& entries) {
   PageGroup group{rules, layers, PageLayout(plan_, layers), &entries};
   for (const int layer : group.layers) {
     group_of_layer_[layer] = static_cast<int>(groups_.size());

@@ -38,14 +38,14 @@ struct PageGroup {
   GroupRules rules;
   std::vector<int> layers;        // in ascending order
   PageLayout layout;              // The layout of a sealed entry in an image.
-  EntryStore* entries = nullptr;  // The entries of the sequence store.
+  PartStore* entries = nullptr;   // The entries of the sequence store.
   std::int64_t token_values = 0;  // K and V values of a token in all layers of the group
 };
 
 // Describes the entries that hold the rows of protected tokens, unquantized. Row i of a head belongs to token
 // i of ProtectedTokens::Head.
 struct ProtectedEntries {
-  EntryStore* entries = nullptr;   // The entries of the sequence store.
+  PartStore* entries = nullptr;    // The entries of the sequence store.
   std::vector<int> rows_of_layer;  // The rows of each head in an entry; 0 if the layer protects nothing.
 };
 
@@ -306,8 +306,8 @@ class SequenceStore {
   SequenceStore(const Plan& plan, std::int64_t byte_limit, PageDevice* keeps_states, bool keeps_tokens);
   MemoryBudget& mutable_budget() { return budget_; }
   // Groups come in the order of their first layers. `entries` is this store's.
-  void add_group(const GroupRules& rules, const std::vector<int>& layers, EntryStore& entries);
-  void set_protected_entries(EntryStore& entries, std::vector<int> rows_of_layer) {
+  void add_group(const GroupRules& rules, const std::vector<int>& layers, PartStore& entries);
+  void set_protected_entries(PartStore& entries, std::vector<int> rows_of_layer) {
     protected_entries_ = {&entries, std::move(rows_of_layer)};
   }
 

@@ -43,17 +43,6 @@ class NumberedEntries final : public EntryStore {
   }
   bool shared(PageEntry) const override { return false; }
   bool copy(PageEntry, int, PageEntry) override { return false; }
-  // Nothing asks for bytes.
-  std::int64_t bytes_of(PageEntry) const override { return 0; }
-  std::int64_t side_bytes(PageEntry, int, int, Side) const override { return 0; }
-  Status save(PageEntry, std::span<const PagePart>, std::byte*) const override {
-    ADD_FAILURE() << "nothing is written to an image";
-    return {};
-  }
-  bool load(const std::byte*, std::span<const PagePart>, PageEntry) override {
-    ADD_FAILURE() << "nothing is read from an image";
-    return false;
-  }
 
  private:
   std::vector<std::int32_t> free_[2];
