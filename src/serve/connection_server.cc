@@ -15,8 +15,7 @@
 namespace kvant {
 namespace {
 
-constexpr std::size_t kStandingWorkers = 4;  // at least this many workers exist at any time; load starts more
-constexpr int kLookMilliseconds = 250;       // pause between two searches for overdue connections
+constexpr int kLookMilliseconds = 250;  // pause between two searches for overdue connections
 constexpr std::size_t kRequestsOfAConnection = 100000;
 constexpr std::size_t kLongestId = 128;
 // All incomplete requests together may occupy this many bytes.
@@ -84,14 +83,13 @@ ConnectionServer::~ConnectionServer() {
 }
 
 void ConnectionServer::serve() {
-  workers_ =
-      std::make_unique<httplib::ThreadPool>(std::min(kStandingWorkers, limits_.workers), limits_.workers);
+  workers_ = std::make_unique<WorkerPool>(limits_.workers);
   waiter_ = std::thread([this] { wait_for_clients(); });
   listen_after_bind();
   ending_ = true;
   eventfd_write(wake_, 1);
   waiter_.join();
-  workers_->shutdown();
+  workers_.reset();
   returned_.clear();
 }
 
@@ -243,7 +241,7 @@ void ConnectionServer::look_at(int socket) {
       return take(socket);
     case HttpConnection::Arrived::request:
       take(socket);
-      workers_->enqueue([this, connection] { serve_requests(connection); });
+      workers_->run([this, connection] { serve_requests(connection); });
       return;
   }
 }

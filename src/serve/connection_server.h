@@ -17,6 +17,7 @@
 
 #include "serve/http_connection.h"
 #include "serve/request_context.h"
+#include "serve/worker_pool.h"
 
 namespace kvant {
 
@@ -88,7 +89,7 @@ class ConnectionServer final : public httplib::Server {
   std::vector<ConnectionPointer> returned_;             // connections that the waiting thread takes over
   std::unordered_map<int, ConnectionPointer> waiting_;  // keyed by socket; only the waiting thread uses the
                                                         // map
-  std::unique_ptr<httplib::ThreadPool> workers_;
+  std::unique_ptr<WorkerPool> workers_;
   std::thread waiter_;
 };
 

@@ -453,6 +453,27 @@ TEST_F(ConnectionServerTest, NoticesAClientThatLeavesBehindAnotherRequest) {
   EXPECT_LT(seconds_since(begin), 1.0);
 }
 
+TEST_F(ConnectionServerTest, ServesEveryRequestOfABurstAtOnce) {
+  constexpr int kClients = 12;
+  start({.workers = kClients + 1});
+  wait_seconds_ = 10;
+  for (int burst = 0; burst < 3; ++burst) {
+    n_waiting_ = 0;
+    has_left_ = false;
+    std::vector<Client> clients;
+    for (int i = 0; i < kClients; ++i) clients.push_back(client());
+    std::this_thread::sleep_for(50ms);  // all threads of the server wait for work
+    for (const Client& each : clients) each.say(kWait);
+    const auto begin = Clock::now();
+    while (n_waiting_ < kClients && seconds_since(begin) < 5) std::this_thread::sleep_for(1ms);
+    EXPECT_EQ(n_waiting_, kClients) << "burst " << burst;
+    // The handlers end when they see that the first client has left.
+    clients.front().leave();
+    for (std::size_t i = 1; i < clients.size(); ++i)
+      EXPECT_NE(clients[i].hear(kHello).find(kHello), std::string::npos);
+  }
+}
+
 // The client has sent all that it wants to send, and still reads.
 TEST_F(ConnectionServerTest, TakesAClientThatOnlyStopsSendingForPresent) {
   start();

@@ -82,6 +82,7 @@ TEST(MessagesRequest, RefusesWhatItDoesNotHave) {
   EXPECT_EQ(wrong_parameter({{"system", 3}}), "system");
   EXPECT_EQ(wrong_parameter({{"metadata", 3}}), "metadata");
   EXPECT_EQ(wrong_parameter({{"top_p", 0}}), "top_p");
+  EXPECT_EQ(wrong_parameter({{"session", "travel"}}), "session");
   EXPECT_EQ(wrong_parameter({{"something", 1}}), "accepted");
   EXPECT_TRUE(std::holds_alternative<ApiError>(parse_messages_request(Json::array(), kTokenizer)));
 }

@@ -95,6 +95,7 @@ const std::vector<Refused>& refused() {
       {"documents", "put documents into the messages"},
       {"add_generation_prompt", kPrompt, {true}},
       {"continue_final_message", kPrompt},
+      {"session", "only /v1/chat/completions and /v1/completions continue sessions"},
       // These parameters change what happens to the text.
       {"n_cmpl", "give 'n'", {1}},
       {"response_fields", kOutput},

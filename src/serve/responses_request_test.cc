@@ -66,6 +66,7 @@ TEST(ResponsesRequest, LeavesHintsAside) {
 
 TEST(ResponsesRequest, RefusesByNameWhatWouldChangeTheResponse) {
   const Json refused = {{"previous_response_id", "resp_1"},
+                        {"session", "travel"},
                         {"conversation", "conv_1"},
                         {"prompt", {{"id", "p"}}},
                         {"background", true},
