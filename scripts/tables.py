@@ -6,6 +6,7 @@
     scripts/tables.py docs/results --quality FOLDER      first import what scripts/measure-quality left in FOLDER
     scripts/tables.py docs/results --cpu FOLDER          first import what scripts/bench-cpu.sh left in FOLDER
     scripts/tables.py docs/results --gpu FOLDER          first import rows of scripts/gpu-bench and gpu-fp8-rivals.py
+    scripts/tables.py docs/results --tasks FOLDER    first import what kvant eval --tasks and --drift left in FOLDER
     scripts/tables.py docs/results --layouts FILE    first import rows of scripts/gpu-layouts
     scripts/tables.py docs/results --bits MODEL.gguf     first compute bits by context with build/default/kvant
 
@@ -27,6 +28,7 @@ from pages.import_cpu import import_cpu  # noqa: E402
 from pages.import_gpu import import_gpu  # noqa: E402
 from pages.layouts import import_layouts  # noqa: E402
 from pages.quality import NOTHING, Quality  # noqa: E402
+from pages.tasks import Tasks, import_tasks  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
@@ -40,7 +42,7 @@ def generated(folder):
     """Yields the path and text of every file with a generated part."""
     quality, cpu, gpu = Quality(folder), Cpu(folder), Gpu(folder)
     front, bits = Front(quality, cpu, gpu), Bits(folder)
-    blocks = {**quality.blocks(), **cpu.blocks(), **gpu.blocks(), **front.blocks(), **bits.blocks()}
+    blocks = {**quality.blocks(), **cpu.blocks(), **gpu.blocks(), **front.blocks(), **bits.blocks(), **Tasks(folder).blocks()}
     files = {ROOT / "docs/results/quality.csv": quality.csv(), ROOT / "docs/results/gpu-decode.csv": gpu.decode_csv(),
               ROOT / "docs/results/gpu-models.csv": gpu.models_csv(), ROOT / "docs/results/gpu-layouts.csv": gpu.layouts_csv()}
     shown = set()
@@ -70,6 +72,11 @@ def take_over(options):
         if folder:
             tables = [d for d in results.load(options.results, name) if d["kind"] in ("table", "whole_model", "layouts")]
             results.save(options.results, name, take(folder, options.measured_on) + tables)
+    if options.tasks:
+        measured = import_tasks(options.tasks, options.measured_on)
+        kinds = {document["kind"] for document in measured}
+        others = [d for d in results.load(options.results, "tasks") if d["kind"] not in kinds]
+        results.save(options.results, "tasks", measured + others)
     if options.layouts:
         others = [d for d in results.load(options.results, "gpu") if d["kind"] != "layouts"]
         results.save(options.results, "gpu", others + [import_layouts(options.layouts, options.measured_on)])
@@ -83,10 +90,11 @@ def parse():
     parser.add_argument("--cpu", type=pathlib.Path)
     parser.add_argument("--gpu", type=pathlib.Path)
     parser.add_argument("--layouts", type=pathlib.Path)
+    parser.add_argument("--tasks", type=pathlib.Path)
     parser.add_argument("--bits", metavar="MODEL.gguf")
     parser.add_argument("--measured-on", default="")
     options = parser.parse_args()
-    if (options.quality or options.cpu or options.gpu) and not options.measured_on:
+    if (options.quality or options.cpu or options.gpu or options.tasks) and not options.measured_on:
         parser.error("say where and when it was measured: --measured-on '2 cores of ..., 2026-11-22'")
     return options
 

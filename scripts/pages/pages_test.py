@@ -18,6 +18,7 @@ from pages.import_gpu import import_gpu  # noqa: E402
 from pages.layouts import Layouts, import_layouts  # noqa: E402
 from pages.quality import Quality  # noqa: E402
 from pages.rivals import fastest  # noqa: E402
+from pages.tasks import Tasks, import_tasks  # noqa: E402
 
 
 def folder_with(**documents):
@@ -35,6 +36,53 @@ def quality_row(recipe, bits, kld):
 def raw_eval(text, backend, rows):
     return {"schema": "kvant.eval/1", "context": 2048, "chunks": 4, "results": rows,
             "measured": {"text": text, "backend": backend, "reference": "bf16"}}
+
+
+def task_row(recipe, task, right, gained, lost):
+    return {"recipe": recipe, "task": task, "depth": 0, "problems": 200, "right": right, "score": right / 200, "score_lo": 0.1,
+            "score_hi": 0.9, "gained": gained, "lost": lost, "change": (gained - lost) / 200, "change_lo": -0.25,
+            "change_hi": 0.05, "cut": 0, "mean_tokens": 3.5, "answers": [{"completion": "long"}]}
+
+
+class TaskTables(unittest.TestCase):
+    MODEL = "/x/qwen2.5-coder-1.5b-instruct-q4_k_m.gguf"
+
+    def tables_of(self, **files):
+        folder = pathlib.Path(tempfile.mkdtemp())
+        for name, content in files.items():
+            (folder / f"{name}.json").write_text(json.dumps({"model": self.MODEL, **content}))
+        documents = import_tasks(folder, "here, 2026-01-02")
+        return documents, Tasks(folder_with(tasks=documents))
+
+    def test_scores_have_a_row_for_each_cache_and_a_column_for_each_task(self):
+        run = {"schema": "kvant.tasks/1", "parallel": 64, "weights": "f32", "device": "cuda"}
+        rows = [task_row("bf16", "gsm8k", 150, 0, 0), task_row("q8_0", "gsm8k", 100, 10, 60), task_row("bf16", "humaneval", 20, 0, 0)]
+        documents, tables = self.tables_of(a={**run, "results": rows})
+        self.assertNotIn("answers", documents[0]["results"][0])
+        scores = tables.blocks()["tasks-scores"]()
+        self.assertIn("| cache | HumanEval (200) | GSM8K (200) |", scores)
+        self.assertIn("| `bf16` | 10.0 (10.0 - 90.0) | 75.0 (10.0 - 90.0) |", scores)
+        self.assertIn("| `q8_0` | - | 50.0 (10.0 - 90.0) |", scores)
+        changes = tables.blocks()["tasks-changes"]()
+        self.assertNotIn("`bf16`", changes)
+        self.assertIn("-25.0 (-25.0 to +5.0); +10 -60", changes)
+
+    def test_rows_of_drift_from_two_files_become_one_table(self):
+        run = {"schema": "kvant.drift/1", "generated_tokens": 4, "prompts": 2, "text": "f00", "ends": [4, 4]}
+
+        def row(recipe, kld):
+            return {"recipe": recipe, "kld_mean": kld, "kld_lo": 0, "kld_hi": 1, "top1": 0.5, "plan": {},
+                    "blocks": [{"first": at, "count": 2, "kld_mean": kld * (at + 1), "kld_lo": 0, "kld_hi": 1, "top1": 0.25}
+                               for at in (0, 2)]}
+
+        documents, tables = self.tables_of(a={**run, "results": [row("bf16", 0.0), row("q8_0", 0.001)]},
+                                           b={**run, "results": [row("bf16", 0.0), row("q4_0", 0.1)]})
+        self.assertEqual(len(documents), 1)
+        drift = tables.blocks()["drift-divergence"]()
+        self.assertEqual(drift.count("| cache | 0 | 2 | all |"), 1)
+        self.assertIn("| `q8_0` | 0.001 | 0.003 | 0.001 |", drift)
+        self.assertIn("| `q4_0` | 0.1 | 0.3 | 0.1 |", drift)
+        self.assertIn("| `q4_0` | 25.0 | 25.0 | 50.0 |", tables.blocks()["drift-same-token"]())
 
 
 class Results(unittest.TestCase):

@@ -65,7 +65,8 @@ def same_run(document, raw):
 
 def run_of(document):
     """Returns what all rows of one document have in common."""
-    return (model_of(document), *(document[key] for key in ("text", "backend", "reference", "context", "chunks")))
+    run = (document[key] for key in ("text", "backend", "reference", "context", "chunks"))
+    return (model_of(document), *run, document.get("options", ""))
 
 
 def add_rows(document, rows):

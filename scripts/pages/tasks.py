@@ -1,0 +1,102 @@
+"""Makes the tables of docs/results/quality-tasks.md: scores of tasks, and divergence along completions."""
+import pathlib
+
+from pages import markdown
+from pages.models import MODELS
+from pages.results import documents_in, load, reduced
+
+# The columns of the tables of tasks, in the words of their authors.
+TITLES = {"humaneval": "HumanEval", "gsm8k": "GSM8K", "bfcl-simple": "BFCL simple", "bfcl-multiple": "BFCL multiple",
+          "bfcl-parallel": "BFCL parallel"}
+ROW = ("recipe", "task", "depth", "problems", "right", "score", "score_lo", "score_hi", "gained", "lost", "change", "change_lo",
+       "change_hi", "valid_share", "cut", "mean_tokens")
+DRIFT_ROW = ("recipe", "kld_mean", "kld_lo", "kld_hi", "top1", "blocks")
+BLOCK = ("first", "count", "kld_mean", "top1")
+
+
+def import_tasks(folder, where):
+    """Returns the documents of `kvant eval --tasks` and `--drift` in a folder, without completions. Rows of one run of
+    --drift may lie in several files."""
+    documents = []
+    for path in sorted(folder.rglob("*.json")):
+        for raw in documents_in(path):
+            kind = raw.get("schema", "").partition("/")[0].removeprefix("kvant.")
+            if kind == "tasks":
+                head = {"parallel": raw["parallel"], "weights": raw["weights"], "device": raw["device"]}
+                rows = [reduced(row, ROW) for row in raw["results"]]
+            elif kind == "drift":
+                head = {key: raw[key] for key in ("generated_tokens", "prompts", "text", "ends")}
+                rows = [reduced(row, DRIFT_ROW) | {"blocks": [reduced(block, BLOCK) for block in row["blocks"]]}
+                        for row in raw["results"]]
+            else:
+                continue
+            model = next(name for name, model in MODELS.items() if model.file == pathlib.Path(raw["model"]).name)
+            head = {"kind": kind, "model": model, "measured_on": where, **head}
+            document = next((d for d in documents if {**d, "results": []} == {**head, "results": []}), None)
+            if document is None:
+                document = {**head, "results": []}
+                documents.append(document)
+            known = {tuple(row.get(key) for key in ("recipe", "task", "depth")) for row in document["results"]}
+            document["results"] += [row for row in rows
+                                    if tuple(row.get(key) for key in ("recipe", "task", "depth")) not in known]
+    return documents
+
+
+def points(share):
+    return f"{100 * share:.1f}"
+
+
+def score(row):
+    return f"{points(row['score'])} ({points(row['score_lo'])} - {points(row['score_hi'])})"
+
+
+def change(row):
+    interval = f"{100 * row['change_lo']:+.1f} to {100 * row['change_hi']:+.1f}"
+    return f"{100 * row['change']:+.1f} ({interval}); +{row['gained']} -{row['lost']}"
+
+
+def valid(row):
+    return points(row["valid_share"])
+
+
+class Tasks:
+    def __init__(self, folder):
+        self.documents = load(folder, "tasks")
+
+    def of(self, kind):
+        return [document for document in self.documents if document["kind"] == kind]
+
+    def by_recipe(self, cell, wanted=TITLES, leaves_out_reference=False):
+        """Returns a table with a row for each recipe and a column for each task."""
+        text = ""
+        for document in self.of("tasks"):
+            rows = {(row["recipe"], row["task"]): row for row in document["results"] if row["depth"] == 0}
+            tasks = [task for task in wanted if any(key[1] == task for key in rows)]
+            recipes = list(dict.fromkeys(row["recipe"] for row in document["results"]))[int(leaves_out_reference):]
+            problems = {task: next(row["problems"] for key, row in rows.items() if key[1] == task) for task in tasks}
+            header = ("cache", *(f"{TITLES[task]} ({problems[task]})" for task in tasks))
+            body = [(f"`{recipe}`", *(cell(rows[recipe, task]) if (recipe, task) in rows else "-" for task in tasks))
+                    for recipe in recipes]
+            text += f"{MODELS[document['model']].title}. {document['measured_on']}.\n\n" + markdown.table(header, body)
+        return text or "Not measured yet.\n"
+
+    def drift(self, cell):
+        """Returns a table with a row for each recipe and a column for each block of positions."""
+        text = ""
+        for document in self.of("drift"):
+            blocks = document["results"][0]["blocks"]
+            header = ("cache", *(f"{b['first']:,}" for b in blocks), "all")
+            body = [(f"`{row['recipe']}`", *(cell(block) for block in row["blocks"]), cell(row))
+                    for row in document["results"][1:]]
+            text += (f"{MODELS[document['model']].title}, {document['prompts']} prompts. {document['measured_on']}.\n\n" +
+                     markdown.table(header, body))
+        return text or "Not measured yet.\n"
+
+    def blocks(self):
+        return {
+            "tasks-scores": lambda: self.by_recipe(score),
+            "tasks-changes": lambda: self.by_recipe(change, leaves_out_reference=True),
+            "tasks-valid": lambda: self.by_recipe(valid, [task for task in TITLES if task.startswith("bfcl-")]),
+            "drift-divergence": lambda: self.drift(lambda part: f"{part['kld_mean']:.2g}"),
+            "drift-same-token": lambda: self.drift(lambda part: points(part["top1"])),
+        }
