@@ -20,8 +20,10 @@ RUNS = (
     ("eval", "-f", TEXT, "-c", "128", "--chunks", "1", "--kv", "vquant-k4v2"),
     ("eval", "-f", TEXT, "-c", "256", "--chunks", "1", "--layers", "--kv", "vquant-k4v2,skip=1e-6"),
     ("eval", "-f", TEXT, "--drift", "-n", "4", "--chunks", "1", "--kv", "q4_0-h"),
+    ("eval", "--tasks", "gsm8k", "--task-data", "TASKS", "-n", "4", "--kv", "q4_0-h"),
     ("bench", "-d", "128", "-p", "8", "-n", "2", "-r", "1", "--kv", "q4_0-h"),
 )
+PROBLEM = {"question": "What is 1 + 1?", "answer": "#### 2"}
 ATTENTION = ("bench", "attention", "--heads", "2", "--kv-heads", "1", "--dim", "64", "-c", "128", "-r", "1", "--kv", "q4_0-h")
 
 
@@ -39,7 +41,9 @@ def keys(value):
 def document(program, words):
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "result.json"
-        words = [str(pathlib.Path(folder) / "a.session") if word == "SESSION" else word for word in words]
+        (pathlib.Path(folder) / "gsm8k-test.jsonl").write_text(json.dumps(PROBLEM), encoding="utf-8")
+        places = {"SESSION": str(pathlib.Path(folder) / "a.session"), "TASKS": folder}
+        words = [places.get(word, word) for word in words]
         subprocess.run([program, *words, "-t", "2", "--json", str(path)], check=True, stdout=subprocess.DEVNULL,
                        stderr=subprocess.DEVNULL)
         return json.loads(path.read_text(encoding="utf-8"))
