@@ -191,7 +191,7 @@ Status Cache::truncate(SequenceId sequence, int n_tokens) {
   Result<SequenceId> shorter = fork(sequence);
   if (!shorter.ok()) return shorter.error();
   SequencePages& copy = *sequences_.at(*shorter).pages;
-  const Status done = cut(copy, n_tokens);
+  Status done = cut(copy, n_tokens);
   if (done.ok()) {
     std::swap(s.pages, sequences_.at(*shorter).pages);
     if (n_tokens == s.checkpoint_tokens && n_tokens > 0) s.state = s.checkpoint_state;

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <string_view>
+
 #include "cache/cache_fixture.h"
 #include "cache/layer_groups.h"
 #include "cache/testing/host_pages.h"
@@ -49,7 +51,7 @@ TEST(PlaceOn, NamesTheFewestChanges) {
 kvant_status supports_little(const kvant_plan* plan, kvant_limits* limits) {
   const kvant_decode_shape& shape = *plan->shape;
   if (shape.head_key_formats != nullptr) return KVANT_UNSUPPORTED;
-  for (const std::string format : {shape.key_format, shape.value_format})
+  for (const std::string_view format : {shape.key_format, shape.value_format})
     if (format != "bf16" && format != "tok3g128" && format != "tok8g32s") return KVANT_UNSUPPORTED;
   return kvant_supports(plan, limits);
 }

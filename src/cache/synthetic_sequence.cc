@@ -123,7 +123,7 @@ Bytes SyntheticImage::sealed_page(const std::vector<int>& layers) {
     if (page.empty()) {
       page.resize(side.sealed->page_bytes(d));
       Bytes ordered(page.size());
-      encode_page(*side.sealed, side.transform, side.context, /*first_token=*/0, {},
+      encode_page(*side.sealed, side.transform, side.context, /*first_position=*/0, {},
                   rows_[static_cast<int>(of)].data(), ordered.data());
       to_canonical_order(*side.sealed, d, ordered.data(), page.data());
     }

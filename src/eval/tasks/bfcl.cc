@@ -55,7 +55,7 @@ ReadCalls read_calls(const ToolFormat& format, const Json& tools, const std::str
   take(reader->finish());
   ReadCalls read;
   for (const auto& [index, part] : parts) {
-    const auto& [name, text] = part;
+    const std::string &name = part.first, &text = part.second;
     auto arguments = parse_json(text.empty() ? "{}" : text);
     const bool is_offered =
         std::ranges::any_of(tools, [&](const Json& tool) { return tool["function"]["name"] == name; });
