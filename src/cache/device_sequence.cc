@@ -101,7 +101,7 @@ Status DeviceSequence::on_save(std::vector<HeadImage>& images) const {
     if (from == nullptr) continue;
     EntryNumbers numbers = numbers_of(kSumsRoom);
     KVANT_RETURN_IF_ERROR(download(from, numbers));
-    for_each_head(g, [&](int layer, int h, int index) {
+    for_each_head(g, [&, to = to](int layer, int h, int index) {
       const float* at = numbers.at(layer, h, Side::key);
       if (plan().head(layer, h).corrected) (images[index].*to).assign(at, at + correction_sums(g.dim(layer)));
     });

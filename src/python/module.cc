@@ -231,7 +231,7 @@ void bind_evaluation(nb::module_& m) {
 
 NB_MODULE(_engine, m) {
   using namespace kvant;
-  nanobind::exception<PythonError>(m, "Error", PyExc_RuntimeError);
+  const nanobind::exception<PythonError> error_type(m, "Error", PyExc_RuntimeError);
   m.def("usable_threads", [] { return usable_threads(); });
   m.def("split_recipes", &split_recipe_list, "list"_a);
   bind_model(m);
