@@ -76,13 +76,15 @@ AdapterWeights quiet_start(std::span<const AdapterContext> training, int n_query
   for (float& x : directions) x = normal(random);
   const float length = std::max(error_length(training), 1e-30F);
   const double harmless = (1 + kMaxLossIncrease) * uncorrected_loss(training.front());
-  for (float spread = 1; spread <= kLargestSpread; spread *= std::sqrt(2.0F)) {
+  float spread = 1;
+  while (spread <= kLargestSpread) {
     for (int part = 0; part < 2; ++part) {
       fill_matrix(weights.key.data() + part * half, d, features, [&](int i, int j) {
         return j < quiet ? 0.0F : directions[part * half + i * (features / 2) + j] * spread / length;
       });
     }
     if (adapter_loss(training.front(), weights, features, nullptr) <= harmless) break;
+    spread *= std::sqrt(2.0F);
   }
   return weights;
 }

@@ -238,7 +238,7 @@ TEST_F(Calibrating, LeavesOutWorkThatIsDamagedOrOfAnotherText) {
   std::atomic<bool> stop{false};
   asked.stop = &stop;
   asked.kept = [&] { stop = fs::exists(asked.state_path + ".moments"); };
-  const auto leave_work = [&](CalibrationRequest of) {
+  const auto leave_work = [&](const CalibrationRequest& of) {
     stop = false;
     EXPECT_FALSE(calibrate_with(of).ok());
     stop = false;

@@ -86,8 +86,9 @@ TEST(KMeans, FindsClustersThatLieApart) {
   std::vector<float> values;
   for (int cluster = 0; cluster < 16; ++cluster)
     for (int i = 0; i < 20; ++i) {
+      const int row = cluster / 4;
       values.push_back(100.0F * static_cast<float>(cluster % 4) + 0.01F * static_cast<float>(i));
-      values.push_back(100.0F * static_cast<float>(cluster / 4));
+      values.push_back(100.0F * static_cast<float>(row));
     }
   const KMeans means = k_means(as_points(values, 2), 16, {.seed = 5});
   EXPECT_LT(means.error_after, 0.01);
