@@ -106,7 +106,10 @@ TEST(QualityEval, TheEngineAgreesWithLlamaCppAndLowBitsShow) {
   // Two pages are sealed at 257 .. 383 tokens, and three pages at 384. All other tokens are BF16 in steps of
   // 16.
   double sum = 4.5;
-  for (int n = 257; n < 384; ++n) sum += (256 * 4.5 + (n - 256 + 15) / 16 * 16 * 16) / n;
+  for (int n = 257; n < 384; ++n) {
+    const int unsealed = (n - 256 + 15) / 16 * 16;
+    sum += (256 * 4.5 + unsealed * 16) / n;
+  }
   EXPECT_NEAR(rows[2].bits.all, sum / 128, 1e-9);
   EXPECT_EQ(rows[2].constants.bytes, 0);
 }

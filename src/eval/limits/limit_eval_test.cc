@@ -144,7 +144,7 @@ TEST_F(LimitEval, SaysWhereCachesBreak) {
   EXPECT_EQ(limit_sentence(result, broken, LimitKind::needles), "breaks at 100 tokens: 0 of 1 kept");
   const auto json = limits_to_json(result, "model.gguf");
   EXPECT_EQ(json["schema"], "kvant.limits/1");
-  EXPECT_EQ(json["contexts"], nlohmann::json({100, 200}));
+  EXPECT_EQ(json["contexts"], nlohmann::ordered_json({100, 200}));
   EXPECT_EQ(json["results"][1]["limits"]["records"]["held"], 100);
   EXPECT_EQ(json["results"][1]["limits"]["records"]["broken"], 200);
   EXPECT_TRUE(json["results"][1]["limits"]["json"]["broken"].is_null());

@@ -49,7 +49,7 @@ class Draw {
   // Returns a variable's name that was not drawn before.
   std::string variable() {
     while (true) {
-      const std::string drawn = {static_cast<char>('A' + below(26)), static_cast<char>('A' + below(26))};
+      std::string drawn = {static_cast<char>('A' + below(26)), static_cast<char>('A' + below(26))};
       if (variables_.insert(drawn).second) return drawn;
     }
   }
