@@ -18,7 +18,6 @@
 
 namespace kvant {
 
-// NOLINTNEXTLINE(clang-analyzer-optin.performance.Padding): members that belong together are neighbours.
 struct TinyModel {
   std::string architecture = "llama";
   int n_layers = 2;
