@@ -31,8 +31,7 @@ constexpr std::array<std::int32_t, kAngles + 1> sines() {
   for (std::size_t i = 0; i <= kAngles / 4; ++i) {
     const double scaled =
         sine_of_turn(static_cast<double>(i) / static_cast<double>(kAngles)) * (1 << kSineBits);
-    // NOLINTNEXTLINE(bugprone-incorrect-roundings): scaled is not negative, and std::lround is no constant
-    // expression
+    // The number is not negative, and std::lround is no constant expression.
     const auto sine = static_cast<std::int32_t>(scaled + 0.5);
     table[i] = table[kAngles / 2 - i] = sine;
     table[kAngles / 2 + i] = table[kAngles - i] = -sine;

@@ -66,9 +66,9 @@ struct SomeMetrics {
       : directions(normal(std::size_t{1} * n_layers * kOfLayer, 3)),
         turns(std::size_t{2} * n_layers * kHeadDim) {
     for (int i = 0; i < n_layers * kHeadDim; ++i) {
-      const int channel = i % kHeadDim;
+      const int channel = i % kHeadDim, step = 1 + i / kHeadDim;
       turns[2 * i] = static_cast<float>(channel ^ 1);
-      turns[2 * i + 1] = (channel % 2 == 0 ? 0.01F : -0.01F) * static_cast<float>(1 + i / kHeadDim);
+      turns[2 * i + 1] = (channel % 2 == 0 ? 0.01F : -0.01F) * static_cast<float>(step);
     }
   }
   // Returns the metrics of layer `first` and of the layers after it.
