@@ -5,7 +5,7 @@ from pages import markdown
 from pages.models import MODELS
 from pages.results import documents_in, load, reduced
 
-# The columns of the tables of tasks, in the words of their authors.
+# Lists the columns of the tables of tasks, in the words of their authors.
 TITLES = {"humaneval": "HumanEval", "gsm8k": "GSM8K", "bfcl-simple": "BFCL simple", "bfcl-multiple": "BFCL multiple",
           "bfcl-parallel": "BFCL parallel"}
 ROW = ("recipe", "task", "depth", "problems", "right", "score", "score_lo", "score_hi", "gained", "lost", "change", "change_lo",
