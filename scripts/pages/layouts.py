@@ -16,7 +16,8 @@ CACHES = {
 }
 TEXT = ("The first table has microseconds per layer with `bf16`, kvant's own unquantized cache. The second table has the "
         "speed of `uniform-4bit` relative to `bf16`. The third table has the speed of heads of two widths, which calibrated "
-        "recipes have. Half of the heads have `tcq5` + `tcq4`, and the others `tcq4` + `tcq3`. Values are random. "
+        "recipes have. Half of the heads have `tcq5` + `tcq4`, and the others `tcq4` + `tcq3`. The last table compares "
+        "`bf16` with PyTorch's attention with cuDNN, which does not rotate outputs. Values are random. "
         "[gpu-layouts.csv](gpu-layouts.csv) has all caches, with the time of reading the same bytes alone.")
 
 
@@ -46,10 +47,10 @@ class Layouts:
         rows = [(layout, *(cell(layout, *shape) for shape in self.shapes)) for layout in self.layouts]
         return markdown.table(("query heads / KV heads / channels", *(shown_shape(*shape) for shape in self.shapes)), rows)
 
-    def ratios(self, cache):
+    def ratios(self, cache, rival="bf16"):
         def cell(*place):
-            bf16, own = self.us.get((*place, "bf16")), self.us.get((*place, cache))
-            return f"{bf16 / own:.2f}x" if bf16 and own else "-"
+            of_rival, own = self.us.get((*place, rival)), self.us.get((*place, cache))
+            return f"{of_rival / own:.2f}x" if of_rival and own else "-"
         return self.table(cell)
 
     def page(self):
@@ -57,7 +58,8 @@ class Layouts:
                 markdown.paragraph(self.document["measured_on"]))
         times = self.table(lambda *place: f"{self.us[*place, 'bf16']:.1f}" if (*place, "bf16") in self.us else "-")
         return "\n".join([text, times, "`uniform-4bit` relative to `bf16`:\n", self.ratios("uniform-4bit"),
-                          "Heads of two widths relative to `bf16`:\n", self.ratios("two widths")])
+                          "Heads of two widths relative to `bf16`:\n", self.ratios("two widths"),
+                          "`bf16` relative to PyTorch with cuDNN:\n", self.ratios("bf16", "PyTorch (cuDNN)")])
 
     def csv(self):
         rows = [(r["layout"], r["sequences"], r["context"], r["cache"], r["us"], r["limit_us"] or "",

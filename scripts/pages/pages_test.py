@@ -208,12 +208,14 @@ class HeadLayouts(unittest.TestCase):
         path = pathlib.Path(tempfile.mkdtemp()) / "rows.json"
         row = {"head_dim": 128, "kv_heads": 2, "group": 6, "seqs": 1, "context": 2048, "limit_us": 1.5}
         rows = [row | {"what": "kvant bf16+bf16", "us": 9.0}, row | {"what": "kvant tcq4+tcq4", "us": 10.0},
-                row | {"what": "kvant tcq4+tcq4", "us": 99.0, "context": 512}, row | {"what": "kvant fp8+fp8", "us": 1.0}]
+                row | {"what": "kvant tcq4+tcq4", "us": 99.0, "context": 512}, row | {"what": "kvant fp8+fp8", "us": 1.0},
+                {k: v for k, v in row.items() if k != "limit_us"} | {"what": "torch SDPA cudnn, BF16", "us": 7.2}]
         path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
         layouts = Layouts(import_layouts(path, "An H200, 2026-11-29."))
         self.assertIn("| 12/2/128 | - | 0.90x |", layouts.page())
+        self.assertIn("| 12/2/128 | - | 0.80x |", layouts.page())
         self.assertEqual([line.split(",")[3:5] for line in layouts.csv().splitlines()[1:]],
-                         [["bf16", "9.0"], ["uniform-4bit", "10.0"], ["uniform-4bit", "99.0"]])
+                         [["bf16", "9.0"], ["uniform-4bit", "10.0"], ["uniform-4bit", "99.0"], ["PyTorch (cuDNN)", "7.2"]])
 
 
 class QualityTables(unittest.TestCase):
