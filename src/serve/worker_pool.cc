@@ -1,6 +1,6 @@
 #include "serve/worker_pool.h"
 
-#include <system_error>
+#include <exception>
 #include <utility>
 
 #include "base/check.h"
@@ -30,8 +30,8 @@ void WorkerPool::run(std::function<void()> task) {
     if (tasks_.size() > n_waiting_ && threads_.size() < max_threads_) {
       try {
         threads_.emplace_back([this] { work(); });
-      } catch (const std::system_error&) {
-        // The system has no further thread, so the task waits for one of the pool's threads.
+      } catch (const std::exception&) {
+        // There is no further thread or no memory for one, so the task waits for one of the pool's threads.
       }
     }
   }

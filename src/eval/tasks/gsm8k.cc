@@ -3,6 +3,7 @@
 #include <cctype>
 #include <cmath>
 #include <cstdlib>
+#include <string_view>
 
 #include "base/json_reader.h"
 #include "chat/chat_history.h"
@@ -85,20 +86,44 @@ std::string without_latex(const std::string& text) {
   return plain;
 }
 
-// Returns the number that an answer states: the first number, or the first one after the last equals sign,
-// because an answer may repeat the computation, as in "2 x 9 = 18".
+// Returns whether a sign of arithmetic stands between a number and a later number.
+bool computes(const std::string& text) {
+  bool after_number = false;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    after_number = after_number || is_digit(text[i]);
+    std::size_t length = std::string_view("*+-/x").find(text[i]) != std::string_view::npos ? 1 : 0;
+    for (const std::string_view word : {"times", "cdot", "div", "\u00d7"}) {
+      if (text.compare(i, word.size(), word) == 0) length = word.size();
+    }
+    if (!after_number || length == 0) continue;
+    const std::size_t next = text.find_first_not_of(" $(", i + length);
+    if (next != std::string::npos && is_digit(text[next])) return true;
+  }
+  return false;
+}
+
+// Returns the number that an answer states. An answer may repeat the computation, as in "2 x 9 = 18" or in
+// "18 = 2 x 9". The side after the last equals sign counts unless that side is the computation. Otherwise the
+// first number counts.
 std::optional<double> stated_number(const std::string& answer) {
   const std::size_t equals = answer.rfind('=');
-  auto numbers = numbers_of(equals == std::string::npos ? answer : answer.substr(equals));
-  if (numbers.empty()) numbers = numbers_of(answer);
+  if (equals != std::string::npos) {
+    const std::string side = answer.substr(equals);
+    const auto numbers = numbers_of(side);
+    if (!numbers.empty() && !computes(side)) return numbers.front();
+  }
+  const auto numbers = numbers_of(answer);
   return numbers.empty() ? std::nullopt : std::optional(numbers.front());
 }
 
-// Returns the number after the last "####". An answer in this form ends with its line.
+// Returns the number after the last "####". An answer in this form ends with its line, unless the line has no
+// number.
 std::optional<double> marked_answer(const std::string& text) {
   const std::size_t mark = text.rfind("####");
   if (mark == std::string::npos) return std::nullopt;
-  return stated_number(text.substr(mark, text.find('\n', mark) - mark));
+  if (const auto number = stated_number(text.substr(mark, text.find('\n', mark) - mark))) return number;
+  const auto numbers = numbers_of(text.substr(mark));
+  return numbers.empty() ? std::nullopt : std::optional(numbers.front());
 }
 
 }  // namespace
