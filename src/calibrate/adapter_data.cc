@@ -120,7 +120,8 @@ std::vector<Queries> queries_of(const Capture& capture, const CorrectedKeys& how
 
 }  // namespace
 
-std::vector<AdapterContext> adapter_contexts(const Capture& capture, const CorrectedKeys& how, int c) {
+std::vector<AdapterContext> adapter_contexts(const Capture& capture, const CorrectedKeys& how, int c,
+                                             int batch_queries) {
   const Geometry& g = capture.geometry();
   const int d = g.dim(how.layer);
   const Keys keys =
@@ -128,8 +129,8 @@ std::vector<AdapterContext> adapter_contexts(const Capture& capture, const Corre
   const std::vector<Queries> of_heads = queries_of(capture, how, c);
   const auto tokens = capture.context_query_tokens(c);
   std::vector<AdapterContext> batches;
-  for (std::size_t begin = 0; begin < tokens.size(); begin += kBatchQueries) {
-    const std::size_t end = std::min(begin + kBatchQueries, tokens.size());
+  for (std::size_t begin = 0; begin < tokens.size(); begin += batch_queries) {
+    const std::size_t end = std::min(begin + batch_queries, tokens.size());
     AdapterContext batch;
     batch.head_dim = d;
     batch.n = tokens[end - 1] + 1;

@@ -27,13 +27,12 @@ inline constexpr int kAdapterWindow = 128;
 // With this window, a query before this one reads no sealed page.
 inline constexpr int kFirstCorrectedQuery = kPageTokens + kAdapterWindow;
 
-// An AdapterContext has at most this many queries.
-inline constexpr int kBatchQueries = 16;
-
 // Returns captured context c as attention reads it. Query t reads page j in sealed form if t >= 128 (j + 1) +
 // window, because the newest `window` tokens stay unquantized. M is the row's largest score. `relative` uses
-// c = 1, and `absolute` uses M = max(largest, 0) and c = e^-M. A batch consists of neighbouring queries, and
-// batches with short contexts come first. Each batch has only the keys that its last query reads.
-std::vector<AdapterContext> adapter_contexts(const Capture& capture, const CorrectedKeys& keys, int c);
+// c = 1, and `absolute` uses M = max(largest, 0) and c = e^-M. A batch consists of at most `batch_queries`
+// neighbouring queries, and batches with short contexts come first. Each batch has only the keys that its
+// last query reads.
+std::vector<AdapterContext> adapter_contexts(const Capture& capture, const CorrectedKeys& keys, int c,
+                                             int batch_queries);
 
 }  // namespace kvant

@@ -9,6 +9,7 @@ namespace kvant {
 namespace {
 
 constexpr int kLength = 420;
+constexpr int kBatch = 16;
 
 Capture filled_capture(float softcap = 0) {
   Geometry g;
@@ -65,7 +66,7 @@ void for_each_query(const Capture& capture, int c, const std::vector<AdapterCont
 TEST(AdapterContexts, SeeSealedKeysAsTheDesignHasIt) {
   const Capture capture = filled_capture();
   for (int c = 0; c < 2; ++c) {
-    const auto batches = adapter_contexts(capture, stored_as("ch2g128", Correction::relative), c);
+    const auto batches = adapter_contexts(capture, stored_as("ch2g128", Correction::relative), c, kBatch);
     ASSERT_EQ(batches.size(), 2U);  // the batches have 16 and 4 queries
     for_each_query(capture, c, batches, [](const AdapterContext& batch, int i, int, int token) {
       int sealed = 0;  // the number of pages j with token >= 128 (j + 1) + window
@@ -117,8 +118,8 @@ void expect_weights_of_attention(const Capture& capture, const std::vector<Adapt
 
 TEST(AdapterContexts, HaveTheWeightsOfAttention) {
   const Capture capture = filled_capture();
-  expect_weights_of_attention(capture, adapter_contexts(capture, stored_as("f16", Correction::relative), 1),
-                              0);
+  expect_weights_of_attention(
+      capture, adapter_contexts(capture, stored_as("f16", Correction::relative), 1, kBatch), 0);
 }
 
 // A soft cap is not shift-invariant. The part of the scores that the mean's subtraction removed must
@@ -133,15 +134,15 @@ TEST(AdapterContexts, HaveUnshiftedScoresUnderASoftCap) {
   CorrectedKeys keys = stored_as("f16", Correction::relative);
   const std::vector<std::string> steps{"mean"};
   keys.transform = *Transform::make(steps, 16, {&constants, 0, 0, Side::key});
-  expect_weights_of_attention(capture, adapter_contexts(capture, keys, 1), kSoftcap);
+  expect_weights_of_attention(capture, adapter_contexts(capture, keys, 1, kBatch), kSoftcap);
 }
 
 // In equation 5 of KVLinC, the numerator and the denominator may both be multiplied by e^M. The weights then
 // stay the same.
 TEST(AdapterContexts, ScaleTheAbsoluteCorrectionLikeTheExponentials) {
   const Capture capture = filled_capture();
-  const auto relative = adapter_contexts(capture, stored_as("ch2g128", Correction::relative), 0);
-  const auto absolute = adapter_contexts(capture, stored_as("ch2g128", Correction::absolute), 0);
+  const auto relative = adapter_contexts(capture, stored_as("ch2g128", Correction::relative), 0, kBatch);
+  const auto absolute = adapter_contexts(capture, stored_as("ch2g128", Correction::absolute), 0, kBatch);
   for (std::size_t b = 0; b < relative.size(); ++b) {
     EXPECT_EQ(relative[b].targets, absolute[b].targets);
     const int n = relative[b].n;

@@ -8,6 +8,8 @@
 #include "calibrate/adam.h"
 #include "calibrate/adapter_start.h"
 #include "calibrate/adapter_training.h"
+#include "calibrate/device_adapter_losses.h"
+#include "model/device_machine.h"
 
 namespace kvant {
 namespace {
@@ -143,6 +145,63 @@ TEST(AdapterLoss, GradientMatchesFiniteDifferences) {
   }
 }
 
+// Returns the norm of the difference relative to the norm of the expected values.
+double distance(const std::vector<float>& got, const std::vector<float>& expected) {
+  double difference = 0, norm = 0;
+  EXPECT_EQ(got.size(), expected.size());
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    difference += std::pow(double{got[i]} - double{expected[i]}, 2);
+    norm += std::pow(double{expected[i]}, 2);
+  }
+  return std::sqrt(difference / norm);
+}
+
+// A GPU multiplies in TF32.
+TEST(AdapterLosses, OnADeviceAreThoseOfTheCpu) {
+  std::vector<AdapterContext> contexts{random_context(1, 0.7F), random_context(2, 0.4F),
+                                       random_context(3, 0.7F)};
+  // The third context has no errors after its last corrected key, as in adapter_contexts().
+  contexts[2].errors.resize(std::size_t{1} * contexts[2].end.back() * kDim);
+  const AdapterWeights weights = random_weights(4);
+  const auto host = make_host_adapter_losses(contexts, kFeatures).value();
+  for (const testing::Place& place : testing::kPlaces) {
+    SCOPED_TRACE(place.name);
+    const std::shared_ptr<ComputeDevice> device = testing::device_at(place);
+    if (device == nullptr) continue;
+    const double tolerance = place.name == std::string("host") ? 1e-4 : 1e-2;
+    const auto made = make_device_adapter_losses(*device, contexts, kFeatures);
+    ASSERT_TRUE(made.ok()) << made.error().message;
+    for (const std::vector<std::size_t>& of : {std::vector<std::size_t>{0}, {2, 1, 2}}) {
+      AdapterWeights expected, got;
+      const double loss = host->mean(of, weights, &expected).value();
+      EXPECT_NEAR((*made)->mean(of, weights, nullptr).value(), loss, tolerance * loss);
+      EXPECT_NEAR((*made)->mean(of, weights, &got).value(), loss, tolerance * loss);
+      EXPECT_LT(distance(got.key, expected.key), tolerance);
+      EXPECT_LT(distance(got.query, expected.query), tolerance);
+    }
+  }
+}
+
+TEST(AdapterTraining, OnADeviceGivesTheWeightsOfTheCpu) {
+  std::vector<AdapterContext> training;
+  for (int i = 0; i < 6; ++i) training.push_back(random_context(10 + i, 0.7F));
+  const std::vector<AdapterContext> judged{training[0], training[3]};
+  const AdapterOptions options{.features = kFeatures, .max_steps = 80, .groups = 2, .seed = 1};
+  const TrainedAdapters expected = train_adapters(training, judged, kHeads, options);
+  ASSERT_TRUE(expected.helps);
+  for (const testing::Place& place : testing::kPlaces) {
+    SCOPED_TRACE(place.name);
+    const std::shared_ptr<ComputeDevice> device = testing::device_at(place);
+    if (device == nullptr) continue;
+    const TrainedAdapters trained = AdapterDevice(*device).train(training, judged, kHeads, options);
+    EXPECT_TRUE(trained.helps);
+    EXPECT_NEAR(trained.loss_after, expected.loss_after, 0.05 * expected.loss_after);
+    if (place.name == std::string("host")) {
+      EXPECT_LT(distance(trained.weights.key, expected.weights.key), 0.01);
+    }
+  }
+}
+
 // The function is f = x^2 - 2 x. Adam's first step has the length of the learning rate, whatever the slope
 // (Kingma and Ba, section 2.1).
 TEST(Adam, FindsTheMinimumInStepsOfItsRate) {
@@ -183,11 +242,11 @@ TEST(AdapterTraining, AveragesTheGradientsOfAStep) {
   for (std::size_t i = 0; i < one.key.size(); ++i) EXPECT_NEAR(four.key[i], one.key[i], 1e-3) << i;
 }
 
-// Contexts beyond kMostJudged do not choose the weights, so they decide whether the weights help.
+// Contexts beyond kMostJudgedQueries do not choose the weights, so they decide whether the weights help.
 TEST(AdapterTraining, LetsOtherContextsDecideWhetherTheWeightsHelp) {
   std::vector<AdapterContext> training, judged;
   for (int i = 0; i < 4; ++i) training.push_back(random_context(10 + i, 0.7F));
-  for (int i = 0; i < kMostJudged; ++i) judged.push_back(training[i % 4]);
+  for (int i = 0; i < kMostJudgedQueries / kQueries; ++i) judged.push_back(training[i % 4]);
   const AdapterOptions options{.features = kFeatures, .max_steps = 200, .seed = 1};
   const TrainedAdapters with_few = train_adapters(training, judged, kHeads, options);
   ASSERT_TRUE(with_few.helps);
@@ -221,10 +280,14 @@ TEST(AdapterTraining, SaysWhereNoCorrectionHelps) {
 
 TEST(AdapterStart, CorrectsNextToNothing) {
   const std::vector<AdapterContext> contexts{random_context(20, 0.7F), random_context(21, 0.7F)};
-  const AdapterWeights start = quiet_start(contexts, kHeads, kFeatures, 3);
+  const auto losses = make_host_adapter_losses(contexts, kFeatures).value();
+  const auto start_of = [&](std::uint64_t seed) {
+    return quiet_start(contexts, kHeads, kFeatures, seed, *losses).value();
+  };
+  const AdapterWeights start = start_of(3);
   EXPECT_LT(loss_by_hand(contexts[0], start), 1.021 * uncorrected_loss(contexts[0]));
-  EXPECT_EQ(start.key, quiet_start(contexts, kHeads, kFeatures, 3).key);
-  EXPECT_NE(start.key, quiet_start(contexts, kHeads, kFeatures, 4).key);
+  EXPECT_EQ(start.key, start_of(3).key);
+  EXPECT_NE(start.key, start_of(4).key);
 }
 
 }  // namespace

@@ -53,8 +53,9 @@ void fill_matrix(float* matrix, int d, int features, const Weight& weight) {
 
 }  // namespace
 
-AdapterWeights quiet_start(std::span<const AdapterContext> training, int n_query_heads, int features,
-                           std::uint64_t seed) {
+Result<AdapterWeights> quiet_start(std::span<const AdapterContext> training, int n_query_heads, int features,
+                                   std::uint64_t seed, AdapterLosses& losses) {
+  constexpr std::size_t kFirst[] = {0};
   const int d = training.front().head_dim;
   const std::size_t half = static_cast<std::size_t>(d) * features / 2;
   const int quiet = quiet_features(features);
@@ -83,7 +84,9 @@ AdapterWeights quiet_start(std::span<const AdapterContext> training, int n_query
         return j < quiet ? 0.0F : directions[part * half + i * (features / 2) + j] * spread / length;
       });
     }
-    if (adapter_loss(training.front(), weights, features, nullptr) <= harmless) break;
+    const auto loss = losses.mean(kFirst, weights, nullptr);
+    if (!loss.ok()) return loss.error();
+    if (*loss <= harmless) break;
     spread *= std::sqrt(2.0F);
   }
   return weights;

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <span>
 
-#include "calibrate/adapter_loss.h"
+#include "calibrate/adapter_losses.h"
 
 namespace kvant {
 
@@ -14,7 +14,8 @@ namespace kvant {
 // slowly to reduce weights of softmaxes to nothing. In this start, phi_q concentrates on a quarter of the
 // features, chosen by the mean query, and phi_k avoids these features. The avoidance is so strong that, in
 // training context 0, the correction raises the loss by at most a fiftieth.
-AdapterWeights quiet_start(std::span<const AdapterContext> training, int n_query_heads, int features,
-                           std::uint64_t seed);
+// `losses` computes the losses of `training`, and its errors are returned.
+Result<AdapterWeights> quiet_start(std::span<const AdapterContext> training, int n_query_heads, int features,
+                                   std::uint64_t seed, AdapterLosses& losses);
 
 }  // namespace kvant

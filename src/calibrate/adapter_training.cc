@@ -18,44 +18,32 @@ constexpr int kPatience = 3;  // training ends after this many evaluations witho
 // weights, and they evaluate them several times, so small reductions may be chance.
 constexpr double kMinLossGain = 5e-3;
 
-using Contexts = std::vector<const AdapterContext*>;
+// Numbers of contexts.
+using ContextNumbers = std::vector<std::size_t>;
 
-double mean_loss(const Contexts& contexts, const AdapterWeights& weights, int features) {
+double mean_uncorrected_loss(std::span<const AdapterContext> contexts, const ContextNumbers& numbers) {
   double sum = 0;
-  for (const AdapterContext* context : contexts) sum += adapter_loss(*context, weights, features, nullptr);
-  return sum / static_cast<double>(contexts.size());
-}
-
-double mean_uncorrected_loss(const Contexts& contexts) {
-  double sum = 0;
-  for (const AdapterContext* context : contexts)
-    sum += uncorrected_loss(*context) / static_cast<double>(contexts.size());
+  for (const std::size_t i : numbers)
+    sum += uncorrected_loss(contexts[i]) / static_cast<double>(numbers.size());
   return sum;
 }
 
-// Judges parts the judged contexts: `often` evaluates the weights again and again, `at_end` once. `at_end` is
-// empty if all contexts belong to `often`.
+// Judges names the contexts that judge. `often` evaluates the weights again and again, and `at_end` once.
+// `at_end` is empty if all contexts belong to `often`.
 struct Judges {
-  Contexts often, at_end;
+  ContextNumbers often, at_end;
 };
 
 Judges judges_of(std::span<const AdapterContext> judged) {
-  const std::size_t n = judged.size(), n_often = std::min<std::size_t>(n, kMostJudged);
+  const std::size_t n = judged.size();
+  const std::size_t n_often = std::clamp<std::size_t>(kMostJudgedQueries / judged.front().m, 1, n);
   Judges judges;
   for (std::size_t i = 0; i < n; ++i) {
     // The contexts of `often` are spread evenly, because neighbours have similar lengths.
     const bool is_often = (i + 1) * n_often / n > i * n_often / n;
-    (is_often ? judges.often : judges.at_end).push_back(&judged[i]);
+    (is_often ? judges.often : judges.at_end).push_back(i);
   }
   return judges;
-}
-
-void add_to(std::vector<float>& sum, const std::vector<float>& values) {
-  for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += values[i];
-}
-
-void divide(std::vector<float>& values, int divisor) {
-  for (float& x : values) x /= static_cast<float>(divisor);
 }
 
 // Returns the next of n indices in a random order. `order` holds the indices that are left, and is filled and
@@ -72,57 +60,62 @@ std::size_t next_context(std::size_t n, std::vector<std::size_t>& order, std::mt
 
 }  // namespace
 
-TrainedAdapters train_adapters(std::span<const AdapterContext> training,
-                               std::span<const AdapterContext> judged, int n_query_heads,
-                               const AdapterOptions& options) {
+Result<TrainedAdapters> train_adapters(std::span<const AdapterContext> training,
+                                       std::span<const AdapterContext> judged, int n_query_heads,
+                                       const AdapterOptions& options, const MakeAdapterLosses& make_losses) {
   KVANT_CHECK(!training.empty() && !judged.empty(), "training without contexts");
+  auto of_training = make_losses(training, options.features);
+  if (!of_training.ok()) return of_training.error();
+  auto of_judged = make_losses(judged, options.features);
+  if (!of_judged.ok()) return of_judged.error();
+  AdapterLosses &training_losses = **of_training, &judged_losses = **of_judged;
+  auto start = quiet_start(training, n_query_heads, options.features, options.seed, training_losses);
+  if (!start.ok()) return start.error();
+  AdapterWeights weights = std::move(start).value();
   std::mt19937_64 random(options.seed);
-  AdapterWeights weights = quiet_start(training, n_query_heads, options.features, options.seed);
   const Judges judges = judges_of(judged);
   TrainedAdapters best;
-  best.loss_before = mean_uncorrected_loss(judges.often);
+  best.loss_before = mean_uncorrected_loss(judged, judges.often);
   best.loss_after = best.loss_before;
 
   Adam key_step(weights.key.size(), options.learning_rate);
   Adam query_step(weights.query.size(), options.learning_rate);
-  AdapterWeights gradient, of_group;
-  std::vector<std::size_t> order;
-  const auto differentiate = [&](AdapterWeights& to) {
-    adapter_loss(training[next_context(training.size(), order, random)], weights, options.features, &to);
-  };
+  AdapterWeights gradient;
+  ContextNumbers order, of_step(options.groups);
   int judgements_without_gain = 0;
   for (int step = 1; step <= options.max_steps; ++step) {
-    differentiate(gradient);
-    for (int group = 1; group < options.groups; ++group) {
-      differentiate(of_group);
-      add_to(gradient.key, of_group.key);
-      add_to(gradient.query, of_group.query);
-    }
-    if (options.groups > 1) {
-      divide(gradient.key, options.groups);
-      divide(gradient.query, options.groups);
-    }
+    for (std::size_t& context : of_step) context = next_context(training.size(), order, random);
+    const auto stepped = training_losses.mean(of_step, weights, &gradient);
+    if (!stepped.ok()) return stepped.error();
     key_step.step(gradient.key, weights.key);
     query_step.step(gradient.query, weights.query);
     if (step % kStepsBetweenJudgements != 0) continue;
-    const double loss = mean_loss(judges.often, weights, options.features);
-    if (loss < best.loss_after * (1 - kMinLossGain)) {
+    const auto loss = judged_losses.mean(judges.often, weights, nullptr);
+    if (!loss.ok()) return loss.error();
+    if (*loss < best.loss_after * (1 - kMinLossGain)) {
       best.helps = true;
-      best.loss_after = loss;
+      best.loss_after = *loss;
       best.weights = weights;
       judgements_without_gain = 0;
     } else if (++judgements_without_gain == kPatience) {
       break;
     }
   }
-  if (!judges.at_end.empty()) {
-    best.loss_before = mean_uncorrected_loss(judges.at_end);
-    const double after =
-        best.helps ? mean_loss(judges.at_end, best.weights, options.features) : best.loss_before;
-    best.helps = after < best.loss_before * (1 - kMinLossGain);
-    best.loss_after = best.helps ? after : best.loss_before;
-  }
+  if (judges.at_end.empty()) return best;
+  best.loss_before = mean_uncorrected_loss(judged, judges.at_end);
+  best.loss_after = best.loss_before;
+  if (!best.helps) return best;
+  const auto after = judged_losses.mean(judges.at_end, best.weights, nullptr);
+  if (!after.ok()) return after.error();
+  best.helps = *after < best.loss_before * (1 - kMinLossGain);
+  if (best.helps) best.loss_after = *after;
   return best;
+}
+
+TrainedAdapters train_adapters(std::span<const AdapterContext> training,
+                               std::span<const AdapterContext> judged, int n_query_heads,
+                               const AdapterOptions& options) {
+  return train_adapters(training, judged, n_query_heads, options, make_host_adapter_losses).value();
 }
 
 }  // namespace kvant

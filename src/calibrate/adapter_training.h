@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <span>
 
-#include "calibrate/adapter_loss.h"
+#include "calibrate/adapter_losses.h"
 
 namespace kvant {
 
@@ -26,12 +26,18 @@ struct TrainedAdapters {
                            // help
 };
 
+// Contexts with this many queries evaluate the weights during the training.
+inline constexpr int kMostJudgedQueries = 2048;
+
 // Trains the adapters of one head with Adam. Training starts from weights that correct almost nothing, and
-// each step uses contexts of `training` in random order. Every few steps, at most kMostJudged of the contexts
-// `judged` evaluate the weights. Training ends when their loss no longer improves, and the result has the
-// best weights. If `judged` has more contexts, the others decide whether the weights help. n_query_heads is
-// G.
-inline constexpr int kMostJudged = 64;
+// each step uses contexts of `training` in random order. Every few steps, contexts of `judged` evaluate the
+// weights. Training ends when their loss no longer improves, and the result has the best weights. If `judged`
+// has more than kMostJudgedQueries queries, the contexts of the others decide whether the weights help.
+// n_query_heads is G. Returns the errors of the losses.
+Result<TrainedAdapters> train_adapters(std::span<const AdapterContext> training,
+                                       std::span<const AdapterContext> judged, int n_query_heads,
+                                       const AdapterOptions& options, const MakeAdapterLosses& make_losses);
+// Trains on the CPU.
 TrainedAdapters train_adapters(std::span<const AdapterContext> training,
                                std::span<const AdapterContext> judged, int n_query_heads,
                                const AdapterOptions& options);

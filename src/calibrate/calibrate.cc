@@ -20,6 +20,7 @@
 #include "calibrate/capture_state.h"
 #include "calibrate/codebook_storage.h"
 #include "calibrate/cost_estimate.h"
+#include "calibrate/device_adapter_losses.h"
 #include "calibrate/host_fallback.h"
 #include "calibrate/learn_head.h"
 #include "calibrate/learn_page_metrics.h"
@@ -184,10 +185,13 @@ class Calibrator {
     Progress progress("learning", static_cast<std::int64_t>(open.size()), "heads");
     std::optional<Error> failure;
     last_save_ = Clock::now();
+    std::optional<AdapterDevice> device;
+    if (reader_.device != nullptr) device.emplace(*reader_.device);
     run_team(request_.n_threads, [&](Team& team) {
       team.for_each(static_cast<int>(open.size()), [&](int i) {
         if (stopped()) return;
-        auto learned = learn_head(capture_, open[i], turns_[open[i].layer], settings_);
+        auto learned =
+            learn_head(capture_, open[i], turns_[open[i].layer], settings_, device ? &*device : nullptr);
         const std::lock_guard lock(mutex_);
         if (!learned.ok()) {
           failure = learned.error();

@@ -23,7 +23,7 @@ struct CalibrationSettings {
   int context_length = 4096;
   int context_queries = 256;  // queries of each context that train adapters
   int adapter_steps = 400;    // the most training steps of adapters
-  int adapter_batch = 16;     // queries of a training step, in groups of neighbours
+  int adapter_batch = 16;     // queries of a training step: neighbours in a context, or several contexts
   bool self = false;          // the model writes the text
   // Sensitivities are measured by running the model once for each place, in place of one gradient pass.
   bool measure = false;

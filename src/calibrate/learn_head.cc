@@ -10,6 +10,7 @@
 #include "calibrate/adapter_training.h"
 #include "calibrate/channel_energies.h"
 #include "calibrate/codebook.h"
+#include "calibrate/device_adapter_losses.h"
 #include "calibrate/head_priority.h"
 #include "calibrate/transform_learner.h"
 #include "format/channel_energy.h"
@@ -37,11 +38,12 @@ std::uint64_t head_seed(std::uint64_t seed, const HeadNeeds& needs) {
 class HeadLearner {
  public:
   HeadLearner(const Capture& capture, const HeadNeeds& needs, std::span<const ChannelTurn> turns,
-              const CalibrationSettings& settings)
+              const CalibrationSettings& settings, AdapterDevice* device)
       : capture_(capture),
         needs_(needs),
         turns_(turns),
         settings_(settings),
+        device_(device),
         seed_(head_seed(settings.seed, needs)) {}
 
   Result<LearnedConstants> run() {
@@ -184,16 +186,18 @@ class HeadLearner {
     auto transform = Transform::make(needs_.transforms, rows().cols, constants());
     KVANT_CHECK(transform.ok(), "transforms that were just learned");
     keys.transform = std::move(*transform);
+    const int batch = std::min(settings_.adapter_batch, capture_.size().context_queries);
     std::vector<AdapterContext> training, judged;
     for (int c = 0; c < capture_.size().contexts; ++c) {
       std::vector<AdapterContext>& to = c % kContextsPerJudged == 0 ? judged : training;
-      std::ranges::move(adapter_contexts(capture_, keys, c), std::back_inserter(to));
+      std::ranges::move(adapter_contexts(capture_, keys, c, batch), std::back_inserter(to));
     }
-    const TrainedAdapters trained =
-        train_adapters(training, judged, capture_.geometry().group(needs_.layer),
-                       {.max_steps = settings_.adapter_steps,
-                        .groups = (settings_.adapter_batch + kBatchQueries - 1) / kBatchQueries,
-                        .seed = seed_});
+    const int group = capture_.geometry().group(needs_.layer);
+    const AdapterOptions options{.max_steps = settings_.adapter_steps,
+                                 .groups = (settings_.adapter_batch + batch - 1) / batch,
+                                 .seed = seed_};
+    const TrainedAdapters trained = device_ == nullptr ? train_adapters(training, judged, group, options)
+                                                       : device_->train(training, judged, group, options);
     keep(constant.stored, trained.helps ? rounded_to_f16(trained.weights.query) : kSwitchedOff);
     keep(sibling(constant, kKeyAdapter).stored,
          trained.helps ? rounded_to_f16(trained.weights.key) : kSwitchedOff);
@@ -213,6 +217,7 @@ class HeadLearner {
   const HeadNeeds& needs_;
   std::span<const ChannelTurn> turns_;
   const CalibrationSettings& settings_;
+  AdapterDevice* device_;
   std::uint64_t seed_;
   std::vector<float> rows_;     // [n, d], transformed by the transforms that were learned so far
   std::vector<float> keys_;     // K of the same tokens, if a transform's learner reads attention
@@ -224,8 +229,9 @@ class HeadLearner {
 }  // namespace
 
 Result<LearnedConstants> learn_head(const Capture& capture, const HeadNeeds& needs,
-                                    std::span<const ChannelTurn> turns, const CalibrationSettings& settings) {
-  return HeadLearner(capture, needs, turns, settings).run();
+                                    std::span<const ChannelTurn> turns, const CalibrationSettings& settings,
+                                    AdapterDevice* device) {
+  return HeadLearner(capture, needs, turns, settings, device).run();
 }
 
 }  // namespace kvant

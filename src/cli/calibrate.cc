@@ -223,9 +223,7 @@ Command add_calibrate_command(CLI::App& program) {
   command->add_option("--steps", settings.adapter_steps, "maximum number of training steps of adapters")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
-  command
-      ->add_option("--batch", settings.adapter_batch,
-                   fmt::format("queries of a training step, rounded up to a multiple of {}", kBatchQueries))
+  command->add_option("--batch", settings.adapter_batch, "queries of a training step")
       ->check(CLI::Range(1, 1 << 16))
       ->capture_default_str();
   command->add_flag("--full", options->full, "use 256 samples, as the papers do; slower");
