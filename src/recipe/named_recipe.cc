@@ -25,6 +25,33 @@ Result<SideRecipe> parse_plain_side(const std::string& side) {
   return parse_side(side);
 }
 
+// Returns the only number in a name such as "int4" or "4-bit", or an empty string.
+std::string only_number(const std::string& name) {
+  constexpr const char* kDigits = "0123456789";
+  const std::size_t first = name.find_first_of(kDigits);
+  if (first == std::string::npos) return "";
+  const std::size_t end = std::min(name.find_first_not_of(kDigits, first), name.size());
+  return name.find_first_of(kDigits, end) == std::string::npos ? name.substr(first, end - first) : "";
+}
+
+// Suggests kvant's own recipe of the bits that a name like "int4" asks for, unless the name is nearly that of
+// a recipe. Formats of other bits are no suggestion then.
+void suggest_bits(const std::string& name, const std::vector<std::string>& known,
+                  std::vector<std::string>& near) {
+  const std::string bits = only_number(name), own = "kvant-" + bits + "bit";
+  const auto is_known = [&](const std::string& recipe) {
+    return std::find(known.begin(), known.end(), recipe) != known.end();
+  };
+  constexpr std::size_t kNearlyEqual = 2;  // letters
+  const bool is_near =
+      !near.empty() && is_known(near.front()) &&
+      std::max(near.front().size(), name.size()) <= std::min(near.front().size(), name.size()) + kNearlyEqual;
+  if (bits.empty() || is_near || !is_known(own)) return;
+  std::erase_if(
+      near, [&](const std::string& other) { return other == own || other.find(bits) == std::string::npos; });
+  near.insert(near.begin(), own);
+}
+
 Error unknown_recipe(const std::string& name) {
   std::vector<std::string> known;
   for (const Recipe& recipe : builtin_recipes()) known.push_back(recipe.name);
@@ -32,6 +59,7 @@ Error unknown_recipe(const std::string& name) {
   for (const std::string& format : similar_format_names(name, 2)) {
     if (std::find(near.begin(), near.end(), format) == near.end()) near.push_back(format);
   }
+  suggest_bits(name, known, near);
   const std::string hint =
       near.empty() ? "; known recipes: " + listed(known) + ", or a file FILE.json" : did_you_mean(near);
   return error("unknown recipe or format {}{}", quoted(name), hint);

@@ -206,6 +206,17 @@ TEST(RecipeErrors, NameTheNearestRecipe) {
   expect_in("or a file FILE.json", message_of("xxxxxxxxxxxxxxxxxxxxx"));
 }
 
+TEST(RecipeErrors, SuggestTheRecipeOfTheWantedBits) {
+  for (const char* name : {"int4", "4", "4bit", "q4", "w4"})
+    expect_in("did you mean kvant-4bit", message_of(name));
+  for (const char* name : {"int4", "4"}) {
+    EXPECT_EQ(message_of(name).find("int8"), std::string::npos) << message_of(name);
+    EXPECT_EQ(message_of(name).find("lm3"), std::string::npos) << message_of(name);
+  }
+  expect_in("did you mean kivi-2bit", message_of("kivi-2bits"));
+  expect_in("tok4g128", message_of("tok4g127"));
+}
+
 TEST(RecipeErrors, NameTheNearestKeyTransformAndFormat) {
   expect_in("did you mean window", message_of("kivi-2bit,windw=0"));
   expect_in("did you mean hadamard", message_of("k=hadamrd:ch4g128"));
