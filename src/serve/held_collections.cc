@@ -143,10 +143,10 @@ std::optional<Json> SchemaHolder::write_object(const Parts& flat, const std::str
       drop(where, fmt::format("has a property whose name is longer than {} bytes", kMaxPropertyBytes));
       continue;
     }
-    std::optional<Json> property =
-        may_be_named(flat, name, where)
-            ? write_inside(property_parts(flat, name, where), fmt::format("{}.{}", where, name), depth)
-            : std::nullopt;
+    std::optional<Json> property = may_be_named(flat, name, where)
+                                       ? write_inside(property_parts(flat, name, where),
+                                                      fmt::format("{}.properties.{}", where, name), depth)
+                                       : std::nullopt;
     charge(std::ssize(name) + 8);
     if (property) properties[name] = *std::move(property);
     if (!properties.contains(name) && required.contains(name)) return std::nullopt;

@@ -1,6 +1,7 @@
 #include "serve/json_fields.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -93,7 +94,11 @@ std::optional<std::int64_t> JsonFields::integer(const char* key, std::int64_t lo
     const std::int64_t integer = too_large ? INT64_MAX : json->get<std::int64_t>();
     if (!too_large && integer >= low && integer <= high) return integer;
   }
-  fail(key, fmt::format("'{}{}' must be an integer from {} to {}", where_, key, low, high),
+  const auto others = also_valid_.find(key);
+  fail(key,
+       fmt::format(
+           "'{}{}' must be an integer from {} to {}{}", where_, key, low, high,
+           others == also_valid_.end() ? "" : fmt::format(", or {}", fmt::join(others->second, " or "))),
        is_integer ? kInvalidValue : kInvalidType);
   return std::nullopt;
 }
@@ -167,6 +172,8 @@ std::vector<std::string> JsonFields::texts(const char* key, std::size_t max_coun
 
 void JsonFields::means_default(const char* key, const std::vector<Json>& values) {
   const Json* json = value(key);
+  for (const Json& one : values)
+    if (one.is_number_integer()) also_valid_[key].push_back(one.get<std::int64_t>());
   // nlohmann's comparison casts a large unsigned number to a negative number, which makes the comparison
   // wrong.
   const bool is_huge =

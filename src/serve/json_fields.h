@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
@@ -70,6 +71,8 @@ class JsonFields {
   const Json& json_;
   std::string where_;
   std::set<std::string> read_, default_;
+  // Holds the integers that means_default() has declared, for messages.
+  std::map<std::string, std::vector<std::int64_t>> also_valid_;
   std::vector<std::string> hints_;
   std::optional<ApiError> error_;
 };

@@ -98,7 +98,9 @@ std::optional<Refusal> Scheduler::submit(GenerationRequest request, std::shared_
   if (const int waiting = queue_.clients_requests();
       must_wait && !job.request.follows && waiting >= options_.queue) {
     const int patience = static_cast<int>(counters_.request.mean() * waiting / options_.parallel);
-    return refuse({Refusal::Reason::busy, fmt::format("{} requests already wait: try again later", waiting),
+    return refuse({Refusal::Reason::busy,
+                   waiting > 0 ? fmt::format("{} requests already wait: try again later", waiting)
+                               : "the server is busy and lets no request wait (--queue 0): try again later",
                    std::clamp(patience, 1, kLongestRetry)});
   }
   if (!job.request.session.empty()) sessions_->begin(job.request.session);

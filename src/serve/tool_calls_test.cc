@@ -277,8 +277,9 @@ TEST_F(ToolCalls, AreHeldToWhatCanBeHeldOfTheirSchema) {
   const ChatTools read = read_tools(fields);
   ASSERT_FALSE(fields.error()) << fields.error()->message;
   ASSERT_EQ(read.loosened.size(), 4U);
-  for (const char* part : {"parameters.ratio' has 'minimum'", "parameters.tags' has 'uniqueItems'",
-                           "parameters.code' has the pattern", "parameters.text' has 'maxLength'"}) {
+  for (const char* part :
+       {"parameters.properties.ratio' has 'minimum'", "parameters.properties.tags' has 'uniqueItems'",
+        "parameters.properties.code' has the pattern", "parameters.properties.text' has 'maxLength'"}) {
     EXPECT_TRUE(std::ranges::any_of(read.loosened, [part](const std::string& sentence) {
       return sentence.find(part) != std::string::npos && sentence.find("'f'") != std::string::npos;
     })) << part;
