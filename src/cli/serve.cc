@@ -25,6 +25,7 @@
 #include "eval/cache_size.h"
 #include "generate/prompt_steps.h"
 #include "recipe/recipe.h"
+#include "serve/answer_guard.h"
 #include "serve/http_server.h"
 #include "serve/request_guard.h"
 #include "serve/scheduler.h"
@@ -138,7 +139,9 @@ Result<std::int64_t> memory_for_cache(const Session& session, const std::string&
   }
   auto bytes = parse_bytes(given);
   if (!bytes.ok()) return error("--memory: {}", bytes.error().message);
-  KVANT_RETURN_IF_ERROR(session.check_cache_memory("a KV cache of " + given, *bytes));
+  if (!session.check_cache_memory("a KV cache of " + given, *bytes).ok())
+    return error("--memory {} exceeds the {} that are free: give a smaller --memory, or leave it out", given,
+                 readable_bytes(static_cast<double>(session.free_cache_bytes())));
   return bytes;
 }
 
@@ -154,7 +157,6 @@ ServerInfo info_of(const Session& session, const PlacedPlan& placed, const Serve
     return names;
   }();
   std::vector<std::string> names = options.aliases;
-  std::erase(names, "");
   if (names.empty()) names.push_back(std::filesystem::path(options.common.model).stem().string());
   if (compared) {
     for (std::string& name : names) name += ":" + plan.name;
@@ -177,8 +179,10 @@ ServerInfo info_of(const Session& session, const PlacedPlan& placed, const Serve
 
 // Sets memory aside in which a request can compare its completion with an unquantized cache. The memory holds
 // one completion of the full context, or several shorter completions.
-Status set_memory_aside_for_guard(const Session& session, SchedulerOptions& scheduling) {
-  const auto plan = session.plan(parse_recipe("bf16").value());
+Status set_memory_aside_for_guard(const Session& session, const Plan& served, SchedulerOptions& scheduling) {
+  auto plan = session.plan(guard_recipe(served));
+  // A device may lack kernels for unquantized pages with transforms.
+  if (!plan.ok()) plan = session.plan(parse_recipe("bf16").value());
   if (!plan.ok()) return plan.error();
   scheduling.shadow_plan = *plan;
   scheduling.shadow_bytes = [plan = *plan, step = largest_step(scheduling)](int n_tokens) {
@@ -246,7 +250,7 @@ Result<Served> serve_recipe(const Session& session, const Recipe& recipe, const 
                  .memory = memory}};
   set_prompt_steps(session, options, served.scheduling);
   set_sequence_bytes(*plan, served.scheduling);
-  if (options.guard) KVANT_RETURN_IF_ERROR(set_memory_aside_for_guard(session, served.scheduling));
+  if (options.guard) KVANT_RETURN_IF_ERROR(set_memory_aside_for_guard(session, **plan, served.scheduling));
   return served;
 }
 
@@ -288,6 +292,22 @@ Result<std::vector<Served>> serve_recipes(const Session& session, const Recipe& 
   return all;
 }
 
+// Prints how many sessions there are, and why some of them cannot be continued.
+void announce_sessions(const SessionFolder& folder, const std::string& path) {
+  const std::vector<std::string> names = folder.names();
+  fmt::print(stderr, "kvant: {} sessions in '{}'\n", names.size(), path);
+  std::size_t n_refused = 0;
+  std::string reason;
+  for (const std::string& name : names) {
+    const auto file = folder.read(name);
+    if (file.ok()) continue;
+    if (n_refused++ == 0) reason = file.error().message;
+  }
+  if (n_refused > 0)
+    warn(fmt::format("this server can't continue {} of {} sessions, for example: {}", n_refused, names.size(),
+                     reason));
+}
+
 // Opens the folders of --sessions and --prefix-disk, which keep caches of the first recipe. Returns null
 // without --sessions.
 Result<std::shared_ptr<const SessionFolder>> open_folders(const Session& session, const ServeOptions& options,
@@ -307,7 +327,7 @@ Result<std::shared_ptr<const SessionFolder>> open_folders(const Session& session
   const FileCoding coding{std::move(*coder), compact};
   auto sessions = SessionFolder::open(options.sessions, identity, coding);
   if (!sessions.ok()) return sessions.error();
-  fmt::print(stderr, "kvant: {} sessions in '{}'\n", (*sessions)->names().size(), options.sessions);
+  announce_sessions(**sessions, options.sessions);
   std::shared_ptr<const SessionFolder> shared = std::move(*sessions);
   if (options.prefix_disk.empty()) return shared;
   auto prefixes =
@@ -416,11 +436,15 @@ Status serve(const ServeOptions& options) {
 
 // Refuses empty values. An empty value usually comes from an unset variable, and would open the server to
 // more clients than intended.
-Status check_access(const CLI::App& command, const HttpOptions& options) {
+Status check_access(const CLI::App& command, const HttpOptions& options,
+                    const std::vector<std::string>& aliases) {
   if (options.host.empty())
     return error("--host is empty: give an address, such as 127.0.0.1, or leave it out");
   if (options.api_key.empty() && command.count("--api-key") > 0)
     return error("--api-key is empty, so everybody could send requests: give a key, or leave it out");
+  const bool has_empty = std::ranges::find(aliases, "") != aliases.end();
+  if (has_empty || (aliases.empty() && command.count("--alias") > 0))
+    return error("--alias has an empty name: give one or several names separated by commas, or leave it out");
   return {};
 }
 
@@ -497,7 +521,7 @@ Command add_serve_command(CLI::App& program) {
                       "completions next to each other; takes half of --memory");
   return {command, [options, command]() -> Status {
             KVANT_RETURN_IF_ERROR(check_backend(*command, options->common));
-            KVANT_RETURN_IF_ERROR(check_access(*command, options->http));
+            KVANT_RETURN_IF_ERROR(check_access(*command, options->http, options->aliases));
             KVANT_RETURN_IF_ERROR(choose_model(options->common));
             return serve(*options);
           }};

@@ -1,8 +1,24 @@
 #include "serve/answer_guard.h"
 
+#include "calibrate/needs.h"
 #include "eval/logit_metrics.h"
 
 namespace kvant {
+
+Recipe guard_recipe(const Plan& served) {
+  const Recipe& recipe = served.recipe;
+  Recipe plain;
+  plain.k.transforms = recipe.k.transforms;
+  plain.v.transforms = recipe.v.transforms;
+  for (SideOverride override : recipe.overrides) {
+    override.recipe.format = "bf16";
+    plain.overrides.push_back(std::move(override));
+  }
+  plain.sink = recipe.sink;
+  plain.window = recipe.window;
+  plain.prefill = recipe.prefill;
+  return requires_calibration(plain, served.geometry) ? Recipe{} : plain;
+}
 
 AnswerGuard::AnswerGuard(SequenceId shadow, const SamplerOptions& sampling,
                          std::span<const std::int32_t> prompt, std::vector<float> logits)

@@ -11,9 +11,15 @@
 #include "cache/cache.h"
 #include "generate/generation.h"
 #include "model/sampler.h"
+#include "recipe/plan.h"
 #include "serve/answer_stream.h"
 
 namespace kvant {
+
+// Returns the recipe of the unquantized cache with which a guard compares the served plan. The cache has the
+// plan's transforms if they need no constants, because transforms also round. So only quantized pages and
+// approximate attention make a difference.
+Recipe guard_recipe(const Plan& served);
 
 class AnswerGuard {
  public:

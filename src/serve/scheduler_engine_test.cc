@@ -11,6 +11,7 @@
 #include "model/tiny_model.h"
 #include "recipe/plan.h"
 #include "recipe/recipe_fixture.h"
+#include "serve/answer_guard.h"
 #include "serve/scheduler.h"
 #include "serve/scheduler_memory.h"
 #include "serve/serve_fixture.h"
@@ -87,7 +88,9 @@ class SchedulerOnEngine : public testing::TinyEngines {
   }
 
   std::shared_ptr<const Plan> unquantized() const {
-    return testing::plan_for("bf16", engine_->geometry(), nullptr, backend_->page_order());
+    const auto served = testing::plan_for(recipe(), engine_->geometry(), nullptr, backend_->page_order());
+    return testing::plan_for(to_string(guard_recipe(*served)), engine_->geometry(), nullptr,
+                             backend_->page_order());
   }
 
   static std::vector<Reply> ask(Scheduler& scheduler, const std::vector<GenerationRequest>& requests) {
@@ -306,6 +309,21 @@ TEST_P(SchedulerOnEngine, GuardsAnAnswer) {
   EXPECT_EQ(found.guard->differing, differing);
   EXPECT_NEAR(found.guard->kld_sum, sum, 1e-5 + 1e-3 * sum);
   EXPECT_EQ(several->status().counters.guard.tokens, found.guard->tokens);
+}
+
+// A guard must not report the rounding of transforms as a loss.
+TEST_P(SchedulerOnEngine, AGuardFindsNoDifferenceBeforeAPageIsSealed) {
+  const auto served = testing::plan_for(recipe(), engine_->geometry(), nullptr, backend_->page_order());
+  const Recipe& r = served->recipe;
+  if (served->tail->name() != "bf16" || r.softmax != Softmax::exact || r.products != Products::real)
+    GTEST_SKIP() << "the recipe approximates attention to unsealed tokens";
+  auto guarded = request(random_tokens(40, 1), 30, 1);
+  guarded.guard = true;
+  const Reply reply = ask(*scheduler(), {guarded}).front();
+  ASSERT_TRUE(reply.guard);
+  EXPECT_GT(reply.guard->tokens, 0);
+  EXPECT_EQ(reply.guard->differing, 0);
+  EXPECT_EQ(reply.guard->kld_sum, 0);
 }
 
 }  // namespace

@@ -45,13 +45,16 @@ Result<std::unique_ptr<SessionFolder>> SessionFolder::open(const std::string& pa
   fs::create_directories(path, failure);
   if (failure) return error("cannot create the folder '{}' for sessions: {}", path, failure.message());
   (void)sync_folder_of(fs::absolute(path).lexically_normal().string());
-  const std::string lock_path = (fs::path(path) / ".lock").string();
+  const std::string lock_path = (fs::path(path) / kSessionLock).string();
   const int lock = ::open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
   if (lock < 0)
     return error("cannot write into the folder '{}' for sessions: {}", path, std::strerror(errno));
   if (flock(lock, LOCK_EX | LOCK_NB) != 0) {
     close(lock);
-    return error("the sessions in '{}' are used by another server: choose another folder", path);
+    return error(
+        "the sessions in '{}' are used by another server or by kvant run: choose another folder, or end that "
+        "program",
+        path);
   }
   remove_unfinished(path);
   return std::unique_ptr<SessionFolder>(

@@ -94,6 +94,38 @@ std::string on_one_line(std::string text) {
   return text;
 }
 
+// Returns the name by which users give a session's recipe to --kv.
+std::string name_of_recipe(const std::string& text) {
+  // A text of another form may name a file, which must not be read.
+  if (!text.starts_with("k=")) return text;
+  const auto found = parse_recipe(text);
+  if (!found.ok()) return text;
+  for (Recipe builtin : builtin_recipes()) {
+    builtin.encode = Encode::plain;
+    const bool has_tail = !builtin.tail.empty();
+    if (!has_tail) builtin.tail = found->tail;
+    if (to_string(builtin) != to_string(*found)) continue;
+    const bool is_usual =
+        has_tail || found->tail.empty() || found->tail == "bf16" || found->tail == found->k.format;
+    return is_usual ? builtin.name : builtin.name + ",tail=" + found->tail;
+  }
+  return text;
+}
+
+Error other_recipe(const SessionIdentity& found, const SessionIdentity& wanted, const std::string& where) {
+  const std::string name = on_one_line(name_of_recipe(found.recipe));
+  if (name == wanted.asked_name && name != wanted.recipe_name) {
+    return error(
+        "the session {} needs the calibration of {}, with which it began and which is missing: give its file "
+        "with --calibration, or start a new session",
+        where, name);
+  }
+  return error(
+      "the session {} is of another recipe: it began with {}, not with {}; continue it with --kv '{}', or "
+      "start a new session",
+      where, name, wanted.recipe_name.empty() ? wanted.recipe : wanted.recipe_name, name);
+}
+
 }  // namespace
 
 SessionIdentity session_identity(const Plan& plan, std::string fingerprint, std::string model_name) {
@@ -106,7 +138,9 @@ SessionIdentity session_identity(const Plan& plan, std::string fingerprint, std:
           .model_name = std::move(model_name),
           .recipe = to_string(named),
           .constants = constants_checksum(plan.constants.get()),
-          .recipe_with_usual_tail = plan.tail == usual_tail(plan) ? to_string(usual) : ""};
+          .recipe_with_usual_tail = plan.tail == usual_tail(plan) ? to_string(usual) : "",
+          .recipe_name = plan.name,
+          .asked_name = label(plan.asked)};
 }
 
 Status check_identity(const SessionIdentity& found, const SessionIdentity& wanted, const std::string& where) {
@@ -121,8 +155,7 @@ Status check_identity(const SessionIdentity& found, const SessionIdentity& wante
   }
   if (found.recipe != wanted.recipe &&
       (wanted.recipe_with_usual_tail.empty() || found.recipe != wanted.recipe_with_usual_tail)) {
-    return error("the session {} is of another recipe: '{}', not '{}'; start a new one, or give it as --kv",
-                 where, on_one_line(found.recipe), wanted.recipe);
+    return other_recipe(found, wanted, where);
   }
   if (found.constants != wanted.constants) {
     return error(

@@ -30,6 +30,8 @@ namespace kvant {
 // Earlier versions had another layout of tcq pages.
 inline constexpr const char* kSessionVersion = "kvant.session/3";
 inline constexpr const char* kCompactSessionVersion = "kvant.session/4";
+// The file of this name locks a folder of sessions.
+inline constexpr const char* kSessionLock = ".lock";
 inline constexpr std::size_t kSessionChunk = 1 << 20;
 inline constexpr std::uint64_t kMaxSessionHeader = 4 << 20;
 
@@ -43,6 +45,9 @@ struct SessionIdentity {
   // The recipe as older files name it, without the usual tail. Empty if the tail is another one. The string
   // is not stored.
   std::string recipe_with_usual_tail;
+  // The names of the served recipe and of the recipe that was asked for. They are for messages and are not
+  // stored.
+  std::string recipe_name, asked_name;
 };
 SessionIdentity session_identity(const Plan& plan, std::string fingerprint, std::string model_name);
 
