@@ -194,7 +194,7 @@ void LayerLoop::append(Step& step, int layer, const LayerRows& rows, HeadWork& w
       if (finite(in, d)) continue;
       step.fail(
           error("{} of layer {}, KV head {}, token {} is not a finite number: the model's weights or its "
-                "activations are broken",
+                "activations are broken; get the file again, or another quantization of the model",
                 side_name(side), layer, work.kv_head, work.tile.append_first + r));
       std::fill(to, to + d, 0.0F);
     }
@@ -218,7 +218,7 @@ void check_queries(Step& step, int layer, HeadWork& work) {
     if (finite(q, d)) continue;
     step.fail(
         error("the query of layer {}, query head {}, token {} is not a finite number: the model's weights or "
-              "its activations are broken",
+              "its activations are broken; get the file again, or another quantization of the model",
               layer, work.kv_head * tile.group + r / tile.n_queries, tile.token(r)));
     std::fill(q, q + d, 0.0F);
   }
@@ -380,7 +380,7 @@ void LayerLoop::finish(Step& step, int layer, const LayerRows& rows, HeadWork& w
     step.fail(
         error("the attention of layer {}, query head {}, token {} is not a finite number: the model's "
               "weights or its "
-              "activations are broken",
+              "activations are broken; get the file again, or another quantization of the model",
               layer, head, tile.token(r)));
   }
 }

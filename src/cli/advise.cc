@@ -1,5 +1,6 @@
 // kvant advise recommends a cache for a model, a context and an amount of memory.
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
@@ -129,6 +130,34 @@ class Adviser {
     return {};
   }
 
+  // Estimates how long evaluate_quality() reads one recipe's chunks, of which the second half is decoded
+  // token by token.
+  static Result<double> seconds_of_quality(const Session& session, const PlacedPlan& plan, int n_chunks,
+                                           int context) {
+    constexpr int kPrompt = 64, kDecoded = 4;
+    Cache cache(plan, /*byte_limit=*/0);
+    const SequenceId sequence = cache.add();
+    const std::vector<std::int32_t> tokens(kPrompt, 0);
+    const auto step = [&](int n, bool is_prompt) -> Result<double> {
+      const EngineInput input{.sequence = sequence,
+                              .tokens = std::span(tokens).first(n),
+                              .is_prompt = is_prompt,
+                              .first_logits = n};
+      const auto start = std::chrono::steady_clock::now();
+      KVANT_RETURN_IF_ERROR(session.engine().step(cache, session.backend(), {&input, 1}, {}));
+      return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    };
+    const auto prompt = step(kPrompt, true);
+    if (!prompt.ok()) return prompt.error();
+    double decode = 0;
+    for (int i = 0; i < kDecoded; ++i) {
+      const auto one = step(1, false);
+      if (!one.ok()) return one.error();
+      decode += *one;
+    }
+    return n_chunks * context / 2 * (*prompt / kPrompt + decode / kDecoded);
+  }
+
   Status measure_quality() {
     const auto session =
         Session::open(options_.common, weight_mode(options_.weights), options_.quality.context);
@@ -155,6 +184,11 @@ class Adviser {
     }));
     QualityOptions quality = options_.quality;
     quality.n_threads = options_.common.n_threads;
+    const auto each =
+        seconds_of_quality(*session, *exact, chunks_available(*tokens, quality), quality.context);
+    if (!each.ok()) return each.error();
+    fmt::print(stderr, "kvant: measuring the quality of {} recipes takes about {}, and then their speed\n",
+               sources.size(), readable_duration(*each * static_cast<double>(sources.size() + 1)));
     Progress progress("quality",
                       (std::ssize(sources) + 1) * quality.context * chunks_available(*tokens, quality),
                       "tokens");
@@ -271,6 +305,7 @@ Command add_advise_command(CLI::App& program) {
   CLI::App* command = program.add_subcommand(
       "advise", "recommend a recipe for a model, a context length and an amount of memory");
   add_model_options(*command, options->common, /*many_recipes=*/true);
+  set_default_recipes(*command, "all product recipes");
   add_device_option(*command, options->common);
   add_weights_option(*command, options->weights);
   command->add_option("-c,--ctx-size", options->context, "tokens per sequence (default: the trained context)")

@@ -20,6 +20,8 @@
 #include "calibrate/training_summary.h"
 #include "cli/command.h"
 #include "cli/model_options.h"
+#include "cli/shell_word.h"
+#include "recipe/uncalibrated_recipe.h"
 #include "task/calibration_files.h"
 #include "task/session.h"
 
@@ -83,11 +85,14 @@ Status check_outputs(const CalibrateOptions& options, const std::vector<std::str
 }
 
 void print_summary(const Calibration& calibration, const std::vector<std::string>& files, double seconds) {
-  fmt::print(
-      "Training, mean over heads (codebooks: relative squared error; adapters: divergence of attention "
-      "weights):\n");
-  fmt::print("{:>10} {:>10} {:>9}  constant\n", "before", "after", "improved");
-  for (const TrainingGain& gain : training_gains(calibration.constants))
+  const std::vector<TrainingGain> gains = training_gains(calibration.constants);
+  if (!gains.empty()) {
+    fmt::print(
+        "Training, mean over heads (codebooks: relative squared error; adapters: divergence of attention "
+        "weights):\n");
+    fmt::print("{:>10} {:>10} {:>9}  constant\n", "before", "after", "improved");
+  }
+  for (const TrainingGain& gain : gains)
     fmt::print("{:10.5f} {:10.5f} {:>9}  {} {}\n", gain.before, gain.after,
                fmt::format("{}/{}", gain.improved, gain.heads), side_name(gain.side), gain.name);
   fmt::print("Relative squared errors on {} held-out passages:\n", calibration.settings.passages);
@@ -97,6 +102,19 @@ void print_summary(const Calibration& calibration, const std::vector<std::string
   }
   for (const std::string& file : files) fmt::print("Written: {}\n", file);
   fmt::print("Time: {}\n", readable_duration(seconds));
+}
+
+// Prints the command that uses the calibration, and what becomes of sessions that began without it.
+void print_next_step(const CalibrateOptions& options, const Recipe& recipe, const Geometry& geometry) {
+  fmt::print("Done. Now run: kvant run -m {} --kv {}{} -cnv\n", shell_word(options.common.model),
+             shell_word(label(recipe)),
+             options.output.empty() ? "" : " --calibration " + shell_word(options.output));
+  const auto earlier = uncalibrated_recipe(recipe, geometry);
+  if (requires_calibration(recipe, geometry) || !earlier.ok()) return;
+  fmt::print(
+      "Sessions that began without the calibration continue with {}: kvant run does so by itself, and kvant "
+      "serve needs --kv {}\n",
+      label(*earlier), shell_word(label(*earlier)));
 }
 
 std::string to_json(const Calibration& calibration, const std::vector<std::string>& files, double seconds) {
@@ -178,6 +196,7 @@ Status run_calibrate(const CalibrateOptions& options) {
   for (const std::string& file : files) KVANT_RETURN_IF_ERROR(write_calibration(*made, file));
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   print_summary(*made, files, seconds);
+  print_next_step(options, recipes->front(), engine.geometry());
   if (options.common.json.empty()) return {};
   return write_whole_file(options.common.json, to_json(*made, files, seconds));
 }
@@ -190,6 +209,7 @@ Command add_calibrate_command(CLI::App& program) {
       program.add_subcommand("calibrate", "learn the constants that recipes need for a model");
   options->common.backend = "reference";
   add_model_options(*command, options->common, /*many_recipes=*/true);
+  set_default_recipes(*command, "kvant-4bit");
   add_device_option(*command, options->common);
   for (const char* of_plans :
        // --calibration, --strict and --verbose need a plan, and calibration runs before a plan exists.
@@ -236,6 +256,7 @@ Command add_calibrate_command(CLI::App& program) {
   return {command, [options, command]() -> Status {
             KVANT_RETURN_IF_ERROR(check_backend(*command, options->common));
             KVANT_RETURN_IF_ERROR(choose_model(options->common));
+            if (!names_recipes(options->common)) options->common.kv = {"kvant-4bit"};
             if (options->full) set_full(options->settings);
             return run_calibrate(*options);
           }};

@@ -8,12 +8,13 @@
 
 #include "cli/testing/cli.h"
 #include "format/format.h"
+#include "recipe/builtin.h"
 #include "recipe/recipe.h"
 
 namespace kvant::cli_test {
 namespace {
 
-TEST_F(Cli, HelpOfEveryCommandListsEveryRecipeAndFormat) {
+TEST_F(Cli, HelpOfEveryCommandListsTheProductRecipes) {
   EXPECT_EQ(run({"--help"}).code, 0);
   const std::vector<std::vector<std::string>> commands = {
       {"run"}, {"eval"}, {"bench"}, {"bench", "attention"}, {"info"}};
@@ -22,13 +23,53 @@ TEST_F(Cli, HelpOfEveryCommandListsEveryRecipeAndFormat) {
     words.emplace_back("--help");
     const Outcome help = run(words);
     EXPECT_EQ(help.code, 0) << command;
-    for (const Recipe& recipe : builtin_recipes()) {
-      EXPECT_NE(help.out.find("  " + recipe.name + " "), std::string::npos) << command << " " << recipe.name;
-    }
-    for (const FormatFamily* family : format_families()) {
-      EXPECT_NE(help.out.find(family->pattern), std::string::npos) << command << " " << family->pattern;
-    }
+    for (const Recipe& recipe : builtin_recipes())
+      EXPECT_EQ(help.out.find("\n  " + recipe.name + " ") != std::string::npos, recipe.tier == Tier::product)
+          << command << " " << recipe.name;
+    EXPECT_NE(help.out.find("kvant recipes lists all"), std::string::npos) << command;
   }
+}
+
+TEST_F(Cli, RecipesListsWhateverKvTakes) {
+  const Outcome list = run({"recipes"});
+  ASSERT_EQ(list.code, 0) << list.err;
+  std::vector<std::string> names;
+  for (const Recipe& recipe : builtin_recipes()) names.push_back(recipe.name);
+  for (const FormatFamily* family : format_families()) names.push_back(family->pattern);
+  for (const LlamaCppType& type : llama_cpp_types()) names.emplace_back(type.name);
+  for (const std::string& name : names)
+    EXPECT_NE(list.out.find("\n  " + name + " "), std::string::npos) << name;
+}
+
+// A default in the help must be what the command does without the option.
+TEST_F(Cli, HelpNamesEachDefaultOnce) {
+  EXPECT_EQ(run({"run", "--help"}).out.find("1/64\n"), std::string::npos);
+  for (const char* command :
+       {"run", "serve", "eval", "bench", "info", "calibrate", "tune", "advise", "report"}) {
+    const std::string help = run({command, "--help"}).out;
+    const std::size_t kv = help.find("--kv,"), next = help.find("\n  -", kv);
+    ASSERT_NE(kv, std::string::npos) << command;
+    EXPECT_NE(help.substr(kv, next - kv).find("(default: "), std::string::npos) << command;
+  }
+}
+
+TEST_F(Cli, EmptyNamesAreRefused) {
+  expect_user_error(run({"run", "-m", "", "-p", "abc"}), "--model: the name is empty");
+  for (const char* names : {"", "a,,b", ",a"})
+    expect_user_error(run_model("serve", {"--port", "0", "--alias", names}), "--alias has an empty name");
+}
+
+TEST_F(Cli, StrictRefusesTheUncalibratedRecipe) {
+  for (const char* command : {"run", "bench", "info"}) {
+    std::vector<std::string> words = {"--kv", "kvant-4bit"};
+    if (std::string(command) == "run") words.insert(words.end(), {"-p", "abc", "-n", "1"});
+    EXPECT_EQ(run_model(command, words).code, 0) << command;
+    words.emplace_back("--strict");
+    const Outcome strict = run_model(command, words);
+    EXPECT_EQ(strict.code, 2) << command;
+    EXPECT_NE(strict.err.find("used in place of kvant-4bit"), std::string::npos) << strict.err;
+  }
+  EXPECT_EQ(run_model("run", {"--kv", "uniform-4bit", "--strict", "-p", "abc", "-n", "1"}).code, 0);
 }
 
 TEST_F(Cli, ServeRefusesWhatItCanNotServe) {
@@ -44,6 +85,7 @@ TEST_F(Cli, ServeRefusesWhatItCanNotServe) {
   refuses({"--api-key", ""}, "--api-key is empty");
   refuses({"--compare", "nonsense"}, "--compare: ");
   refuses({"--memory", "1e30GiB"}, "--memory: ");
+  refuses({"--memory", "900000GiB"}, "give a smaller --memory");
   refuses({"--compare", "tok4g64"}, "--compare: ");
   refuses({"--compare", "bf16", "--memory", "1MiB"}, "--memory");
 }
@@ -125,7 +167,9 @@ TEST_F(Cli, ImpossibleSizesAreOneClearSentence) {
   expect_user_error(run_model("bench", {"-d", "-5"}), "-5");
   expect_user_error(run_model("bench", {"-p", "0", "-n", "0"}), "nothing to measure");
   expect_user_error(run({}), "subcommand");
-  expect_user_error(run_model("run", {"-p", "abc", "-s", "-1"}), "--seed: '-1' is not a valid number");
+  expect_user_error(run_model("run", {"-p", "abc", "-s", "-2"}), "--seed");
+  expect_user_error(run_model("run", {"-p", "abc", "-s", "4294967296"}), "--seed");
+  expect_user_error(run_model("run", {"-p", "a longer prompt", "-c", "4"}), "tokens, which leaves no room");
   expect_user_error(run_model("run", {"-p", "abc", "-p", "def"}), "--prompt is given more than once");
   const Outcome huge = run_model("run", {"-p", "abc", "-c", "1073741824"});
   EXPECT_EQ(huge.code, 2);
@@ -141,9 +185,10 @@ TEST_F(Cli, WrongCommandsAndOptionsAreAnsweredWithTheNearest) {
   expect_user_error(run({"run", "--temperature=1", "-p", "abc"}), "did you mean --temp");
   expect_user_error(run({"info", "--n-gpu-layers", "3"}),
                     "did you mean --gpu-layers?; see kvant info --help");
-  expect_user_error(run({"run", "-fa", "on", "-p", "abc"}), "there is no option '--fa'");
+  expect_user_error(run({"run", "-fa", "on", "-p", "abc"}), "there is no option '-fa'");
   expect_user_error(run({"serve", "-np", "0"}), "not in range 1 to 1024");
-  expect_user_error(run({"run", "hello"}), "'hello' belongs to no option");
+  expect_user_error(run({"run", "-np", "3"}), "there is no option '-np'");
+  expect_user_error(run({"run", "hello"}), "'hello' belongs to no option: give the text of a prompt with -p");
   expect_user_error(run({"bench", "attention", "--heads", "0"}), "see kvant bench attention --help");
 }
 
@@ -151,6 +196,8 @@ TEST_F(Cli, CommandsHaveNoOptionsThatTheyWouldNotRead) {
   expect_user_error(run_model("calibrate", {"--kv", "k=vq-d2b4", "--calibration", "x"}), "no option");
   expect_user_error(run_model("calibrate", {"--kv", "k=vq-d2b4", "--strict"}), "no option '--strict'");
   expect_user_error(run_model("tune", {"--budget", "3bit", "-o", "x.json", "--verbose"}), "no option");
+  expect_user_error(run_model("tune", {"--budget", "3bit", "-o", "x.json", "-ctk", "fp8"}),
+                    "no option '-ctk'");
 }
 
 TEST_F(Cli, SaysItsVersion) {

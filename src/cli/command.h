@@ -10,9 +10,10 @@ namespace kvant {
 
 struct Command {
   CLI::App* app = nullptr;
-  std::function<Status()>
-      // Runs after the options are parsed. An error ends the program with exit code 2.
-      run;
+  // Runs after the options are parsed. An error ends the program with exit code 2.
+  std::function<Status()> run;
+  // Returns whether Ctrl-C caused the error of `run`, so the exit code is 130. An empty function means never.
+  std::function<bool()> was_interrupted = {};
 };
 
 Command add_run_command(CLI::App& program);
@@ -27,5 +28,6 @@ Command add_tune_command(CLI::App& program);
 Command add_advise_command(CLI::App& program);
 Command add_compare_command(CLI::App& program);
 Command add_report_command(CLI::App& program);
+Command add_recipes_command(CLI::App& program);
 
 }  // namespace kvant

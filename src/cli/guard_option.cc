@@ -5,12 +5,13 @@
 namespace kvant {
 
 void add_guard_option(CLI::App& command, std::string& rate) {
+  // A default value in the help would look as if the guard were on.
   command
-      .add_option("--guard", rate,
-                  "estimate the error of attention during the run; each layer is checked in this share of "
-                  "the steps (--guard alone: 1/64)")
-      ->expected(0, 1)
-      ->default_str("1/64");
+      .add_option_function<std::string>(
+          "--guard", [&rate](const std::string& given) { rate = given.empty() ? "1/64" : given; },
+          "estimate the error of attention during the run; each layer is checked in this share of the steps "
+          "(--guard alone: 1/64; default: no guard)")
+      ->expected(0, 1);
 }
 
 Result<int> parse_guard(const std::string& rate) {

@@ -82,14 +82,19 @@ void print(const Session& session, const CacheInfo& info) {
                  ? ""
                  : fmt::format(" ({:.2f} bits per value of one sequence)", info.constants.bits));
   print_layers(info.layers);
-  fmt::print("  each additional token: {:.0f} bytes once sealed\n", info.token);
+  fmt::print("  each additional token: {:.0f} bytes once sealed{}\n", info.token,
+             info.n_full_layers == 0
+                 ? ""
+                 : fmt::format("; {} layers with a sliding window no longer grow", info.n_full_layers));
   if (info.batch > 1) {
     fmt::print("  {} sequences: {}\n", info.batch,
                readable_bytes(static_cast<double>(info.cache) * info.batch));
   }
-  fmt::print("memory: {} available, enough for {} of {} tokens\n",
+  const bool beyond = g.trained_context > 0 && info.max_tokens > g.trained_context;
+  fmt::print("memory: {} available, enough for {} of {} tokens{}\n",
              readable_bytes(static_cast<double>(info.available)),
-             info.batch == 1 ? "one sequence" : fmt::format("{} sequences", info.batch), info.max_tokens);
+             info.batch == 1 ? "one sequence" : fmt::format("{} sequences", info.batch), info.max_tokens,
+             beyond ? fmt::format("; the model was trained for {} tokens", g.trained_context) : "");
 }
 
 Status info(const InfoOptions& options) {

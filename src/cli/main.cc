@@ -1,6 +1,7 @@
 // Starts the command line program: lists the commands, parses the words and runs one command.
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <exception>
@@ -15,10 +16,12 @@
 namespace {
 
 constexpr int kUserError = 2;
+// Shells give this status to programs that Ctrl-C ended.
+constexpr int kInterrupted = 128 + SIGINT;
 
-int fail(const std::string& message) {
+int fail(const std::string& message, int code = kUserError) {
   fmt::print(stderr, "kvant: {}\n", message);
-  return kUserError;
+  return code;
 }
 
 // Flushes stdout at the end, because a full disk shows only when buffered output is written.
@@ -57,7 +60,7 @@ int parse(CLI::App& program, int argc, char** argv, bool& done) {
   } catch (const CLI::Success& help) {
     return program.exit(help);
   } catch (const CLI::ParseError& wrong) {
-    return fail(kvant::option_error(program, wrong, words));
+    return fail(kvant::option_error(program, wrong, words, {argv + 1, argv + argc}));
   }
   done = false;
   return 0;
@@ -69,10 +72,10 @@ int run(int argc, char** argv) {
   program.set_version_flag("--version", "kvant " KVANT_VERSION, "print the version and exit");
   program.get_formatter()->column_width(36);
   std::vector<kvant::Command> commands;
-  for (const auto add :
-       {kvant::add_run_command, kvant::add_serve_command, kvant::add_eval_command, kvant::add_bench_command,
-        kvant::add_calibrate_command, kvant::add_tune_command, kvant::add_advise_command,
-        kvant::add_info_command, kvant::add_compare_command, kvant::add_report_command}) {
+  for (const auto add : {kvant::add_run_command, kvant::add_serve_command, kvant::add_eval_command,
+                         kvant::add_bench_command, kvant::add_calibrate_command, kvant::add_tune_command,
+                         kvant::add_advise_command, kvant::add_info_command, kvant::add_compare_command,
+                         kvant::add_report_command, kvant::add_recipes_command}) {
     commands.push_back(add(program));
   }
   bool done = false;
@@ -81,7 +84,9 @@ int run(int argc, char** argv) {
   for (const kvant::Command& command : commands) {
     if (!command.app->parsed()) continue;
     const kvant::Status status = command.run();
-    return status.ok() ? close_output() : fail(status.error().message);
+    if (status.ok()) return close_output();
+    const bool interrupted = command.was_interrupted && command.was_interrupted();
+    return fail(status.error().message, interrupted ? kInterrupted : kUserError);
   }
   return 0;
 }

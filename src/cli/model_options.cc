@@ -7,20 +7,24 @@
 #include "cli/default_model.h"
 #include "device/cpu/kernels/byte_kernels.h"
 #include "format/format.h"
+#include "recipe/builtin.h"
 
 namespace kvant {
 namespace {
 
-// Returns the list of built-in recipes and formats that ends a command's help.
+constexpr const char* kRecipeHeading =
+    "Recipes for --kv (NAME[,key=value...], K/V such as ch4g128/tok4g128, or FILE.json):\n";
+
+std::string line_of(const Recipe& recipe) {
+  return fmt::format("  {:<22} {}\n", recipe.name, recipe.summary);
+}
+
+// Returns the list of product recipes that ends a command's help.
 std::string recipe_help() {
-  std::string text = "Recipes for --kv (NAME[,key=value...], K/V such as ch4g128/tok4g128, or FILE.json):\n";
+  std::string text = kRecipeHeading;
   for (const Recipe& recipe : builtin_recipes())
-    text += fmt::format("  {:<22} {}\n", recipe.name, recipe.summary);
-  text += "Formats:\n";
-  for (const FormatFamily* family : format_families()) {
-    text += fmt::format("  {:<22} {}\n", family->pattern, family->summary);
-  }
-  return text;
+    if (recipe.tier == Tier::product) text += line_of(recipe);
+  return text + "kvant recipes lists all recipes and formats.\n";
 }
 
 std::string backend_help() {
@@ -29,13 +33,31 @@ std::string backend_help() {
   return text + " or reference";
 }
 
+// An empty name usually comes from an unset variable.
+std::string refuse_empty_name(const std::string& name) {
+  return name.empty() ? "the name is empty: give a file, or leave out the option" : "";
+}
+
 }  // namespace
+
+std::string recipe_list() {
+  std::string text = kRecipeHeading;
+  for (const Recipe& recipe : builtin_recipes()) text += line_of(recipe);
+  text += "Formats:\n";
+  for (const FormatFamily* family : format_families())
+    text += fmt::format("  {:<22} {}\n", family->pattern, family->summary);
+  text += "Names of llama.cpp's cache types, for similar formats:\n";
+  for (const LlamaCppType& type : llama_cpp_types())
+    text += fmt::format("  {:<22} {}\n", type.name, type.format);
+  return text;
+}
 
 void add_recipe_options(CLI::App& command, ModelOptions& options, bool many_recipes) {
   options.n_threads = usable_threads();
-  const char* kv_help = many_recipes ? "KV-cache recipes A,B,C; key=value items modify the recipe before "
-                                       "them. ';' or another --kv starts a recipe without a name"
-                                     : "KV-cache recipe (default: bf16)";
+  const char* kv_help = many_recipes
+                            ? "KV-cache recipes A,B,C; key=value items modify the recipe before "
+                              "them. ';' or another --kv starts a recipe without a name (default: bf16)"
+                            : "KV-cache recipe (default: bf16)";
   auto* kv = command.add_option("--kv,--kv-cache-dtype", options.kv, kv_help)->allow_extra_args(false);
   if (!many_recipes) kv->expected(1);
   command
@@ -56,12 +78,23 @@ void add_recipe_options(CLI::App& command, ModelOptions& options, bool many_reci
   command.footer(recipe_help);
 }
 
+void set_default_recipes(CLI::App& command, const std::string& recipes) {
+  CLI::Option& kv = *command.get_option("--kv");
+  std::string text = kv.get_description();
+  const std::string usual = "(default: bf16)";
+  kv.description(text.replace(text.find(usual), usual.size(), "(default: " + recipes + ")"));
+}
+
 void add_model_options(CLI::App& command, ModelOptions& options, bool many_recipes) {
-  command.add_option("-m,--model", options.model,
-                     "model file in GGUF format (default: the model that `make setup` installs)");
+  command
+      .add_option("-m,--model", options.model,
+                  "model file in GGUF format (default: the model that `make setup` installs)")
+      ->check(refuse_empty_name);
   add_recipe_options(command, options, many_recipes);
-  command.add_option("--calibration", options.calibration,
-                     "file of constants written by kvant calibrate -o (default: calibrate on first use)");
+  command.add_option(
+      "--calibration", options.calibration,
+      "file of constants written by kvant calibrate -o (default: what kvant calibrate wrote to the "
+      "cache folder; only recipes that cannot do without are calibrated on first use)");
 }
 
 void add_device_option(CLI::App& command, ModelOptions& options) {

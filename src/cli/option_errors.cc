@@ -50,17 +50,20 @@ std::vector<std::string> similar_options(const CLI::App& command, const std::str
 }
 
 std::string unexpected_word(const CLI::App& command, const std::string& word) {
-  if (!word.starts_with('-')) return quoted(word) + " belongs to no option";
+  if (!word.starts_with('-'))
+    return quoted(word) + " belongs to no option" +
+           (command.get_name() == "run" ? ": give the text of a prompt with -p" : "");
   const std::string option = word.substr(0, word.find('='));
   const std::string name = option.substr(std::min(option.find_first_not_of('-'), option.size()));
   return "there is no option " + quoted(option) + did_you_mean(similar_options(command, name));
 }
 
 std::string unexpected(const CLI::App& command, const std::string& otherwise,
-                       const std::vector<std::string>& words) {
+                       const std::vector<std::string>& words, const std::vector<std::string>& typed) {
   const auto left = command.remaining(/*recurse=*/true);
-  for (const std::string& word : words) {
-    if (std::find(left.begin(), left.end(), word) != left.end()) return unexpected_word(command, word);
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    if (std::find(left.begin(), left.end(), words[i]) != left.end())
+      return unexpected_word(command, typed[i]);
   }
   return otherwise;
 }
@@ -80,12 +83,12 @@ std::string reworded(const std::string& text) {
 }  // namespace
 
 std::string option_error(const CLI::App& program, const CLI::ParseError& wrong,
-                         const std::vector<std::string>& words) {
+                         const std::vector<std::string>& words, const std::vector<std::string>& typed) {
   const CLI::App& command = innermost(program);
   const bool no_command = &command == &program && !words.empty() && !words.front().starts_with('-');
   std::string text = no_command ? unknown_command(program, words.front())
                      : dynamic_cast<const CLI::ExtrasError*>(&wrong) != nullptr
-                         ? unexpected(command, wrong.what(), words)
+                         ? unexpected(command, wrong.what(), words, typed)
                          : reworded(wrong.what());
   return text + "; see " + path_of(command) + " --help";
 }

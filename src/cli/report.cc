@@ -7,6 +7,7 @@
 #include "base/text_file.h"
 #include "cli/command.h"
 #include "cli/model_options.h"
+#include "cli/shell_word.h"
 #include "eval/cache_size.h"
 #include "eval/greedy/prompts.h"
 #include "eval/llama_reference.h"
@@ -204,11 +205,6 @@ Status Report::measure_speed() {
   if (!rows.ok()) return rows.error();
   figures_.speed = std::move(rows).value();
   return {};
-}
-
-std::string shell_word(const std::string& word) {
-  const bool plain = word.find_first_of(" ;'\"$&()<>|*?") == std::string::npos;
-  return plain ? word : "'" + word + "'";
 }
 
 // Fills in the command lines. Each of them measures one part of the page's figures.

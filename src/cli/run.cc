@@ -8,15 +8,16 @@
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
-#include <iostream>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <random>
 
 #include "base/json_file.h"
 #include "base/progress.h"
 #include "base/text_file.h"
 #include "base/warn.h"
 #include "chat/chat_turn.h"
+#include "cli/chat_terminal.h"
 #include "cli/command.h"
 #include "cli/draft_option.h"
 #include "cli/guard_option.h"
@@ -27,6 +28,8 @@
 #include "eval/report_json.h"
 #include "model/tokenizer.h"
 #include "model/utf8.h"
+#include "recipe/uncalibrated_recipe.h"
+#include "session/session_place.h"
 #include "task/conversation.h"
 #include "task/prompt.h"
 #include "task/session_coding.h"
@@ -47,6 +50,7 @@ struct RunOptions {
   bool chat = false;
   bool raw = false;
   SamplerOptions sampling;
+  std::int64_t seed = 0;
   DraftOptions draft;
 };
 
@@ -66,15 +70,6 @@ void print_generated(const std::string& text) {
   std::fflush(stdout);
 }
 
-// Returns the bits per element of sealed pages, which is the mean over layers, heads and sides.
-double nominal_bits(const Plan& plan) {
-  double sum = 0;
-  for (const HeadPlan& head : plan.heads) {
-    for (const Side side : kSides) sum += head.side(side).sealed->bits(head.side(side).context.head_dim);
-  }
-  return sum / (2.0 * static_cast<double>(plan.heads.size()));
-}
-
 class Run {
  public:
   // guard_every has the meaning of GuardSettings::every; 0 disables the guard.
@@ -83,22 +78,29 @@ class Run {
 
   Status start();
   Status finish();
+  // Returns whether Ctrl-C ended the run.
+  bool is_interrupted() const { return is_interrupted_; }
 
  private:
   Status check_context(int prompt_tokens);
   Status chat();
+  Status chat_turn(const std::string& message, bool is_terminal);
   Status single();
   Result<std::string> prompt_text() const;
   Result<Prompt> prompt() const;
   Result<Prompt> next_prompt(const std::string& message) const;
   Status open_chat_template();
+  void print_cache(const CacheBytes& bytes) const;
+  Status interruption_status() const;
   Status read_and_generate(const Prompt& prompt);
   void warn_of_divergence();
   Result<Prompt> turn(bool& restart);
+  Result<SessionFile> open_session_of_plan();
+  Result<SessionFile> open_begun_session();
   Status open_session();
   Status learn_coding();
   Status restore_session();
-  Status save_session() const;
+  Status save_session();
   bool goes_on() const { return restored_tokens_ > 0; }
 
   const RunOptions& options_;
@@ -120,11 +122,14 @@ class Run {
   std::string seen_;
   // Holds the newest completion.
   std::string generated_;
+  SessionPlace place_;
   SessionIdentity identity_;
   // Codes compact session files; null without a coder.
   std::shared_ptr<const SequenceCoder> coder_;
   // Holds the number of tokens that the session's file contained when it was opened.
   int restored_tokens_ = 0;
+  // The flags say whether Ctrl-C ended the run, and whether the session's file holds its conversation.
+  bool is_interrupted_ = false, is_saved_ = false;
 };
 
 Result<std::string> Run::prompt_text() const {
@@ -156,8 +161,13 @@ Result<Prompt> Run::next_prompt(const std::string& message) const {
 Status Run::open_chat_template() {
   const Tokenizer& tokenizer = session_.engine().tokenizer();
   if (options_.raw) return {};
-  if (options_.chat_template.empty() && !options_.chat && !ChatTemplate::is_in(tokenizer)) {
+  if (options_.chat_template.empty() && !ChatTemplate::is_in(tokenizer)) {
     const std::string missing = fmt::format("'{}' has no chat template", options_.common.model);
+    if (options_.chat)
+      return error(
+          "-cnv needs a chat template, and {}: continue a text with kvant run -p TEXT, as base models do, or "
+          "give a template with --chat-template FILE",
+          missing);
     if (!options_.system.empty()) return error("--system needs a chat template: {}", missing);
     warn(missing + ": the model continues the prompt as is, as with --raw");
     return {};
@@ -176,14 +186,42 @@ Status Run::open_chat_template() {
 
 // --- the session's file ---
 
-// Reads the session's file if there is one, and returns an error if the run cannot continue it.
-Status Run::open_session() {
+// Makes the identity of the plan's sessions, and opens the session's file for this plan.
+Result<SessionFile> Run::open_session_of_plan() {
   const Engine& engine = session_.engine();
   identity_ = session_identity(*plan_, engine.fingerprint(), engine.description());
   coder_ = find_sequence_coder(plan_, identity_);
+  return SessionFile::open(place_.path(), identity_, coder_);
+}
+
+// Opens the session's file. A session that began before its recipe was calibrated continues without the
+// calibration.
+Result<SessionFile> Run::open_begun_session() {
+  auto file = open_session_of_plan();
+  if (file.ok() || plan_->calibration != CalibrationState::calibrated) return file;
+  const auto earlier = uncalibrated_recipe(plan_->asked, plan_->geometry);
+  if (!earlier.ok() || to_string(*earlier) == to_string(plan_->asked)) return file;
+  const PlacedPlan calibrated = plan_;
+  auto plan = session_.plan(*earlier);
+  if (!plan.ok()) return file;
+  plan_ = *plan;
+  if (auto begun = open_session_of_plan(); begun.ok()) {
+    fmt::print(stderr, "session '{}': it began before the calibration of {}, so it continues with {}\n",
+               place_.path(), label(calibrated->asked), plan_->name);
+    return begun;
+  }
+  plan_ = calibrated;
+  return open_session_of_plan();
+}
+
+// Reads the session's file if there is one, and returns an error if the run cannot continue it.
+Status Run::open_session() {
+  auto place = SessionPlace::open(options_.session);
+  if (!place.ok()) return place.error();
+  place_ = std::move(*place);
+  const auto file = open_begun_session();
   std::error_code failure;
   if (!std::filesystem::exists(options_.session, failure)) return check_writable(options_.session);
-  const auto file = SessionFile::open(options_.session, identity_, coder_);
   if (!file.ok()) return file.error();
   restored_tokens_ = file->n_tokens();
   if (goes_on() && !options_.system.empty())
@@ -202,21 +240,32 @@ Status Run::learn_coding() {
 }
 
 Status Run::restore_session() {
+  if (place_.is_changed())
+    return error("another program has written the session '{}' in the meantime: start this run again",
+                 place_.path());
   const auto start = std::chrono::steady_clock::now();
-  const auto file = SessionFile::open(options_.session, identity_, coder_);
+  const auto file = SessionFile::open(place_.path(), identity_, coder_);
   if (!file.ok()) return file.error();
   KVANT_RETURN_IF_ERROR(conversation_->restore(*file));
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-  fmt::print(stderr, "session '{}': {} tokens restored without prefill; {} in {:.3f} s\n", options_.session,
+  fmt::print(stderr, "session '{}': {} tokens restored without prefill; {} in {:.3f} s\n", place_.path(),
              conversation_->length(), readable_bytes(static_cast<double>(file->file_bytes())),
              seconds.count());
   return {};
 }
 
-Status Run::save_session() const {
+Status Run::save_session() {
   if (options_.session.empty()) return {};
+  const std::string wanted = place_.path();
+  if (place_.move_if_changed())
+    warn(fmt::format(
+        "another program has written the session '{}' in the meantime: this conversation is saved as '{}'",
+        wanted, place_.path()));
   const bool compact = options_.session_coding == kCompactCoding;
-  return conversation_->save(options_.session, identity_, compact ? coder_.get() : nullptr);
+  KVANT_RETURN_IF_ERROR(conversation_->save(place_.path(), identity_, compact ? coder_.get() : nullptr));
+  place_.note_written();
+  is_saved_ = true;
+  return {};
 }
 
 // Sets context_, checks that its cache fits into memory, and makes or restores the conversation.
@@ -253,7 +302,8 @@ Status Run::read_and_generate(const Prompt& prompt) {
   print_generated("\n");
   if (!end.ok()) return end.error();
   warn_of_divergence();
-  if (*end == AnswerEnd::context_full) warn(fmt::format("the context of {} tokens is full", context_));
+  if (*end == AnswerEnd::context_full)
+    warn(fmt::format("the context of {} tokens is full: give a larger -c", context_));
   return {};
 }
 
@@ -272,14 +322,16 @@ Status Run::single() {
   if (asked->tokens.empty()) return error("the prompt is empty: give text with -p or a file with -f");
   KVANT_RETURN_IF_ERROR(check_context(static_cast<int>(asked->tokens.size())));
   KVANT_RETURN_IF_ERROR(read_and_generate(*asked));
+  is_interrupted_ = interrupted;
   // If the prompt was interrupted, the cache may hold only a part of it, which is not worth saving.
-  if (interrupted && generated_.empty()) return {};
+  if (is_interrupted_ && generated_.empty()) return {};
   return save_session();
 }
 
 // Returns the text and tokens that lead from what the cache has read to the start of the next completion.
 // Sets `restart` if the template's new text does not continue the old text, so the cache must be filled anew.
 Result<Prompt> Run::turn(bool& restart) {
+  KVANT_RETURN_IF_ERROR(check_message_text("the text", std::string(history_.json.back()["content"])));
   if (goes_on()) return next_prompt(history_.json.back()["content"]);
   auto chat = chat_template_->write(history_.json);
   if (!chat.ok()) return chat.error();
@@ -291,49 +343,57 @@ Result<Prompt> Run::turn(bool& restart) {
   return Prompt{chat->text.substr(from), std::move(*tokens)};
 }
 
+// Reads a user's message and generates the completion of the chat's next turn.
+Status Run::chat_turn(const std::string& message, bool is_terminal) {
+  history_.add("user", message);
+  const std::string seen = seen_;
+  bool restart = false;
+  const auto asked = turn(restart);
+  if (asked.ok() && restart) conversation_->restart();
+  const Status fits =
+      asked.ok() ? conversation_->check_room(static_cast<int>(asked->tokens.size())) : Status(asked.error());
+  if (!fits.ok()) {
+    // A user at a terminal can try again with another message.
+    if (!is_terminal) return fits;
+    warn(fits.error().message + "; the chat continues without this message");
+    history_.json.erase(history_.json.size() - 1);
+    seen_ = restart ? "" : seen;
+    return {};
+  }
+  KVANT_RETURN_IF_ERROR(read_and_generate(*asked));
+  if (!interrupted || !generated_.empty()) {
+    if (const Status saved = save_session(); !saved.ok()) warn(saved.error().message);
+  } else if (goes_on()) {
+    // The cache holds only a part of the interrupted prompt.
+    KVANT_RETURN_IF_ERROR(restore_session());
+  } else {
+    seen_.clear();
+  }
+  interrupted = false;
+  history_.add("assistant", generated_);
+  if (!seen_.empty()) seen_ += generated_;
+  return {};
+}
+
 Status Run::chat() {
   KVANT_RETURN_IF_ERROR(check_context(0));
   if (!options_.system.empty()) history_.add("system", options_.system);
-  std::string line = options_.prompt;
+  std::string message = options_.prompt;
   if (!options_.file.empty()) {
     auto text = prompt_text();
     if (!text.ok()) return text.error();
-    line = std::move(text).value();
+    message = std::move(text).value();
   }
-  fmt::print(stderr, "Chat with {}. An empty line or Ctrl-D ends the chat, Ctrl-C stops a completion.\n",
+  ChatTerminal terminal;
+  fmt::print(stderr, "Chat with {}. Ctrl-D ends the chat, Ctrl-C stops a completion.\n",
              session_.engine().description());
   while (true) {
-    if (line.empty()) {
-      if (isatty(STDIN_FILENO) == 1) fmt::print(stderr, "> ");
-      if (!std::getline(std::cin, line) || line.empty() || interrupted) break;
+    if (message.empty()) {
+      if (terminal.is_terminal()) fmt::print(stderr, "> ");
+      if (!terminal.read_turn(message) || interrupted) break;
     }
-    history_.add("user", line);
-    line.clear();
-    const std::string seen = seen_;
-    bool restart = false;
-    const auto asked = turn(restart);
-    if (!asked.ok()) return asked.error();
-    if (restart) conversation_->restart();
-    const Status room = conversation_->check_room(static_cast<int>(asked->tokens.size()));
-    // A user at a terminal can try again with a shorter message.
-    if (!room.ok() && isatty(STDIN_FILENO) == 1) {
-      warn(room.error().message + "; the chat continues without this message");
-      history_.json.erase(history_.json.size() - 1);
-      seen_ = restart ? "" : seen;
-      continue;
-    }
-    KVANT_RETURN_IF_ERROR(read_and_generate(*asked));
-    if (!interrupted || !generated_.empty()) {
-      if (const Status saved = save_session(); !saved.ok()) warn(saved.error().message);
-    } else if (goes_on()) {
-      // The cache holds only a part of the interrupted prompt.
-      KVANT_RETURN_IF_ERROR(restore_session());
-    } else {
-      seen_.clear();
-    }
-    interrupted = false;
-    history_.add("assistant", generated_);
-    if (!seen_.empty()) seen_ += generated_;
+    KVANT_RETURN_IF_ERROR(chat_turn(message, terminal.is_terminal()));
+    message.clear();
   }
   fmt::print(stderr, "\n");
   return {};
@@ -354,41 +414,54 @@ Status Run::start() {
   return options_.chat ? chat() : single();
 }
 
+// Prints the bytes of the cache as the cache is now. The JSON file has the mean bits over the fill of a page.
+void Run::print_cache(const CacheBytes& bytes) const {
+  const auto kv = static_cast<double>(bytes.all()), elements = static_cast<double>(bytes.elements);
+  fmt::print(stderr, "KV cache ({}): {} for {} tokens", plan_->name, readable_bytes(kv),
+             conversation_->length());
+  if (bytes.sealed_elements > 0) {
+    const double bf16 = 2 * elements;
+    fmt::print(
+        stderr,
+        ", {:.2f} bits per value; bf16 would take {} ({:.2f}x)\n  {:.0f} % of the values are in sealed "
+        "pages, at {:.2f} bits per value; a page is sealed when it is full\n",
+        bytes.bits_all(), readable_bytes(bf16), bf16 / kv,
+        100.0 * static_cast<double>(bytes.sealed_elements) / elements, bytes.bits_sealed());
+  } else {
+    fmt::print(stderr, "; no page of {} tokens is sealed yet\n", kPageTokens);
+  }
+  if (bytes.recurrent > 0) {
+    fmt::print(stderr, "  state of layers without attention: {}\n",
+               readable_bytes(static_cast<double>(bytes.recurrent)));
+  }
+}
+
+// Returns an error that says whether the session is saved if Ctrl-C ended the run.
+Status Run::interruption_status() const {
+  if (!is_interrupted_) return {};
+  if (options_.session.empty()) return error("interrupted");
+  if (is_saved_) return error("interrupted; the session is saved with the text so far");
+  return error("interrupted; the session is not saved");
+}
+
 // Prints the closing summary and writes the JSON file.
 Status Run::finish() {
   const ConversationFigures& f = conversation_->figures();
   const CacheBytes bytes = conversation_->bytes();
-  const auto kv = static_cast<double>(bytes.all());
   const int length = conversation_->length();
   const CacheBits bits = length > 0 ? mean_bits(*plan_, length, bytes) : CacheBits{};
   const ConstantSize constants = constant_size(*plan_, std::max(1, length));
-  const auto bf16 = static_cast<double>(bf16_bytes(session_.engine().geometry(), conversation_->length()));
   fmt::print(stderr, "prompt: {} tokens, {:.1f} tokens/s   decode: {} tokens, {:.1f} tokens/s\n",
              f.prompt_tokens, f.prompt_tps(), f.generated_tokens, f.decode_tps());
   if (f.drafted_tokens > 0) {
     fmt::print(stderr, "drafts: {} of {} tokens accepted ({:.0f} %)\n", f.accepted_tokens, f.drafted_tokens,
                100.0 * f.acceptance());
   }
-  fmt::print(stderr,
-             "KV cache ({}): {} for {} tokens, {:.2f} bits per value, averaged over the fill of the newest "
-             "page; bf16 would take {} ({:.2f}x)\n",
-             plan_->name, readable_bytes(kv), length, bits.all, readable_bytes(bf16),
-             kv > 0 ? bf16 / kv : 1.0);
-  if (bytes.recurrent > 0) {
-    fmt::print(stderr, "  state of layers without attention: {}\n",
-               readable_bytes(static_cast<double>(bytes.recurrent)));
-  }
-  const double sealed = bytes.elements > 0
-                            ? static_cast<double>(bytes.sealed_elements) / static_cast<double>(bytes.elements)
-                            : 0.0;
-  fmt::print(stderr,
-             "  {:.0f} % of the values are in sealed pages, at {:.2f} bits per value; a page is sealed when "
-             "it is full\n",
-             100.0 * sealed, nominal_bits(*plan_));
+  print_cache(bytes);
   if (constants.bytes > 0)
     fmt::print(stderr, "  model constants: {}\n", readable_bytes(static_cast<double>(constants.bytes)));
   if (guard_) fmt::print(stderr, "{}", guard_summary(guard_->report()));
-  if (options_.common.json.empty()) return {};
+  if (options_.common.json.empty()) return interruption_status();
   nlohmann::ordered_json json = {
       {"schema", "kvant.run/2"},
       {"model", options_.common.model},
@@ -402,7 +475,7 @@ Status Run::finish() {
       {"drafted_tokens", f.drafted_tokens},
       {"accepted_tokens", f.accepted_tokens},
       {"kv_bytes", bytes.all()},
-      {"kv_bytes_bf16", bf16},
+      {"kv_bytes_bf16", bf16_bytes(session_.engine().geometry(), length)},
       {"recurrent_bytes", bytes.recurrent},
       {"bits_sealed",
        std::isfinite(bits.sealed) ? nlohmann::ordered_json(bits.sealed) : nlohmann::ordered_json(nullptr)},
@@ -410,14 +483,21 @@ Status Run::finish() {
       {"constant_bytes", constants.bytes},
       {"constant_bits", constants.bits},
       {"answer", generated_},
+      {"interrupted", is_interrupted_},
       {"plan", plan_to_json(session_.report(*plan_))}};
-  if (!options_.session.empty()) json["session_tokens"] = restored_tokens_;
+  if (!options_.session.empty()) {
+    json["session_tokens"] = restored_tokens_;
+    json["session_saved"] = is_saved_;
+  }
   if (guard_) json["guard"] = guard_to_json(guard_->report(), plan_->name);
-  return write_whole_file(options_.common.json,
-                          json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
+  KVANT_RETURN_IF_ERROR(
+      write_whole_file(options_.common.json,
+                       json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n"));
+  return interruption_status();
 }
 
-Status run(const RunOptions& options) {
+// Sets is_interrupted if Ctrl-C ended the run.
+Status run(const RunOptions& options, bool& is_interrupted) {
   if (!options.chat && options.prompt.empty() && options.file.empty()) {
     return error("there is no prompt: give one with -p or -f, or chat with -cnv");
   }
@@ -439,7 +519,9 @@ Status run(const RunOptions& options) {
   if (!session.ok()) return session.error();
   Run run(options, std::move(session).value(), *guard_every);
   KVANT_RETURN_IF_ERROR(run.start());
-  return run.finish();
+  const Status finished = run.finish();
+  is_interrupted = run.is_interrupted();
+  return finished;
 }
 
 }  // namespace
@@ -506,12 +588,19 @@ Command add_run_command(CLI::App& program) {
       ->add_option("--frequency-penalty", penalties.frequency,
                    "value subtracted from a token's logit for each time that the token was generated")
       ->capture_default_str();
-  command->add_option("-s,--seed", options->sampling.seed, "seed for sampling")->capture_default_str();
-  return {command, [options, command]() -> Status {
+  command->add_option("-s,--seed", options->seed, "seed for sampling; -1: another seed in every run")
+      ->check(CLI::Range(std::int64_t{-1}, std::int64_t{UINT32_MAX}))
+      ->capture_default_str();
+  const auto is_interrupted = std::make_shared<bool>(false);
+  return {command,
+          [options, command, is_interrupted]() -> Status {
             KVANT_RETURN_IF_ERROR(check_backend(*command, options->common));
             KVANT_RETURN_IF_ERROR(choose_model(options->common));
-            return run(*options);
-          }};
+            options->sampling.seed =
+                options->seed < 0 ? std::random_device{}() : static_cast<std::uint32_t>(options->seed);
+            return run(*options, *is_interrupted);
+          },
+          [is_interrupted] { return *is_interrupted; }};
 }
 
 }  // namespace kvant

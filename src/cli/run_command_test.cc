@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
+#include <regex>
 #include <string>
 #include <vector>
 
@@ -33,6 +34,24 @@ TEST_F(Cli, RunIsDeterministicAndReadsFiles) {
   EXPECT_EQ(run_model("run", {"-f", path("prompt.txt"), "-n", "20"}).out, typed.out);
   const std::vector<std::string> sampled = {"-p", "abc", "-n", "20", "--temp", "2", "--seed", "7"};
   EXPECT_EQ(run_model("run", sampled).out, run_model("run", sampled).out);
+  const std::vector<std::string> random = {"-p", "abc", "-n", "20", "--temp", "100", "--seed", "-1"};
+  EXPECT_NE(run_model("run", random).out, run_model("run", random).out);
+}
+
+// The summary's figures describe one cache, so 16 bits divided by its bits is its ratio.
+TEST_F(Cli, TheSummaryOfARunAgreesWithItself) {
+  const Outcome brief = run_model("run", {"-p", "abc", "-n", "5", "--raw", "--kv", "uniform-4bit"});
+  ASSERT_EQ(brief.code, 0) << brief.err;
+  EXPECT_NE(brief.err.find("no page of 128 tokens is sealed yet"), std::string::npos) << brief.err;
+  EXPECT_EQ(brief.err.find("bits per value"), std::string::npos) << brief.err;
+  const Outcome outcome =
+      run_model("run", {"-f", path("text.txt"), "-n", "5", "--raw", "--kv", "uniform-4bit"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  std::smatch found;
+  ASSERT_TRUE(std::regex_search(
+      outcome.err, found, std::regex(R"(, ([0-9.]+) bits per value; bf16 would take .* \(([0-9.]+)x\))")))
+      << outcome.err;
+  EXPECT_NEAR(16 / std::stod(found[1]), std::stod(found[2]), 0.006) << outcome.err;
 }
 
 TEST_F(Cli, RunWarnsBeyondTheTrainedContextAndStopsAtItsEnd) {
@@ -41,7 +60,8 @@ TEST_F(Cli, RunWarnsBeyondTheTrainedContextAndStopsAtItsEnd) {
   EXPECT_NE(beyond.err.find("trained for"), std::string::npos) << beyond.err;
   const Outcome full = run_model("run", {"-p", "abc", "--raw", "-n", "100", "-c", "8"});
   EXPECT_EQ(full.code, 0);
-  EXPECT_NE(full.err.find("the context of 8 tokens is full"), std::string::npos) << full.err;
+  EXPECT_NE(full.err.find("the context of 8 tokens is full: give a larger -c"), std::string::npos)
+      << full.err;
 }
 
 // After the first turn, the cache must hold what reading the whole conversation would give. The random model
@@ -88,7 +108,7 @@ TEST_F(Cli, AChatGoesOnAfterATurnThatDoesNotFit) {
   if (std::system("command -v script >/dev/null") != 0) GTEST_SKIP() << "script is not installed";
   const std::string chat =
       quoted(KVANT_PROGRAM) + " run -m " + quoted(path("model.gguf")) + " -t 1 -cnv -n 2 -c 120";
-  write("turns", std::string(300, 'x') + "\nabc\n\n");
+  write("turns", std::string(300, 'x') + "\nabc\n");
   const std::string command =
       "script -qec " + quoted(chat) + " /dev/null <" + path("turns") + " >" + path("screen");
   EXPECT_EQ(std::system(command.c_str()), 0);
@@ -121,6 +141,7 @@ TEST_F(Cli, SaysThatAModelHasNoChatTemplate) {
   EXPECT_EQ(plain.out, raw.out);
   EXPECT_EQ(raw.err.find("template"), std::string::npos) << raw.err;
   expect_user_error(with({"--system", "be brief"}), "--system needs a chat template");
+  expect_user_error(run({"run", "-m", path("plain.gguf"), "-t", "1", "-cnv"}), "--chat-template FILE");
 }
 
 // The program must really run the template, because no engine could recognize the test's template by its

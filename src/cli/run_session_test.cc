@@ -98,7 +98,8 @@ TEST_F(RunSession, WhatDoesNotFitIsRefusedInASentence) {
     EXPECT_NE(outcome.err.find(part), std::string::npos) << outcome.err;
     EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
   };
-  refused("-p de --kv uniform-4bit", "of another recipe");
+  refused("-p de --kv uniform-4bit",
+          "it began with uniform-3bit, not with uniform-4bit; continue it with --kv 'uniform-3bit'");
   refused("-p de --kv uniform-3bit --system Hello", "--system is for new sessions only");
   refused("-p de --kv uniform-3bit --guard 1/1", "--guard");
   EXPECT_EQ(read("a.session"), file);

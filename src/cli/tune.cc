@@ -210,8 +210,8 @@ Command add_tune_command(CLI::App& program) {
   command->get_option("--kv")->description(
       "recipe to start from, with a ladder and a budget (default: kvant-3bit)");
   add_device_option(*command, options->common);
-  // tune chooses the plan itself, so options about plans do not apply.
-  for (const char* of_plans : {"--strict", "--verbose"})
+  // tune chooses the formats and the plan itself, so options about them do not apply.
+  for (const char* of_plans : {"--cache-type-k", "--cache-type-v", "--strict", "--verbose"})
     command->remove_option(command->get_option(of_plans));
   add_weights_option(*command, options->weights);
   command

@@ -74,6 +74,27 @@ TEST_F(Uncalibrated, NoMoreOnceCalibrated) {
   EXPECT_NE(other.out.find("not calibrated"), std::string::npos) << other.out;
 }
 
+TEST_F(Uncalibrated, ASessionThatBeganBeforeTheCalibrationContinuesWithItsRecipe) {
+  const std::string kv = "--kv 'k=tok2g32,v=tok2g32,budget=4,ladder=tok2g32+tok4g32+tok8g32' ";
+  const std::string chat = "run -m model.gguf -t 1 -p abc -n 4 --json run.json " + kv;
+  ASSERT_EQ(run(chat + "--session early.session").code, 0);
+  const auto uncalibrated = nlohmann::json::parse(read("run.json"))["recipe"];
+  const Outcome made = run("calibrate -m model.gguf -t 1 -f text.txt --samples 2 --length 128 " + kv);
+  ASSERT_EQ(made.code, 0) << made.err;
+  const Outcome more = run(chat + "--session early.session");
+  ASSERT_EQ(more.code, 0) << more.err;
+  EXPECT_NE(more.err.find("began before the calibration"), std::string::npos) << more.err;
+  EXPECT_EQ(nlohmann::json::parse(read("run.json"))["recipe"], uncalibrated);
+  EXPECT_GT(nlohmann::json::parse(read("run.json"))["session_tokens"], 0);
+  // New sessions begin with the calibration.
+  ASSERT_EQ(run(chat + "--session late.session").code, 0);
+  EXPECT_NE(nlohmann::json::parse(read("run.json"))["recipe"], uncalibrated);
+  std::filesystem::remove_all(path("cache"));
+  const Outcome missing = run(chat + "--session late.session");
+  EXPECT_EQ(missing.code, 2);
+  EXPECT_NE(missing.err.find("of another recipe"), std::string::npos) << missing.err;
+}
+
 TEST_F(Uncalibrated, RecipesThatNeedConstantsAreCalibratedOnFirstUseByOneMethod) {
   write("long.txt", std::string(7, ' ') + read("text.txt") + read("text.txt"));
   const Outcome refused = run("calibrate -m model.gguf -t 1 --backend cpu --kv vecinfer-2bit");

@@ -40,10 +40,19 @@ Result<CacheInfo> cache_info(const Session& session, const Recipe& recipe, int c
   info.bits = mean_bits(plan, info.context);
   info.constants = constant_size(plan, info.context);
   info.bf16 = bf16_bytes(g, info.context);
-  for (const HeadPlan& head : plan.heads) {
-    for (const Side side : kSides) {
-      info.token +=
-          static_cast<double>(head.side(side).sealed->page_bytes(head.k.context.head_dim)) / kPageTokens;
+  for (int layer = 0; layer < g.n_layers; ++layer) {
+    // A layer frees a page for each new page once the context exceeds its window.
+    const int window = plan.layers[layer].sliding_window;
+    if (window > 0 && info.context >= window) {
+      ++info.n_full_layers;
+      continue;
+    }
+    for (int kv_head = 0; kv_head < g.kv_heads(layer); ++kv_head) {
+      const HeadPlan& head = plan.head(layer, kv_head);
+      for (const Side side : kSides)
+        info.token +=
+            static_cast<double>(head.side(side).sealed->page_bytes(head.side(side).context.head_dim)) /
+            kPageTokens;
     }
   }
   info.max_tokens = max_tokens(info.preview.plan, batch, info.available);

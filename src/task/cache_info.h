@@ -24,7 +24,9 @@ struct CacheInfo {
   CacheBits bits;
   ConstantSize constants;
   std::int64_t bf16 = 0;
-  double token = 0;  // bytes of one more quantized token
+  double token = 0;  // bytes of one more quantized token at `context`
+  // Counts the layers whose sliding window is full, so they no longer grow.
+  int n_full_layers = 0;
   // Holds the longest context at which `batch` sequences fit into `available` together.
   int max_tokens = 0;
 };

@@ -68,9 +68,10 @@ Status Conversation::step(std::span<const std::int32_t> tokens, bool is_prompt, 
 Status Conversation::check_room(int n_tokens) const {
   if (length() + n_tokens < context_) return {};
   return error(
-      "the prompt has {} tokens and the cache holds {}, which leaves no room to generate in a context of "
-      "{}: give a larger -c or a shorter prompt",
-      n_tokens, length(), context_);
+      "the prompt has {} tokens{}, which leaves no room to generate in a context of {}: give a larger -c or "
+      "a "
+      "shorter prompt",
+      n_tokens, length() > 0 ? fmt::format(" and the cache holds {}", length()) : "", context_);
 }
 
 Status Conversation::read(std::span<const std::int32_t> tokens, const std::string& text,

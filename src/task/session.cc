@@ -204,6 +204,10 @@ PlanReport Session::report(const PreviewPlan& preview) const {
 }
 
 Status check_fallbacks(const PlanReport& report) {
+  // A preview with stand-ins has no note, because the run itself calibrates.
+  if (report.calibration == CalibrationState::missing && !report.calibration_note.empty())
+    return error("recipe '{}' falls back: it is {}; leave out --strict to accept this", report.summary,
+                 report.calibration_note);
   if (report.fallbacks.empty()) return {};
   const Fallback& first = report.fallbacks.front();
   return error("recipe '{}' falls back: {} ({}); leave out --strict to accept this", report.summary,
