@@ -1,9 +1,22 @@
 #include "serve/answer_guard.h"
 
-#include "calibrate/needs.h"
 #include "eval/logit_metrics.h"
+#include "recipe/constant_needs.h"
 
 namespace kvant {
+namespace {
+
+bool needs_constants(const Recipe& recipe, const Geometry& geometry) {
+  for (int layer = 0; layer < geometry.n_layers; ++layer) {
+    for (int kv_head = 0; kv_head < geometry.kv_heads(layer); ++kv_head) {
+      for (const Side side : kSides)
+        if (!constant_needs(recipe, geometry, layer, kv_head, side).empty()) return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace
 
 Recipe guard_recipe(const Plan& served) {
   const Recipe& recipe = served.recipe;
@@ -17,7 +30,7 @@ Recipe guard_recipe(const Plan& served) {
   plain.sink = recipe.sink;
   plain.window = recipe.window;
   plain.prefill = recipe.prefill;
-  return requires_calibration(plain, served.geometry) ? Recipe{} : plain;
+  return needs_constants(plain, served.geometry) ? Recipe{} : plain;
 }
 
 AnswerGuard::AnswerGuard(SequenceId shadow, const SamplerOptions& sampling,
