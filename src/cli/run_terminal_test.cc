@@ -97,9 +97,12 @@ TEST_F(RunTerminal, AnInterruptedPromptIsAFailureAndKeepsTheSession) {
 
 TEST_F(RunTerminal, AnInterruptedCompletionIsSavedAndSaysSo) {
   Terminal terminal(folder(), "exec " KVANT_PROGRAM
-                              " run -m model.gguf -t 1 --raw -f text.txt -n 100000 -c 200000 --temp 10000 "
+                              " run -m model.gguf -t 1 --raw -f text.txt -n 100000 -c 200000 "
                               "--session a.session --json result.json");
-  terminal.wait_for("\xef\xbf\xbd");
+  terminal.wait_for("expect worse output");
+  // The completion begins after the warning and the prompt of 1,400 tokens, and goes on for minutes.
+  terminal.wait_for("\n");
+  terminal.wait_for_more(100);
   terminal.type("\x03");
   EXPECT_EQ(terminal.end(), 130) << terminal.screen();
   EXPECT_NE(terminal.screen().find("kvant: interrupted; the session is saved"), std::string::npos)

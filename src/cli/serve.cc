@@ -434,16 +434,23 @@ Status serve(const ServeOptions& options) {
   return {};
 }
 
-// Refuses empty values. An empty value usually comes from an unset variable, and would open the server to
-// more clients than intended.
-Status check_access(const CLI::App& command, const HttpOptions& options,
-                    const std::vector<std::string>& aliases) {
+// Splits the names of --alias, and refuses empty values. An empty value usually comes from an unset variable,
+// and would open the server to more clients than intended.
+Status check_access(const CLI::App& command, const HttpOptions& options, std::vector<std::string>& aliases) {
   if (options.host.empty())
     return error("--host is empty: give an address, such as 127.0.0.1, or leave it out");
   if (options.api_key.empty() && command.count("--api-key") > 0)
     return error("--api-key is empty, so everybody could send requests: give a key, or leave it out");
-  const bool has_empty = std::ranges::find(aliases, "") != aliases.end();
-  if (has_empty || (aliases.empty() && command.count("--alias") > 0))
+  // CLI11 would drop empty names between commas.
+  std::vector<std::string> names;
+  for (const std::string& list : aliases) {
+    for (std::size_t at = 0, end = 0; end != std::string::npos; at = end + 1) {
+      end = list.find(',', at);
+      names.push_back(list.substr(at, end == std::string::npos ? end : end - at));
+    }
+  }
+  aliases = std::move(names);
+  if (std::ranges::find(aliases, "") != aliases.end() || (aliases.empty() && command.count("--alias") > 0))
     return error("--alias has an empty name: give one or several names separated by commas, or leave it out");
   return {};
 }
@@ -474,11 +481,9 @@ Command add_serve_command(CLI::App& program) {
       ->add_option("--log-format", options->log_format, "format of the request log on stderr: text or json")
       ->check(CLI::IsMember({"text", "json"}))
       ->capture_default_str();
-  command
-      ->add_option("-a,--alias", options->aliases,
-                   "name of the model in requests and responses, or several names separated by commas "
-                   "(default: the file's name)")
-      ->delimiter(',');
+  command->add_option("-a,--alias", options->aliases,
+                      "name of the model in requests and responses, or several names separated by commas "
+                      "(default: the file's name)");
   command->add_flag("--any-model", options->any_model, "use this model for every model name in requests");
   command
       ->add_option("-c,--ctx-size", options->context,

@@ -41,6 +41,10 @@ class Terminal {
       ASSERT_TRUE(read_more()) << "the screen never shows '" << text << "': " << screen_;
     seen_ = at + text.size();
   }
+  // Waits until the screen shows n more bytes than what earlier calls have waited for.
+  void wait_for_more(std::size_t n) {
+    while (screen_.size() < seen_ + n) ASSERT_TRUE(read_more()) << screen_;
+  }
   // Waits for the end of the command and returns its exit code, or -1 if a signal ended the command.
   int end() {
     while (read_more()) {
