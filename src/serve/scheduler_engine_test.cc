@@ -315,6 +315,8 @@ TEST_P(SchedulerOnEngine, GuardsAnAnswer) {
 TEST_P(SchedulerOnEngine, AGuardFindsNoDifferenceBeforeAPageIsSealed) {
   const auto served = testing::plan_for(recipe(), engine_->geometry(), nullptr, backend_->page_order());
   const Recipe& r = served->recipe;
+  if (guard_recipe(*served).k.transforms != r.k.transforms)
+    GTEST_SKIP() << "the guard's cache lacks the constants of the recipe's transforms";
   if (served->tail->name() != "bf16" || r.softmax != Softmax::exact || r.products != Products::real)
     GTEST_SKIP() << "the recipe approximates attention to unsealed tokens";
   auto guarded = request(random_tokens(40, 1), 30, 1);

@@ -172,7 +172,9 @@ TEST(SessionFile, IsRefusedWithTheFieldThatDiffers) {
   version.version = "kvant.session/4";
   EXPECT_NE(refusal(model).find("another model: 'a model' (0123456789abcdef)"), std::string::npos)
       << refusal(model);
-  EXPECT_NE(refusal(recipe).find("another recipe: 'k=bf16,v=bf16', not 'k=f16,v=f16'"), std::string::npos);
+  EXPECT_NE(refusal(recipe).find(
+                "another recipe: it began with bf16, not with k=f16,v=f16; continue it with --kv 'bf16'"),
+            std::string::npos);
   EXPECT_NE(refusal(constants).find("other constants"), std::string::npos);
   EXPECT_NE(refusal(version).find("of version 'kvant.session/3'"), std::string::npos) << refusal(version);
   EXPECT_EQ(refusal(name), "");
