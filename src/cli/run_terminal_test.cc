@@ -16,6 +16,12 @@ using testing::Terminal;
 
 class RunTerminal : public testing::Program {
  protected:
+  void SetUp() override {
+    testing::Program::SetUp();
+    const int terminal = posix_openpt(O_RDWR | O_NOCTTY);
+    if (terminal < 0) GTEST_SKIP() << "this system has no pseudo-terminals";
+    close(terminal);
+  }
   std::string folder() const { return std::filesystem::path(path("x")).parent_path().string(); }
   static std::string chat(const std::string& words) {
     return std::string(KVANT_PROGRAM) + " run -m model.gguf -t 1 -cnv -n 2 " + words;
