@@ -13,7 +13,8 @@ struct Keys {
   std::vector<float> exact;   // [n, d], transformed
   std::vector<float> stored;  // [n, d], values after encoding and decoding, or the values of `exact` for
                               // tokens that are never sealed
-  // The same values as [d, n], which lets processors compute the scores of several keys at a time.
+  // These arrays hold the same values as [d, n], because processors then compute the scores of several keys
+  // at a time.
   std::vector<float> exact_by_channel, stored_by_channel;
 };
 

@@ -28,6 +28,9 @@
 namespace kvant {
 namespace {
 
+// The command learns the constants of this recipe if the user names none.
+constexpr const char* kUsualRecipe = "kvant-4bit";
+
 struct CalibrateOptions {
   ModelOptions common;
   // An empty name selects the text that ships with kvant.
@@ -209,7 +212,7 @@ Command add_calibrate_command(CLI::App& program) {
       program.add_subcommand("calibrate", "learn the constants that recipes need for a model");
   options->common.backend = "reference";
   add_model_options(*command, options->common, /*many_recipes=*/true);
-  set_default_recipes(*command, "kvant-4bit");
+  set_default_recipes(*command, kUsualRecipe);
   add_device_option(*command, options->common);
   for (const char* of_plans :
        // --calibration, --strict and --verbose need a plan, and calibration runs before a plan exists.
@@ -256,7 +259,7 @@ Command add_calibrate_command(CLI::App& program) {
   return {command, [options, command]() -> Status {
             KVANT_RETURN_IF_ERROR(check_backend(*command, options->common));
             KVANT_RETURN_IF_ERROR(choose_model(options->common));
-            if (!names_recipes(options->common)) options->common.kv = {"kvant-4bit"};
+            if (!names_recipes(options->common)) options->common.kv = {kUsualRecipe};
             if (options->full) set_full(options->settings);
             return run_calibrate(*options);
           }};

@@ -241,8 +241,7 @@ Status Run::learn_coding() {
 
 Status Run::restore_session() {
   if (place_.is_changed())
-    return error("another program has written the session '{}' in the meantime: start this run again",
-                 place_.path());
+    return error("another program has also written the session '{}': start this run again", place_.path());
   const auto start = std::chrono::steady_clock::now();
   const auto file = SessionFile::open(place_.path(), identity_, coder_);
   if (!file.ok()) return file.error();
@@ -258,9 +257,8 @@ Status Run::save_session() {
   if (options_.session.empty()) return {};
   const std::string wanted = place_.path();
   if (place_.move_if_changed())
-    warn(fmt::format(
-        "another program has written the session '{}' in the meantime: this conversation is saved as '{}'",
-        wanted, place_.path()));
+    warn(fmt::format("another program has also written the session '{}': this conversation is saved as '{}'",
+                     wanted, place_.path()));
   const bool compact = options_.session_coding == kCompactCoding;
   KVANT_RETURN_IF_ERROR(conversation_->save(place_.path(), identity_, compact ? coder_.get() : nullptr));
   place_.note_written();
