@@ -16,7 +16,7 @@ from pages.gpu import Gpu  # noqa: E402
 from pages.import_cpu import import_cpu  # noqa: E402
 from pages.import_gpu import import_gpu  # noqa: E402
 from pages.layouts import Layouts, import_layouts  # noqa: E402
-from pages.quality import Quality  # noqa: E402
+from pages.quality import TO, Quality  # noqa: E402
 from pages.rivals import fastest  # noqa: E402
 from pages.tasks import Tasks, import_tasks  # noqa: E402
 
@@ -244,8 +244,8 @@ class QualityTables(unittest.TestCase):
         rows = quality.rows()
         self.assertEqual((rows["turbo3"]["kld_mean"], rows["turbo3"]["day"], rows["q8_0"]["day"]), (0.05, "2026-11-29", "2026-11-21"))
         text = quality.recipes()
-        self.assertIn("| `turbo3` | 3.30 | - | 0.05 | 0.025 - 0.1 | - | 8, GPU, 2026-11-29 |", text)
-        self.assertIn("| `q8_0` | 8.50 | - | 1.3e-05 | 6.5e-06 - 2.6e-05 | - | 8, reference, 2026-11-21 |", text)
+        self.assertIn(f"| `turbo3` | 3.30 | - | 0.05 | 0.025{TO}0.1 | - | 8, GPU, 2026-11-29 |", text)
+        self.assertIn(f"| `q8_0` | 8.50 | - | 1.3e-05 | 6.5e-06{TO}2.6e-05 | - | 8, reference, 2026-11-21 |", text)
 
     def test_recipes_of_several_values_and_controls_are_not_among_the_built_in_ones(self):
         quality = self.quality(self.on_gpu(quality_row("turbo3", 3.3, 0.05), quality_row("turbo3,sink=4", 3.4, 0.04),
@@ -266,7 +266,7 @@ class QualityTables(unittest.TestCase):
 
     def test_fewer_than_eight_contexts_have_no_interval(self):
         lines = {line.split("`")[1]: line for line in self.quality().recipes().split("\n") if line.startswith("| `")}
-        self.assertIn("| 0.02 - 0.08 |", lines["turbo3"])
+        self.assertIn(f"| 0.02{TO}0.08 |", lines["turbo3"])
         self.assertIn("| n = 4 |", lines["turbo4"])
 
     def test_rows_of_llama_cpp_are_those_against_its_own_cache_and_no_others(self):
@@ -277,10 +277,10 @@ class QualityTables(unittest.TestCase):
     def test_models_stand_side_by_side_and_kinds_of_recipes_apart(self):
         quality = self.quality(self.on_gpu(quality_row("kvant-4bit", 5.04, 0.0005), quality_row("turbo3", 3.6, 3.3), model="qwen2.5-coder-1.5b"))
         text = quality.main(2048)
-        self.assertIn("| cache | Qwen2.5-Coder-1.5B: bits | mean KLD |", text)
+        self.assertIn("| cache | Qwen2.5-Coder-1.5B: bits | mean KLD,<br>95 % interval |", text)
         self.assertIn("| **kvant, calibrated** | ", text)
-        self.assertIn("| `kvant-4bit` | 5.04 | 0.0005 | 0.00025 - 0.001 | - | - | - |", text)
-        self.assertIn("| `turbo3` | 3.60 | 3.3 | 1.65 - 6.6 | 3.25 | 0.04 |", text)
+        self.assertIn(f"| `kvant-4bit` | 5.04 | 0.0005<br>0.00025{TO}0.001 | - | - |", text)
+        self.assertIn(f"| `turbo3` | 3.60 | 3.3<br>1.65{TO}6.6 | 3.25 | 0.04<br>", text)
         self.assertIn("`turbo4`: 4 contexts, 2026-11-21, the CPU attends", text)
 
     def test_names_say_one_recipe_whatever_their_order(self):
@@ -306,7 +306,7 @@ class QualityTables(unittest.TestCase):
         quality = self.quality()
         self.assertEqual(quality.domains(8192), "Not measured yet.\n")
         quality.runs[-1]["context"] = 8192
-        self.assertIn("| `turbo3` | 0.02 (0.01 - 0.04); 0.1 |", quality.domains(8192))
+        self.assertIn(f"| `turbo3` | 0.02 (0.01{TO}0.04); 0.1 |", quality.domains(8192))
 
     def test_a_stored_cache_stands_beside_the_one_that_it_is_made_of(self):
         quality = self.quality()

@@ -132,7 +132,7 @@ class Pictures:
         most = max(us for _, us, _ in rows)
         for i, (name, us, kind) in enumerate(rows):
             axis.barh(-i, us, 0.42, color=theme[kind])
-            axis.text(0, -i + 0.3, name, fontsize=10.5, va="bottom")
+            axis.text(most / 60, -i + 0.3, name, fontsize=10.5, va="bottom")
             axis.text(us + most / 60, -i, f"{us:,.0f}", fontsize=10.5, va="center")
         axis.set_xlim(0, 1.17 * most)
         axis.set_ylim(-len(rows) + 0.6, 0.75)

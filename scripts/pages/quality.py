@@ -26,8 +26,9 @@ BACKENDS = ("cuda", "reference", "host", "cpu")
 ATTENDED = {"cuda": "", "reference": "the reference backend attends", "host": "the CPU attends", "cpu": "the CPU attends"}
 WHO = {"cuda": "GPU", "reference": "reference", "host": "CPU", "cpu": "CPU"}
 CSV_FIELDS = ("bits_all", "bits_sealed", "constant_bytes", "kld_mean", "kld_lo", "kld_hi", "kld_p999", "top1", "ppl")
-# An interval needs at least FEWEST contexts.
+# An interval needs at least FEWEST contexts. A browser breaks no line at TO.
 FEWEST = 8
+TO = "\N{NO-BREAK SPACE}to\N{NO-BREAK SPACE}"
 # The tables of several models show the groups of MAIN: a title, and recipes with remarks.
 MAIN = (
     ("kvant, calibrated", {"kvant-4bit": "", "kvant-3bit": "", "kvant-2bit": "", "kvant-1.5bit": ""}),
@@ -102,7 +103,9 @@ def size(row):
 
 
 def interval(row):
-    return f"{divergence(row['kld_lo'])} - {divergence(row['kld_hi'])}" if row["n"] >= FEWEST else f"n = {row['n']}"
+    if row["n"] < FEWEST:
+        return f"n = {row['n']}"
+    return f"{divergence(row['kld_lo'])}{TO}{divergence(row['kld_hi'])}"
 
 
 def name_of(recipe):
@@ -175,9 +178,9 @@ class Quality:
         return None, 0
 
     def places(self, models, context, recipes):
-        """Returns which runs the rows come from: commands, and for each model a sentence that names recipes from
-        another run."""
-        commands, sentences = [], []
+        """Returns which runs the rows come from: commands, and a paragraph about each model, which names recipes from
+        another run. Models with equal runs share a paragraph."""
+        commands, sentences = [], {}
         for model in models:
             rows = [(recipe, row) for recipe, row in self.rows(model, context=context).items() if recipe in recipes]
             runs = self.of(model, context=context)
@@ -189,12 +192,12 @@ class Quality:
                 if (row["n"], row["backend"]) != usual:
                     others.setdefault((row["n"], row["backend"], row["day"]), []).append(f"`{recipe}`")
             commands += [command(runs[0])] if runs[0]["reference"] == "bf16" else []
-            text = f"{MODELS[model].title}: {usual[0]} contexts; {runs[0]['measured_on'].rstrip('.')}"
+            text = f"{usual[0]} contexts. {runs[0]['measured_on'].rstrip('.')}."
             for (n, backend, day), names in others.items():
-                text += f"; {', '.join(names)}: {n} contexts, {day}" + (f", {ATTENDED[backend]}"
-                                                                        if ATTENDED[backend] else "")
-            sentences.append(text + ".")
-        return (markdown.code(*commands) if commands else "") + "\n" + "\n".join(map(markdown.paragraph, sentences)) + "\n"
+                text += f" {', '.join(names)}: {n} contexts, {day}" + (f", {ATTENDED[backend]}." if ATTENDED[backend] else ".")
+            sentences.setdefault(text, []).append(MODELS[model].title)
+        paragraphs = [markdown.paragraph(f"{', '.join(titles)}: {text}") for text, titles in sentences.items()]
+        return (markdown.code(*commands) if commands else "") + "\n" + "\n".join(paragraphs) + "\n"
 
     def main(self, context, groups=MAIN):
         """Returns the table of the groups' recipes on all models side by side."""
@@ -226,20 +229,20 @@ class Quality:
         for title, recipes in groups:
             kept = [recipe for recipe in recipes if any(recipe in rows for rows in of_model)]
             if kept:
-                body.append((f"**{title}**", *[""] * 3 * len(models)))
+                body.append((f"**{title}**", *[""] * 2 * len(models)))
             for recipe in kept:
                 found = [rows.get(recipe) for rows in of_model]
                 body.append((f"`{recipe}`" + (f", {recipes[recipe]}" if recipes[recipe] else ""),
                              *(cell for row in found for cell in self.main_cells(row))))
         header = ("cache", *(cell for model in models
-                             for cell in (f"{MODELS[model].title}: bits", "mean KLD", "95 % interval")))
+                             for cell in (f"{MODELS[model].title}: bits", "mean KLD,<br>95 % interval")))
         return markdown.table(header, body)
 
     @staticmethod
     def main_cells(row):
         if row is None:
-            return ("-", ) * 3
-        return (f"{row['bits_all']:.2f}", divergence(row["kld_mean"]), interval(row))
+            return ("-", ) * 2
+        return (f"{row['bits_all']:.2f}", f"{divergence(row['kld_mean'])}<br>{interval(row)}")
 
     def recipes(self):
         """Returns the table of all built-in recipes on the first model at two contexts, including the recipes that

@@ -10,6 +10,8 @@ from mkdocs.structure.files import File
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 # GitHub expects the pages OUTSIDE in the root folder.
 OUTSIDE = ("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
+# The pages RESULTS and the folder results/ have the widest tables.
+RESULTS = ("quality.md", "cpu.md", "gpu.md")
 LINK = re.compile(r"\]\(([^)\s#]+)(#[^)\s]*)?\)")
 CODE = re.compile(r"(^```.*?^```|`[^`\n]*`)", re.DOTALL | re.MULTILINE)
 log = logging.getLogger("mkdocs.hooks.kvant")
@@ -57,6 +59,9 @@ def site_address(path):
 
 def on_page_markdown(markdown, page, config, files):
     source = page.file.src_uri
+    if source.startswith("results/") or source in RESULTS:
+        # The tables of these pages need the width of the list of headings.
+        page.meta["hide"] = ["toc"]
 
     def rewritten(match):
         path = in_repository(match.group(1), source)
