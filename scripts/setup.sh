@@ -67,11 +67,12 @@ root_prefix() {
   fi
 }
 
+# New machines install updates by themselves, so the script waits up to ten minutes for another apt-get.
 apt_install() {
   local prefix=$1
   shift
   $prefix DEBIAN_FRONTEND=noninteractive apt-get update &&
-    $prefix DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$@"
+    $prefix DEBIAN_FRONTEND=noninteractive apt-get install -o DPkg::Lock::Timeout=600 -y --no-install-recommends "$@"
 }
 
 install_packages() {
