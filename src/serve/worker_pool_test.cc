@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <deque>
 #include <latch>
 #include <memory>
 #include <thread>
@@ -16,20 +17,22 @@ using namespace std::chrono_literals;
 TEST(WorkerPool, RunsEveryTaskOfABurstAtOnce) {
   constexpr int kTasks = 16;
   for (int burst = 0; burst < 20; ++burst) {
-    WorkerPool pool(kTasks);
-    // No task ends before all tasks have begun.
+    // No task ends before all tasks have begun. The pool ends first, because a task may still be inside the latch when
+    // the wait is over.
     std::latch begun(kTasks);
-    for (int i = 0; i < kTasks; ++i) pool.run([&] { begun.arrive_and_wait(); });
+    WorkerPool pool(kTasks);
+    for (int i = 0; i < kTasks; ++i) pool.run([&begun] { begun.arrive_and_wait(); });
     begun.wait();
   }
 }
 
 TEST(WorkerPool, RunsABurstAtOnceAfterItsThreadsHaveWaited) {
   constexpr int kTasks = 16;
+  std::deque<std::latch> latches;  // all outlive the tasks, which may still be inside them when a wait is over
   WorkerPool pool(kTasks);
   for (int n = 2; n <= kTasks; n += 2) {
-    std::latch begun(n);
-    for (int i = 0; i < n; ++i) pool.run([&] { begun.arrive_and_wait(); });
+    std::latch& begun = latches.emplace_back(n);
+    for (int i = 0; i < n; ++i) pool.run([&begun] { begun.arrive_and_wait(); });
     begun.wait();
     std::this_thread::sleep_for(5ms);
   }
@@ -55,9 +58,9 @@ TEST(WorkerPool, RunsNoMoreTasksAtOnceThanItMay) {
 }
 
 TEST(WorkerPool, KeepsNothingOfATaskThatHasEnded) {
-  WorkerPool pool(1);
   auto held = std::make_shared<int>(0);
   std::latch done(1);
+  WorkerPool pool(1);
   pool.run([&done, held] { done.count_down(); });
   done.wait();
   for (int i = 0; i < 1000 && held.use_count() > 1; ++i) std::this_thread::sleep_for(1ms);
