@@ -1,4 +1,4 @@
-# Compiles for arm64 on Debian with another processor. `scripts/setup.sh arm64` installs Debian's cross compiler and
+# Compiles for arm64 on Debian with a different processor. `scripts/setup.sh arm64` installs Debian's cross compiler and
 # QEMU, and puts the libraries for arm64 into .arm64. Tests run under QEMU.
 set(CMAKE_SYSTEM_NAME Linux)
 set(CMAKE_SYSTEM_PROCESSOR aarch64)

@@ -1,7 +1,7 @@
 # Defines the target `docs`, which generates the reference pages from the program and its registries. Also defines tests
 # that the generated pages, the tables from docs/results and all links are current, and tests of names in the sources.
 #
-# Tests in Python start the built programs, so they are left out where the programs are for another processor.
+# Tests in Python start the built programs, so they are left out where the programs are for a different processor.
 if(NOT CMAKE_CROSSCOMPILING)
   find_package(Python3 COMPONENTS Interpreter)
 endif()

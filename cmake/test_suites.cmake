@@ -4,7 +4,7 @@
 # names end in OnTheModel need the default model, and get the labels `model` and `slow` instead of LABEL.
 #
 # When run by `cmake -P` with PROGRAM, LABEL and LIST, it writes the list of tests to LIST. EMULATOR is a command that
-# runs programs for another processor, or empty.
+# runs programs for a different processor, or empty.
 if(CMAKE_SCRIPT_MODE_FILE)
   cmake_policy(VERSION 3.25)
   execute_process(COMMAND ${EMULATOR} ${PROGRAM} --gtest_list_tests OUTPUT_VARIABLE lines COMMAND_ERROR_IS_FATAL ANY)

@@ -49,7 +49,7 @@ VERB_STEMS = """
     prevent print process produc project prov provid publish put quantiz queu rais reach read rearrang receiv recogniz
     recommend record recover reduc refer refus regard reject relat releas rely remain remember remov render repair
     repeat repl replac report represent requir resampl rescal resembl reserv resolv respond restor restrict return
-    reus rotat round run save say scan see select send serv set shar show shut simulat sit skip sleep sort speak specif
+    reus rotat round run saturat save say scan see select send serv set shar show shut simulat sit skip sleep sort speak specif
     spell spend spin split stand start stay stop stor subtract suffic suit suppl suppos support surviv swap switch
     take tell test throw tr train transform translat treat turn underst updat upload us validat vanish var verif view
     visit wait walk want warn watch weigh work wrap writ yield""".split()

@@ -94,7 +94,7 @@ class OpenaiChat:
 
     def stream(self):
         text = "".join(c.choices[0].delta.content or "" for c in self.ask(SYSTEM, QUESTION, stream=True) if c.choices)
-        check(text == self.ask(SYSTEM, QUESTION).choices[0].message.content, "another text than without a stream", text)
+        check(text == self.ask(SYSTEM, QUESTION).choices[0].message.content, "a different text than without a stream", text)
 
     def tools(self):
         tools = [{"type": "function", "function": WEATHER}]
@@ -136,7 +136,7 @@ class OpenaiResponses(OpenaiChat):
 
     def stream(self):
         text = "".join(e.delta for e in self.ask(QUESTION, stream=True) if e.type == "response.output_text.delta")
-        check(text == self.ask(QUESTION).output_text, "another text than without a stream", text)
+        check(text == self.ask(QUESTION).output_text, "a different text than without a stream", text)
 
     def tools(self):
         tools = [{"type": "function", "strict": False, **WEATHER}]
@@ -184,7 +184,7 @@ class Anthropic:
         wanted = {"model": self.model, "messages": [QUESTION], "max_tokens": 12, "extra_body": {"temperature": 0}}
         with self.client.messages.stream(**wanted) as stream:
             text = "".join(stream.text_stream)
-        check(text == self.ask(QUESTION).content[0].text, "another text than without a stream", text)
+        check(text == self.ask(QUESTION).content[0].text, "a different text than without a stream", text)
 
     def tools(self):
         tools = [{"name": "weather", "description": "The weather of a city.", "input_schema": CITY}]
@@ -261,7 +261,7 @@ class Langchain(OpenaiChat):
 
     def stream(self):
         text = "".join(chunk.content for chunk in self.model_of().stream([QUESTION]))
-        check(text == self.ask(QUESTION).content, "another text than without a stream", text)
+        check(text == self.ask(QUESTION).content, "a different text than without a stream", text)
 
     def tools(self):
         tools = [{"type": "function", "function": WEATHER}]

@@ -1,4 +1,4 @@
-// Writes a model with its weights in another type, so speed can be compared with a rival's best type. The
+// Writes a model with its weights in a different type, so speed can be compared with a rival's best type. The
 // program converts the values that the file stores. The result has the right speed, but no better quality
 // than the source.
 //

@@ -21,7 +21,7 @@ struct PrincipalDirections {
 };
 
 // Reads a file of F32 numbers. The mean and the directions of K come first, then the mean and the directions
-// of V. Returns an error if the file cannot be read or has another size.
+// of V. Returns an error if the file cannot be read or has a different size.
 Result<std::array<PrincipalDirections, 2>> read_principal_directions(const std::string& path, int width);
 
 class TransformCoder {

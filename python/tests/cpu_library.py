@@ -67,7 +67,7 @@ class CpuLibrary(TorchLibrary):
 
     def __init__(self):
         super().__init__(device="cpu")
-        # Numbers of calls.
+        # These members count calls.
         self.prompts_in_bytes = self.prompts_of_rows = 0
         # Holds the formats and sides of sealed pages.
         self.formats_sealed = set()

@@ -106,7 +106,7 @@ class RankRequest:
 
 def arena_of(layout, n_blocks, device="cpu"):
     """Returns a pool of blocks that hold all layers, with random contents, and the cells of each layer. Cells lie in
-    another order than layers, and the pool has a gap after the cells of each block."""
+    a different order than layers, and the pool has a gap after the cells of each block."""
     n_layers = len(layout.layer_bytes)
     pool = torch.randint(0, 255, (n_blocks, (n_layers + 1) * layout.block_bytes), dtype=torch.uint8).to(device)
     return pool, [pool[:, i * layout.block_bytes:(i + 1) * layout.block_bytes] for i in reversed(range(n_layers))]

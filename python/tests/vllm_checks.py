@@ -487,7 +487,7 @@ class Layers(unittest.TestCase):
         vllm_config = self.use(supported())
         with self.assertRaisesRegex(NotImplementedError, "layers of the kind Chunked"):
             layer(vllm_config, 0, kind=Chunked)
-        with self.assertRaisesRegex(NotImplementedError, "values with another head size"):
+        with self.assertRaisesRegex(NotImplementedError, "values whose head size differs"):
             layer(vllm_config, 1, head_size_v=64)
 
     def test_recipes_that_need_constants_are_refused_without_them(self):

@@ -131,7 +131,7 @@ class Engine:
             hash_block_size=PAGE)
 
     def submit(self, name, document, n_prompt, n_tokens):
-        # The request has more tokens than it generates, because steps may be scheduled in vain.
+        # The request has more tokens than it generates, because vLLM may schedule steps whose tokens it drops.
         request = Request(n_tokens + 32, self.rng)
         for side in "qkv":
             getattr(request, side)[:, :SHARED] = getattr(document, side)[:, :SHARED]

@@ -23,7 +23,7 @@ from kvant.paged.recipes import Recipe
 from kvant.torch import Layer, TorchLibrary
 
 N_LAYERS, N_HEADS, N_KV_HEADS, D, SINK = 28, 12, 2, 128, 4
-# The bits of heads in turn, with 4.5 bits on average.
+# Heads have these bits in turn, 4.5 on average.
 KEY_BITS, VALUE_BITS = (5, 4, 6, 5, 4, 6), (4, 5, 3, 4, 5, 3)
 
 

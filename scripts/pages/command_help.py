@@ -29,7 +29,7 @@ def add_option(options, line):
     """Adds a line of the list, which is a new option or continues the meaning of the previous option."""
     if line.startswith("  -"):
         head, meaning = line[:COLUMN], line[COLUMN:]
-        # A longer head has its meaning on the next line.
+        # If an option's names are too long for their column, the meaning begins on the next line.
         if not head.endswith(" ") or meaning.startswith("--"):
             head, meaning = line, ""
         options.append([re.sub(r"(?<=,) +(?=-)", "", head.strip()), meaning.strip()])

@@ -217,7 +217,7 @@ def faults_of_speeds(text):
         return ["there is no table of speeds"]
     lines = [line for line in match.group(1).splitlines() if line.strip()]
     if not lines or [cell.strip() for cell in lines[0].strip("|").split("|")] != list(SPEED_HEADER):
-        return ["the table of speeds has other columns than " + ", ".join(SPEED_HEADER)]
+        return ["the columns of the table of speeds are not " + ", ".join(SPEED_HEADER)]
     checks = (("a speed", 2, r"\d"), ("bits", 3, r"^\d+\.\d+$"), ("a KLD", 4, r"^\d[\d.e-]*$"),
               ("a model", 5, "|".join(re.escape(m.title)
                                       for m in MODELS.values())), ("a date", 6, r"^\d{4}-\d\d-\d\d$"))

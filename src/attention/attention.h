@@ -1,5 +1,5 @@
-// The interface of an attention backend, which appends, attends and seals for one layer inside a step. Models
-// call one backend and need not know whether pages lie in host memory or on a device.
+// Declares the interface of an attention backend, which appends, attends and seals for one layer inside a
+// step. Models call one backend and need not know whether pages lie in host memory or on a device.
 #pragma once
 
 #include <cstdint>

@@ -49,7 +49,7 @@ struct RowTables {
   int max_tail = 0;    // tokens
   int max_sealed = 0;  // pages
 
-  // The place of the division of work and of partial results in the step's workspace.
+  // This part of the step's workspace holds the division of work and partial results.
   std::size_t workspace = 0, workspace_bytes = 0;
 
   // Returns the shape of a layer's call.

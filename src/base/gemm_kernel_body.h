@@ -18,8 +18,8 @@ inline __attribute__((always_inline)) void load(const float* from, Vector& v) {
   std::memcpy(&v, from, sizeof(v));
 }
 
-// Multiplies `rows` rows of a, and keeps the sums of c in registers. Elements of a are read in place; each
-// base pointer serves three rows, which one addressing mode reaches.
+// Multiplies `rows` rows of a, and keeps the sums of c in registers. Elements of a are read in place. Each
+// base pointer serves three rows, because one addressing mode reaches all three.
 template <int rows>
 inline __attribute__((always_inline)) void multiply_strip(int n_cols, int k, const float* a,
                                                           std::ptrdiff_t a_row, std::ptrdiff_t a_col,

@@ -126,7 +126,7 @@ class Cache {
   // truncation restores the sums of the checkpoint. The sums are exact unless a later page stays sealed,
   // which then has no correction. An error leaves the sequence unchanged. Causes are too few tokens, freed
   // pages of a sliding window, a sealed page with evictions, and exhausted memory. Other causes are a
-  // correction over later pages without an earlier checkpoint, and a recurrent state of another length.
+  // correction over later pages without an earlier checkpoint, and a recurrent state of a different length.
   Status truncate(SequenceId sequence, int n_tokens);
   // Remembers the correction of the sealed pages and the recurrent state for truncate(), and replaces the
   // earlier checkpoint. The checkpoint takes the bytes of both once the sequence continues. A sequence

@@ -170,7 +170,7 @@ Status DeviceConstants::bring_maps(const Plan& plan) {
         const HeadPlan& of_head = plan.head(layer, head);
         if (!of_head.corrected) continue;
         const std::span<const float> maps = of_head.k.context.constants.find(name);
-        KVANT_CHECK(maps.size() == size, "feature maps of another size");
+        KVANT_CHECK(maps.size() == size, "feature maps of a different size");
         std::copy(maps.begin(), maps.end(),
                   numbers.begin() + static_cast<std::ptrdiff_t>(first + head * size));
       }

@@ -39,7 +39,7 @@ TEST(PlaceOn, RefusesWhatTheLibraryLacksAndSaysTheNearestPlan) {
                  "; use --no-kv-offload, which computes attention on the CPU, or --device cpu");
 }
 
-// A plan may need several changes, of which none is there in vain.
+// A plan may need several changes, and the message names only changes that are needed.
 TEST(PlaceOn, NamesTheFewestChanges) {
   expect_refused(placed("million-2bit,evict=0.5"), "layer 0",
                  "; leave the eviction out with evict=0 and use vq-d4b8 instead of pq-d4b8, or");

@@ -100,7 +100,7 @@ void HeadState::correct(int page, const TokenMask& mask) {
   for (std::size_t i = 0; i < size; ++i) errors[i] -= rounded[i];
   pages_.store->read(entry, index_, Side::value, kPageTokens, rounded.data());
   const std::span<const float> adapter = head_.k.context.constants.find(kKeyAdapter);
-  KVANT_CHECK(adapter.size() == feature_map_weights(d), "a feature map of another head size");
+  KVANT_CHECK(adapter.size() == feature_map_weights(d), "a feature map of a different head size");
   add_to_sums(adapter.data(), {errors.data(), kPageTokens, d}, {rounded.data(), kPageTokens, d}, mask,
               static_cast<HostSums&>(*pages_.sequence->next_sums()).heads[tokens_index_].data());
 }

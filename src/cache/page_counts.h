@@ -14,7 +14,7 @@
 
 namespace kvant {
 
-// The open page of a tail takes memory for its tokens in steps of this many.
+// The open page of a tail takes memory in steps of this many tokens.
 inline constexpr int kTailStep = 16;
 static_assert(kPageTokens % kTailStep == 0);
 

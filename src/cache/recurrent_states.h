@@ -12,7 +12,7 @@
 
 namespace kvant {
 
-// A state that sequences share until one of them goes on. Null means zeros, the state of a new sequence.
+// Sequences share a state until one of them goes on. Null means zeros, the state of a new sequence.
 using RecurrentState = std::shared_ptr<const float>;
 
 // The class is not thread-safe. States return their memory to the object, which outlives them.

@@ -159,7 +159,7 @@ bool write_pages(SyntheticImage& image, const PageGroup& group, const LayerPlan&
     const Bytes rows = is_sealed ? Bytes() : image.rows_page(group.layers, n_rows);
     ByteReader from(is_sealed ? sealed : rows);
     if (!pages.load_page(from, index, page)) return false;
-    KVANT_CHECK(from.ok() && from.at_end(), "a synthetic page of another size");
+    KVANT_CHECK(from.ok() && from.at_end(), "a synthetic page of a different size");
     first = entry;
   }
   return true;

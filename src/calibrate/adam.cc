@@ -24,7 +24,8 @@ KVANT_SIMD_CLONES void update(const float* gradient, std::size_t n, float rate, 
 }  // namespace
 
 void Adam::step(const std::vector<float>& gradient, std::vector<float>& weights) {
-  KVANT_CHECK(gradient.size() == first_.size() && weights.size() == first_.size(), "Adam of another size");
+  KVANT_CHECK(gradient.size() == first_.size() && weights.size() == first_.size(),
+              "Adam of a different size");
   ++steps_;
   const auto t = static_cast<float>(steps_);
   update(gradient.data(), gradient.size(), rate_, 1 / (1 - std::pow(kBeta1, t)),

@@ -119,7 +119,7 @@ double adapter_loss(const AdapterContext& context, const AdapterWeights& weights
   const int m = context.m;
   const int rows = static_cast<int>(context.scale.size());
   const std::ptrdiff_t map_size = static_cast<std::ptrdiff_t>(d) * features;
-  KVANT_CHECK(static_cast<std::ptrdiff_t>(weights.key.size()) == map_size, "adapters of another size");
+  KVANT_CHECK(static_cast<std::ptrdiff_t>(weights.key.size()) == map_size, "adapters of a different size");
 
   const int n_corrected = context.end.back();
   std::vector<float> phi_k(static_cast<std::size_t>(n_corrected) * features);

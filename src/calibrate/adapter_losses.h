@@ -25,7 +25,7 @@ class AdapterLosses {
 using MakeAdapterLosses = std::function<Result<std::unique_ptr<AdapterLosses>>(
     std::span<const AdapterContext> contexts, int features)>;
 
-// The losses on the CPU.
+// Makes losses that the CPU computes.
 Result<std::unique_ptr<AdapterLosses>> make_host_adapter_losses(std::span<const AdapterContext> contexts,
                                                                 int features);
 

@@ -18,7 +18,7 @@ constexpr int kPatience = 3;  // training ends after this many evaluations witho
 // weights, and they evaluate them several times, so small reductions may be chance.
 constexpr double kMinLossGain = 5e-3;
 
-// Numbers of contexts.
+// Lists contexts by their numbers.
 using ContextNumbers = std::vector<std::size_t>;
 
 double mean_uncorrected_loss(std::span<const AdapterContext> contexts, const ContextNumbers& numbers) {

@@ -31,8 +31,8 @@ struct CalibrationSettings {
   bool operator==(const CalibrationSettings&) const = default;
 };
 
-// The version of the algorithm that turns samples and captured values into constants. The version must be
-// raised if the same text and settings would give other constants.
+// Numbers the versions of the algorithm that turns samples and captured values into constants. Raise the
+// version if the same text and settings would give different constants.
 inline constexpr int kCalibrationAlgorithm = 8;
 
 // CalibrationMethod says how constants are measured. Constants that are kept for first use always come from
@@ -77,11 +77,11 @@ struct Calibration {
 Status write_calibration(const Calibration& calibration, const std::string& path);
 
 // Reads a calibration. Returns the errors of open_sealed_gguf(), and an error if the GGUF file is not a
-// calibration, or has another version.
+// calibration, or has a different version.
 Result<Calibration> read_calibration(const std::string& path);
 
 // Returns the constants that `recipe` needs, by the names that resolve() looks up, or null if it needs none.
-// Returns an error, which names `path`, if the calibration is for another model than `fingerprint` or lacks a
+// Returns an error, which names `path`, if the calibration is for a model other than `fingerprint` or lacks a
 // constant.
 Result<std::shared_ptr<const Constants>> constants_from(const Calibration& calibration, const Recipe& recipe,
                                                         const Geometry& geometry,

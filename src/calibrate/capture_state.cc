@@ -42,7 +42,7 @@ Result<int> read_capture(const std::string& path, std::uint64_t identity, Captur
     complete = complete && (block.empty() || find_block(**file, n, block.size()) != nullptr);
     ++n;
   });
-  if (!complete) return error("it is of another size");
+  if (!complete) return error("it is of a different size");
   n = 0;
   capture.for_each_block([&](std::vector<std::uint16_t>& block) {
     if (!block.empty()) std::copy_n(find_block(**file, n, block.size()), block.size(), block.begin());

@@ -15,7 +15,7 @@ namespace kvant {
 Status write_capture(Capture& capture, std::uint64_t identity, int samples_done, const std::string& path);
 
 // Fills `capture` from a file and returns its samples_done. Without a file, returns 0. Returns the errors of
-// open_state(), and an error if the file's capture has another size. After an error, the capture is
+// open_state(), and an error if the file's capture has a different size. After an error, the capture is
 // unchanged.
 Result<int> read_capture(const std::string& path, std::uint64_t identity, Capture& capture);
 

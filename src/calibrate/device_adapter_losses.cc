@@ -14,7 +14,7 @@ namespace {
 constexpr int kGraphTensors = 96;
 constexpr int kContextTensors = 5;
 constexpr int kSharedTensors = 6;
-// Added to values before a division or a logarithm. Invisible keys have weights of zero.
+// kTiny is added to values before a division or a logarithm. Invisible keys have weights of zero.
 constexpr float kTiny = 1e-30F;
 
 // Holds one context on the device. Shapes are in ggml's order: [columns, rows].
@@ -38,7 +38,7 @@ ggml_tensor* transposed(ggml_context* context, ggml_tensor* of) {
 }
 
 void send(const std::vector<float>& values, ggml_tensor* to) {
-  KVANT_CHECK(std::ssize(values) == ggml_nelements(to), "values of another size");
+  KVANT_CHECK(std::ssize(values) == ggml_nelements(to), "values of a different size");
   ggml_backend_tensor_set(to, values.data(), 0, ggml_nbytes(to));
 }
 

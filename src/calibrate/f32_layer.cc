@@ -59,7 +59,7 @@ void join(const ModelParts& model, std::initializer_list<JoinedPart> parts, int 
       std::fill_n(to, part.size, 0.0F);
     } else {
       KVANT_CHECK(ggml_nelements(part.tensor) == static_cast<std::int64_t>(part.size),
-                  "a part of another size");
+                  "a part of a different size");
       expand(model, part.tensor, n_threads, to);
     }
     to += part.size;

@@ -32,7 +32,7 @@ Result<int> read_samples(Engine& engine, AttentionBackend& backend, std::span<co
   for (int i = first; i < static_cast<int>(samples.size()); ++i) {
     if (stop != nullptr && *stop) return i;
     KVANT_CHECK(static_cast<int>(samples[i].tokens.size()) == capture.length(i),
-                "a sample of another length than the capture expects");
+                "a sample of a different length than the capture expects");
     capturing.set_sequence(i);
     KVANT_RETURN_IF_ERROR(read_sample(engine, capturing, samples[i], cache));
     advance(1);

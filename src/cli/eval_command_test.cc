@@ -173,7 +173,7 @@ TEST_F(Cli, EvalSolvesTasks) {
   EXPECT_EQ(json["results"][1]["recipe"], "kivi-2bit");
   EXPECT_EQ(json["results"][1]["answers"].size(), 2U);
   EXPECT_TRUE(json["results"][1]["plan"].contains("rows"));
-  // A run that continues keeps the rows of the earlier run, down to their seconds.
+  // A run that continues keeps the rows of the earlier run, including their times.
   const Outcome more = solve("kivi-2bit,q8_0", {"--resume"});
   ASSERT_EQ(more.code, 0) << more.err;
   const auto continued = nlohmann::json::parse(read_file(json_path));

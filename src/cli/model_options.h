@@ -34,8 +34,8 @@ void add_model_options(CLI::App& command, ModelOptions& options, bool many_recip
 // Adds --device, --gpu-layers and --no-kv-offload.
 void add_device_option(CLI::App& command, ModelOptions& options);
 
-// Commands that judge caches use F32 weights unless --weights selects another type, because quantized weights
-// would add an error of their own.
+// Commands that judge caches use F32 weights unless --weights selects a different type, because quantized
+// weights would add an error of their own.
 inline constexpr const char* kUsualWeights = "f32";
 void add_weights_option(CLI::App& command, std::string& weights);
 WeightMode weight_mode(const std::string& weights);

@@ -124,7 +124,7 @@ Result<HugeBuffer> SequenceCoder::decode(std::span<const std::byte> bytes, int n
   if (!from.ok() || start.magic != kSequenceMagic || start.version != kSequenceVersion)
     return error("it is not coded as this kvant codes sequences");
   if (start.predictor != predictor_.checksum)
-    return error("it was coded with another predictor ({:016x}, not {:016x})", start.predictor,
+    return error("it was coded with a different predictor ({:016x}, not {:016x})", start.predictor,
                  predictor_.checksum);
   const std::byte* rest = from.skip(start.rest_bytes);
   if (rest == nullptr) return error("it is cut short");

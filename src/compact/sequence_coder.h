@@ -25,7 +25,7 @@ class SequenceCoder {
   // `sequence` comes from a cache of the plan. Threads share the entries. Throws std::bad_alloc.
   std::vector<std::byte> encode(std::span<const std::byte> sequence, int n_threads) const;
   // Accepts any bytes. Returns the sequence that was encoded, or an error if the bytes are damaged or belong
-  // to another predictor. The error continues a message "it is damaged: ". Throws std::bad_alloc.
+  // to a different predictor. The error continues a message "it is damaged: ". Throws std::bad_alloc.
   Result<HugeBuffer> decode(std::span<const std::byte> coded, int n_threads) const;
 
  private:

@@ -165,7 +165,8 @@ TEST(SequenceCoder, NamesAPredictorThatIsNotIts) {
   const SequenceCoder other = learned_coder(example.plan, sequence_of(example.cache, 256));
   const auto decoded = other.decode(example.coded, 1);
   ASSERT_FALSE(decoded.ok());
-  EXPECT_NE(decoded.error().message.find("another predictor"), std::string::npos) << decoded.error().message;
+  EXPECT_NE(decoded.error().message.find("a different predictor"), std::string::npos)
+      << decoded.error().message;
 }
 
 // Pages may hold anything, because a session file is only checked for damage.
@@ -195,7 +196,7 @@ TEST(EntryCoder, TakesAnyBytes) {
   }
 }
 
-// A predictor for related sequences of two layers, made by integer arithmetic only.
+// Makes a predictor for related sequences of two layers with integer arithmetic only.
 Predictor exact_predictor(const Plan& plan) {
   const Geometry& g = plan.geometry;
   const int d = g.head_dim, channels = g.n_kv_heads * d;

@@ -39,7 +39,7 @@ constexpr Reason fault_of_version(int version) {
                "this library's (kvant_version): install the header and the library of one release";
 }
 
-// The reason for refusing a structure that is null or has no known version.
+// kNoStruct is the reason for refusing a structure that is null or has no known version.
 template <class T>
 inline constexpr Reason kNoStruct = nullptr;
 #define KVANT_NAME_STRUCT(type) \

@@ -42,7 +42,7 @@ std::size_t page_metric_size(int d) {
 std::vector<float> page_metric_constant(std::span<const float> directions, std::span<const ChannelTurn> turns,
                                         int d) {
   KVANT_CHECK(directions.size() == static_cast<std::size_t>(d) * kMetricRank,
-              "directions of another head size");
+              "directions of a different head size");
   std::vector<ChannelFrame> frames(d);
   for (int i = 0; i < d; ++i) frames[i].partner = static_cast<float>(i);
   for (const ChannelTurn& turn : turns) {
@@ -57,7 +57,7 @@ std::vector<float> page_metric_constant(std::span<const float> directions, std::
 }
 
 PageMetric read_page_metric(std::span<const float> constant, int d) {
-  KVANT_CHECK(constant.size() == page_metric_size(d), "a metric of another head size");
+  KVANT_CHECK(constant.size() == page_metric_size(d), "a metric of a different head size");
   const std::size_t n = static_cast<std::size_t>(d) * kMetricRank;
   return {constant.first(n),
           {reinterpret_cast<const ChannelFrame*>(constant.data() + n), static_cast<std::size_t>(d)}};

@@ -280,7 +280,7 @@ class TcqFormat : public Format {
     const int d = context.head_dim;
     const ErrorMetric* metric = context.metric;
     KVANT_CHECK(metric == nullptr || metric->steps().size() == static_cast<std::size_t>(d),
-                "a metric of another head size");
+                "a metric of a different head size");
     std::vector<float> rest(static_cast<std::size_t>(kPageTokens) * d);
     std::vector<float> normal(rest.size());
     std::vector<std::uint16_t> symbols(rest.size());

@@ -186,7 +186,7 @@ class VqFormat : public Format {
   const float* codebook_of(const PageContext& context) const {
     const std::span<const float> codebook = context.constants.find(codebook_name());
     KVANT_CHECK(codebook.size() == constant_size(context.head_dim),
-                "a page's codebook is missing or of another size");
+                "a page's codebook is missing or of a different size");
     return codebook.data();
   }
 

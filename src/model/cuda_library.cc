@@ -29,7 +29,7 @@ Result<PageLibrary> load_page_library() {
 #include "cache/page_calls.def"
 #undef KVANT_PAGE_CALL
   if (!complete)
-    return error("libkvant_cuda.so is from another version of kvant than the program: rebuild it");
+    return error("libkvant_cuda.so is from a different version of kvant than the program: rebuild it");
   return p;
 }
 

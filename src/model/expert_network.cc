@@ -81,7 +81,7 @@ Matrix matrix_of(const ggml_tensor* weight, const ggml_tensor* bias, int expert)
 // Operands holds F32 rows in the form that the dot products of a weight type read.
 class Operands {
  public:
-  // Converts `rows` into `memory` if the weight type needs another form than F32.
+  // Converts `rows` into `memory` if the weight type needs a different form than F32.
   Operands(ggml_type weights, MatrixView<const float> rows, std::vector<std::uint8_t>& memory)
       : traits_(ggml_get_type_traits_cpu(weights)), n_(rows.cols) {
     bytes_ = ggml_row_size(traits_->vec_dot_type, n_);

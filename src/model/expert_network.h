@@ -43,7 +43,7 @@ class ExpertNetwork {
   // Scratch is the memory of one thread.
   struct Scratch {
     std::vector<std::uint8_t> quantized;           // rows in the form that the weights' dot products read
-    std::vector<std::uint8_t> quantized_for_gate;  // rows for gate, if gate needs another form than up
+    std::vector<std::uint8_t> quantized_for_gate;  // rows for gate, if gate needs a different form than up
     std::vector<float> weights;                    // a dequantized block of weight rows
     std::vector<float> up;                         // a block of outputs
   };

@@ -39,10 +39,10 @@ class GgufFile {
   std::optional<double> number(const std::string& key) const;
   std::optional<bool> boolean(const std::string& key) const;
   // Returns an array of integers. A scalar counts as one element, and a boolean as 0 or 1. The result is
-  // empty if the key is absent or has another type.
+  // empty if the key is absent or has a different type.
   std::vector<std::int64_t> integers(const std::string& key) const;
   // texts_count(), numbers_count() and integers_count() return the number of elements of an array. The
-  // functions return nothing if the key is absent or the elements have another type.
+  // functions return nothing if the key is absent or the elements have a different type.
   std::optional<std::size_t> texts_count(const std::string& key) const;
   std::optional<std::size_t> numbers_count(const std::string& key) const;   // counts F32 elements
   std::optional<std::size_t> integers_count(const std::string& key) const;  // counts elements of 32 bits

@@ -154,7 +154,7 @@ Status check_head_dim(int head_dim) {
   return error("makes heads of {} channels; kvant supports multiples of 8 up to {}", head_dim, kMaxHeadDim);
 }
 
-// Reads the sizes of heads where layers differ. Layers with a window may have another head size, and each
+// Reads the sizes of heads where layers differ. Layers with a window may have a different head size, and each
 // layer may have its own number of KV heads.
 void read_layer_heads(Reader& in, Hparams& h) {
   h.sliding_n_rot = h.n_rot;

@@ -8,7 +8,7 @@ namespace kvant {
 
 // Returns the largest n below MatrixProduct::kGemmRows for which ggml's products of up to n rows have the
 // same bits as products of single rows. For more rows, ggml uses other kernels, which sum some types in
-// another order. The function tries a few outputs of one weight of each type and size.
+// a different order. The function tries a few outputs of one weight of each type and size.
 int independent_rows(const Weights& weights, int n_layers);
 
 }  // namespace kvant

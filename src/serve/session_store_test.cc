@@ -147,8 +147,8 @@ TEST_F(Sessions, TextsAreComparedWhereTokensDiffer) {
   EXPECT_EQ(ask(next).cached, 5 + 9);
 }
 
-// Some tokenizers put a space before every text, so the tokens of a text decode to another text. The prompt
-// is then read without the session.
+// Some tokenizers put a space before every text, so the tokens of a text decode to a different text. The
+// prompt is then read without the session.
 TEST_F(Sessions, ATextThatItsTokensDontSpellIsReadAsUsual) {
   GenerationRequest first = request("chat", *testing::FakeTokenizer().encode("Hello", true, true));
   first.text = "Hello";

@@ -102,7 +102,7 @@ Status SessionFile::read_header(const SessionIdentity& wanted) {
   const auto header =
       parse_session_header(std::string_view(start).substr(sizeof(length)), file_bytes - data_at_);
   if (!header.ok()) return damaged(header.error().message);
-  // In a file of another version the checksums may lie elsewhere.
+  // In a file of a different version the checksums may lie elsewhere.
   if (header->identity.version != kSessionVersion && !header->compact)
     return check_identity(header->identity, wanted, "'" + path_ + "'");
   layout_ = header->layout;
@@ -120,7 +120,7 @@ Status SessionFile::read_header(const SessionIdentity& wanted) {
         path_);
   if (const std::string own = predictor_name(coder_->predictor_checksum()); compact_->predictor != own)
     return error(
-        "the session '{}' is coded with another predictor than this machine's ({}): put its own back "
+        "the session '{}' is coded with a different predictor than this machine's ({}): put its own back "
         "into the folder of calibrations, or start a new session",
         path_, own);
   return {};

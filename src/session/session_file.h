@@ -39,7 +39,7 @@ Result<std::int64_t> write_session(const std::string& path, const SessionIdentit
                                    const SessionContents& contents, const SequenceCoder* coder = nullptr);
 
 // Reads and checks a file piece by piece. No bytes can make a SessionFile crash. A file may be unreadable,
-// not a session, damaged, cut short or of another identity, and each case is an error.
+// not a session, damaged, cut short or of a different identity, and each case is an error.
 class SessionFile {
  public:
   // Reads the header. `coder` decodes compact files of its predictor and belongs to the plan of the wanted

@@ -330,7 +330,7 @@ TEST(CompactSession, SaysThatItsPredictorIsMissing) {
   example.contents.sequence = *example.cache.export_sequence(s);
   const auto other = example.read(example.learned_coder());
   ASSERT_FALSE(other.ok());
-  EXPECT_NE(other.error().message.find("another predictor"), std::string::npos) << other.error().message;
+  EXPECT_NE(other.error().message.find("a different predictor"), std::string::npos) << other.error().message;
 }
 
 TEST(CompactSession, IsRefusedWhenItIsDamagedOrCutShort) {

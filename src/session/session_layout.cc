@@ -96,7 +96,7 @@ std::string on_one_line(std::string text) {
 
 // Returns the name by which users give a session's recipe to --kv.
 std::string name_of_recipe(const std::string& text) {
-  // A text of another form may name a file, which must not be read.
+  // A text of a different form may name a file, which must not be read.
   if (!text.starts_with("k=")) return text;
   const auto found = parse_recipe(text);
   if (!found.ok()) return text;
@@ -219,7 +219,7 @@ Result<SessionHeader> parse_session_header(std::string_view json, std::uint64_t 
     header.compact = compact_coding(*metadata);
     if (!header.compact) return error("its metadata don't say how it is coded");
   } else if (header.identity.version != kSessionVersion) {
-    return header;  // The tensors of another version may differ.
+    return header;  // The tensors of a different version may differ.
   }
   std::uint64_t end = 0;
   for (const Tensor& tensor : kTensors) {

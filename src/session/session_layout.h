@@ -27,7 +27,7 @@
 
 namespace kvant {
 
-// Earlier versions had another layout of tcq pages.
+// Earlier versions had a different layout of tcq pages.
 inline constexpr const char* kSessionVersion = "kvant.session/3";
 inline constexpr const char* kCompactSessionVersion = "kvant.session/4";
 // The file of this name locks a folder of sessions.
@@ -35,7 +35,7 @@ inline constexpr const char* kSessionLock = ".lock";
 inline constexpr std::size_t kSessionChunk = 1 << 20;
 inline constexpr std::uint64_t kMaxSessionHeader = 4 << 20;
 
-// Identifies a session. A cache with another identity cannot continue the session.
+// Identifies a session. A cache with a different identity cannot continue the session.
 struct SessionIdentity {
   std::string version = kSessionVersion;
   std::string model;       // The result of Engine::fingerprint.
@@ -45,8 +45,7 @@ struct SessionIdentity {
   // The recipe as older files name it, without the usual tail. Empty if the tail is another one. The string
   // is not stored.
   std::string recipe_with_usual_tail;
-  // The names of the served recipe and of the recipe that was asked for. They are for messages and are not
-  // stored.
+  // Messages name the served recipe and the recipe that was asked for. Files do not store these names.
   std::string recipe_name, asked_name;
 };
 SessionIdentity session_identity(const Plan& plan, std::string fingerprint, std::string model_name);

@@ -27,7 +27,7 @@ Result<ComparedRow> compare(const Session& session, AttentionBackend& backend, c
   const auto other = session.plan(row.recipe, row.calibration_text, &backend);
   if (!other.ok()) return other.error();
   // Both the session's backend and the compared backend run in steps of step_tokens. Matrix products with
-  // another number of rows round differently, and a coarse cache amplifies the difference.
+  // a different number of rows round differently, and a coarse cache amplifies the difference.
   const auto reference =
       make_engine_source((*own)->name, session.engine(), session.backend(), *own, quality.step_tokens);
   std::vector<std::unique_ptr<LogitSource>> candidates;

@@ -23,8 +23,8 @@ Result<std::unique_ptr<LogitSource>> EvalSources::make(const EvalRow& row) {
   const auto plan = session_.plan(row.recipe, row.calibration_text);
   if (!plan.ok()) return plan.error();
   cache_bytes_ += largest_cache_bytes(*plan, context_);
-  // The plan has the name of the recipe that is served. A row with another name than its recipe, such as the
-  // control row, keeps its own name.
+  // The plan has the name of the recipe that is served. A row whose name is not the name of its recipe, such
+  // as the control row, keeps its own name.
   const std::string& name = row.name == label(row.recipe) ? (*plan)->name : row.name;
   return make_engine_source(name, session_.engine(), session_.backend(), *plan, row.step_tokens);
 }

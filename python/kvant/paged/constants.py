@@ -64,7 +64,7 @@ class Constants:
     # Names the model in messages.
     model: str
     of_model: ModelConstants
-    # The flag is true if `kvant calibrate` made the constants for a GGUF file, whose fingerprint has another form.
+    # The flag is true if `kvant calibrate` made the constants for a GGUF file, whose fingerprint has a different form.
     is_of_gguf: bool = False
 
 

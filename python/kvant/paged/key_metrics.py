@@ -44,7 +44,7 @@ class KeyMetrics:
         return KeyMetrics(self.directions[layers], self.turns[layers], self.basis)
 
     def in_order(self, orders: Sequence[torch.Tensor]) -> KeyMetrics:
-        """Returns the metrics for the model with its channels in another order, as channel_orders() returns it."""
+        """Returns the metrics for the model with its channels in a different order, as channel_orders() returns it."""
         turns = torch.stack([torch.cat([_places(order)[x[order, :1].long()].float(), x[order, 1:]], 1)
                              for x, order in zip(self.turns, orders)])
         return KeyMetrics(torch.stack([x[:, order] for x, order in zip(self.directions, orders)]), turns, self.basis)

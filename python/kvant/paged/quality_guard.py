@@ -151,8 +151,8 @@ class QualityGuard:
             outputs.append(scores.softmax(-1)[..., :values.shape[1]] @ values)
         was, found = outputs
         sums = torch.stack([(found - was).square().sum(), was.square().sum(), was.new_ones(())])
-        # vLLM warms up with steps that may contain any numbers, so sums that are not finite are left out. An engine of
-        # data parallelism without requests runs steps of others on block 0, whose pages overwrite one another.
+        # vLLM warms up with steps that may contain any numbers, so sums that are not finite are left out. With
+        # data parallelism, an engine without requests runs steps on block 0, where pages overwrite one another.
         self._sums[check.layer] += sums.where(sums.isfinite().all() & (check.sealed_blocks != 0).all(), 0)
 
     def tell(self) -> None:

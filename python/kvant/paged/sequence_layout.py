@@ -3,7 +3,7 @@
     sinks (SinkLayout) of all sequences, their tails (128 tokens of each head and side, BF16), then blocks of sealed pages
 
 A block is 128 tokens of a sequence: K page and V page of KV head 0, then of head 1, and so on. Each page has the bytes
-of its format. Layers with other formats therefore have blocks of another size. The numbers of tails, sinks and blocks
+of its format. Layers with other formats therefore have blocks of a different size. The numbers of tails, sinks and blocks
 are equal in all layers."""
 
 from __future__ import annotations

@@ -169,7 +169,7 @@ def _attach(layer, vllm_config, release: Release) -> None:
 
     refuse_unsupported(vllm_config, release.drafts_of, release.features)
     if layer.head_size_v != layer.head_size:
-        raise NotImplementedError("kvant does not support values with another head size than keys")
+        raise NotImplementedError("kvant does not support values whose head size differs from the head size of keys")
     state = _state(vllm_config)
     mine = _new_state(layer, vllm_config, release)
     if state is None:

@@ -20,7 +20,7 @@ struct BfclOptions {
 
 // Makes the task of a category. `questions` and `answers` are the contents of the files
 // `BFCL_v4_CATEGORY.json` in the package's folder `data` and in its folder `data/possible_answer`. Returns an
-// error if a file has another form, or if the chat template has no tools.
+// error if a file has a different form, or if the chat template has no tools.
 Result<Task> make_bfcl(const ChatTemplate& chat_template, const std::string& questions,
                        const std::string& answers, const BfclOptions& options);
 

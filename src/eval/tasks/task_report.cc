@@ -155,7 +155,7 @@ Result<std::vector<TaskRow>> tasks_from_json(const std::string& text, const Task
   if (!earlier.ok()) return earlier.error();
   const Json own = run_to_json(earlier->run), expected = run_to_json(run);
   for (const auto& [key, value] : expected.items()) {
-    if (own[key] != value) return error("the earlier result has another \"{}\"", key);
+    if (own[key] != value) return error("the earlier result has a different \"{}\"", key);
   }
   return std::move(earlier->rows);
 }

@@ -1,4 +1,4 @@
-// NOVA-KV (arXiv 2608.04074, code of Amir-zsh/nova-kv at d81c77b) maps K to another basis
+// NOVA-KV (arXiv 2608.04074, code of Amir-zsh/nova-kv at d81c77b) maps K to a different basis
 // (transform/nova.cc). In this basis, the queries read all directions equally, and the keys' components are
 // independent. Groups of 4 components then share a code of 8 bits, after a division by the token's length
 // (format/vq.cc). Each group has its own codebook. V is stored as in OSCAR. The first 64 and the newest 256

@@ -23,7 +23,7 @@
 //   kSmallWeights              true if weights of one byte are faster; then there is multiply_small_weights
 //   kMaxPairedHeads            the heads up to which the sums of two registers of tokens fit into registers
 //   sums_from(number)          returns sums of one register that begin with `number`
-//   MixInts, no_mix_sums()     the sums of a mix, which may be of another type than Ints, and zeros
+//   MixInts, no_mix_sums()     the sums of a mix, which may be of a different type than Ints, and zeros
 //   store_lanes(sums, out)     stores one number for each 4 bytes
 //   Floats, HalfFloats         registers Lanes of kLanes F32; store_sums takes the lanes of four registers
 //   add_octets(sums, bias, factor, scale, out, groups)

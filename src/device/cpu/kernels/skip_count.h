@@ -10,7 +10,8 @@ struct SkipCount {
   std::int64_t seen = 0;     // (query, token) pairs
   std::int64_t skipped = 0;  // pairs whose V was not read
   std::int64_t queries = 0;
-  // Softmax weight of the skipped tokens, averaged over the heads of a group and summed over queries.
+  // mass is the softmax weight of the skipped tokens, averaged over the heads of a group and summed over
+  // queries.
   double mass = 0;
 
   void add(const SkipCount& other) {

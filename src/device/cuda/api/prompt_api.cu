@@ -17,7 +17,7 @@
 namespace kvant::cuda {
 namespace {
 
-// The limit on numbers of work plus CTAs, because each CTA counts one past the last.
+// Numbers of work plus CTAs stay below this limit, because each CTA counts one past the last number.
 constexpr std::int64_t kMost = 0x7fff0000;
 
 // Returns the tiles of all sequences' pages and rows; each sequence may leave one of its last slots empty.

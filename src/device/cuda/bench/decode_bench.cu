@@ -546,7 +546,7 @@ class Bench {
   DeviceArray<uint4> junk_;
 };
 
-// Reads a list like 1x512,16x2048. Ends the program with an error message if the list has another form.
+// Reads a list like 1x512,16x2048. Ends the program with an error message if the list has a different form.
 std::vector<BatchShape> read_shapes(const std::string& list) {
   std::vector<BatchShape> shapes;
   std::stringstream stream(list);

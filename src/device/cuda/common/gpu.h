@@ -11,7 +11,7 @@
 
 namespace kvant::cuda {
 
-// The largest size of a cluster that programs may use without a special attribute.
+// Programs may use clusters of up to this size without a special attribute.
 inline constexpr int kMaxClusterCtas = 8;
 
 struct Gpu {

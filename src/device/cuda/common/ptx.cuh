@@ -319,8 +319,8 @@ __device__ __forceinline__ void cluster_sync() {
   }
 }
 
-// Loads from the shared memory of CTA `rank` of the cluster. The number has the address of `here` in that
-// CTA's shared memory. `here` must be 8-byte aligned.
+// Loads two numbers from the shared memory of CTA `rank` of the cluster, where they have the address of
+// `here`. `here` must be 8-byte aligned.
 __device__ __forceinline__ float2 load_of_cluster(const float2& here, int rank) {
   float2 there{};
   if constexpr (Architecture::kClusters) {

@@ -101,9 +101,8 @@ struct alignas(16) WorkStart {
   std::int32_t head, seq;              // `head` is an index into DecodeArgs::heads.
   std::int32_t seq_begin, seq_end;     // units [seq_begin, seq_end) of each head
   std::int32_t n_sealed, n_protected;  // pages of the sequence
-  // Several CTAs may share a sequence and head. first_cta is the first CTA that shares the sequence and head
-  // in which this CTA begins. last_cta is the last CTA that shares the sequence and head in which this CTA
-  // ends.
+  // Several CTAs may share a sequence and head. This CTA begins in a sequence and head whose first CTA is
+  // first_cta, and ends in a sequence and head whose last CTA is last_cta.
   std::int32_t first_cta, last_cta;
 };
 

@@ -191,7 +191,7 @@ struct MarkedParts {
   }
 
  private:
-  // 1 if the first part is the second part of its place (SharedSlice::slot), otherwise 0.
+  // first_slot_ is 1 if the first part is the second part of its place (SharedSlice::slot), otherwise 0.
   int first_slot_;
   int slot_size_;
   float2 *outs_, *sum_;

@@ -7,8 +7,8 @@
 
 namespace kvant::cuda {
 
-// The number of arrivals that end a copy. With bulk copies this is one arrival, which has the number of bytes
-// to wait for. Otherwise each copying lane arrives once.
+// This many arrivals end a copy. With bulk copies it is one arrival, which has the number of bytes to wait
+// for. Otherwise each copying lane arrives once.
 inline constexpr int kCopyArrivals = Architecture::kBulkCopies ? 1 : kLanes;
 
 struct PageCopy {

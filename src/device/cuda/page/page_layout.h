@@ -14,7 +14,7 @@
 // The codes of a lane form one bit stream, in the order in which the kernels consume the codes. Streams are
 // interleaved in pieces of 16 bytes: word w of lane l is word (w / 4 * 32 + l) * 4 + w % 4 of the page.
 //
-// Trellis codes have another order, for mma.m16n8k32 on bytes (trellis_place).
+// Trellis codes have a different order, for mma.m16n8k32 on bytes (trellis_place).
 //
 // With heads of 512 channels, codes lie in four consecutive blocks of 128 channels. Each block has the order
 // of a page of such heads, so four warps can share a page (block_channel).
@@ -154,7 +154,7 @@ KVANT_HOST_DEVICE constexpr int stream_bit(const CodeLayout& layout, PageSide si
   return 0;
 }
 
-// Returns the bit of the page at which bit `bit` of the stream of lane `lane` lies.
+// Returns the position in the page of bit `bit` of lane `lane`'s stream.
 KVANT_HOST_DEVICE constexpr int page_bit(int lane, int bit) {
   const int word = bit / 32;
   return ((word / 4 * kLanes + lane) * 4 + word % 4) * 32 + bit % 32;

@@ -288,8 +288,8 @@ struct TrellisPair {
   static constexpr int kWarpBytes = Sets * kScratch;
   static constexpr int kTableBytes = kGainBytes + kMaxWarps * kWarpBytes;
   static constexpr int kParts = kWarpSteps / kStepsOfPart<D>;
-  // The number of passes over values. Each pass has only some of the channels, which limits the registers for
-  // sums.
+  // Values are read in this many passes. Each pass has only some of the channels, which limits the registers
+  // for sums.
   static constexpr int kPasses = Sets * (D == 256 ? 4 : 1);
 
   static __device__ void build_tables(const DecodeArgs&, unsigned char* table, int, int thread,

@@ -1,7 +1,7 @@
 // Attends to keys and values tcq1 to tcq6 by warps that share the decoding of pages (shared_decoding.cuh).
 // Here levels are half-precision numbers, because products with 15-bit integers would need twice as many
-// columns. Each number is one larger than the sum of the level's two bytes. The sums of queries and weights
-// serve to subtract this one again.
+// columns. Each number is the sum of the level's two bytes, plus one. The sums of queries and weights serve
+// to subtract the ones again.
 #pragma once
 
 #include "device/cuda/decode/shared_decoding.cuh"

@@ -56,7 +56,7 @@ __device__ __forceinline__ int units_of(const PromptArgs& args, const SequenceRo
   return (rows.q_tokens + units.rows - 1) / units.rows * args.mixed;
 }
 
-// Returns the item of a sequence's block number `block`.
+// Returns the item of block `block` of sequence `seq`.
 __device__ __forceinline__ PromptItem item_of(const PromptArgs& args, int seq, int block,
                                               const BlockUnits& units) {
   const SequenceRows rows = rows_of_sequence(args, seq);

@@ -425,7 +425,7 @@ class PromptOverPagesOf4Bits : public ::testing::TestWithParam<int> {
     c.softcap = 0;
     expect_accurate_in_integers(c, "rotated");
   }
-  // The test also runs the case with a cap, for which Hopper has another kernel.
+  // The test also runs the case with a cap, for which Hopper has a different kernel.
   static void expect_accurate_and_capped(Case c, const char* what) {
     expect_accurate(c, what);
     c.softcap = 20;

@@ -283,7 +283,7 @@ class PromptAttention : public ::testing::TestWithParam<int> {
   void SetUp() override {
     if (!have_gpu()) GTEST_SKIP() << "no GPU";
   }
-  // Expects half precision to be accurate. A second run caps scores, for which Hopper has another kernel.
+  // Expects half precision to be accurate. A second run caps scores, for which Hopper has a different kernel.
   static void expect_accurate_in_half(Case c, int rows, const char* what) {
     c.half_products = true;
     for (const float cap : {0.0F, 20.0F}) {

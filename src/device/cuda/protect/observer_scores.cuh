@@ -2,9 +2,9 @@
 // and 8 tokens. A row is one head of one query. Row r is head r % group of query r / group.
 //
 // MMA fragments are read directly from rows and keys, 16 bytes at a time, so products visit channels in
-// another order. Among 32 channels, lane t of four has channels 8 t to 8 t + 7, which serve two steps of 16.
-// Keys are BF16. Queries have more bits, so each number of a query is the sum of two BF16 numbers, which have
-// 16 bits together.
+// a different order. Among 32 channels, lane t of four has channels 8 t to 8 t + 7, which serve two steps
+// of 16. Keys are BF16. Queries have more bits, so each number of a query is the sum of two BF16 numbers,
+// which have 16 bits together.
 #pragma once
 
 #include <cuda_bf16.h>

@@ -1,6 +1,6 @@
 // Turns quantized pages back into rows that any attention kernel can read. A CTA dequantizes one page of one
 // KV head and side, and each thread writes 16 bytes at a time. Protected tokens come from their own pages.
-// Rows that are rotated, or have another type than BF16, take a slower path that decodes token by token.
+// Rows that are rotated, or have a type other than BF16, take a slower path that decodes token by token.
 #pragma once
 
 #include <type_traits>
@@ -174,7 +174,7 @@ __device__ void dequantize_page(const DequantizeArgs& args, const DequantizedPag
     writer.store(token, plain_octet<Side, D>(page, token, writer.octet));
 }
 
-// Writes the rows of a page in another basis than the stored basis, or in another type than BF16. Tokens of
+// Writes the rows of a page in a basis other than the stored one, or in a type other than BF16. Tokens of
 // any format are decoded one by one. All threads of the CTA must call this function, because it may contain a
 // barrier.
 template <PageSide Side, int D>

@@ -73,7 +73,7 @@ TEST_P(Dequantization, TakesSinkAndProtectedTokensFromTheirPages) {
   expect_dequantizes(cache, 3, d, 3, 6);
 }
 
-// Describes rows in another form than the stored form.
+// Describes rows in a form other than the stored one.
 struct WantedRows {
   kvant_type type;
   // If true, rows are multiplied by the Hadamard matrix, and then channels by factors.

@@ -43,7 +43,7 @@ struct Trellis {
   static constexpr float kUnit = Bits == 6 ? 0x1p-72F : Bits == 5 ? 0x1p-71F : 0x1p-70F;
   // kFine is the number of multiples of kUnit in a level.
   static constexpr float kFine = Bits == 6 ? 8 : Bits == 5 ? 4 : Bits == 1 ? 0.5F : 2;
-  // kMax is the largest magnitude of values, in levels, at which they saturate.
+  // Values saturate at a magnitude of kMax levels.
   static constexpr float kMax = Bits == 1 ? 304 : 190;
   static constexpr int kForbidden = 0x40000000;
 };

@@ -11,7 +11,7 @@ namespace kvant::cuda {
 
 using Fragments = std::uint32_t[kRun][4];
 
-// The number of m tiles of values in each run.
+// Each run has this many m tiles of values.
 template <int D>
 inline constexpr int kRunMTiles = D / 16 < kRun ? D / 16 : kRun;
 
