@@ -23,7 +23,7 @@ foreach(file IN LISTS files)
   endif()
   get_filename_component(folder "${file}" DIRECTORY)
   # Folders of other programs stay.
-  if(folder MATCHES "/kvant(_cuda)?$")
+  if(folder MATCHES "/kvant(_cpu|_cuda)?$")
     list(APPEND folders "${folder}")
   endif()
 endforeach()
