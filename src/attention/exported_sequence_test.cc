@@ -1,5 +1,5 @@
-// Checks that a sequence that is exported from one cache and imported into another continues bit for bit. The
-// tests cover every product recipe and both orders of codes.
+// Checks that a sequence continues bit for bit after its export from one cache and its import into another.
+// The tests cover every product recipe and both orders of codes.
 #include <gtest/gtest.h>
 
 #include "attention/reference/attention_fixture.h"

@@ -90,7 +90,7 @@ double SpeculationPace::start_seconds() const {
   return std::isfinite(least) ? least : 0;
 }
 
-// Adds the time that a size that was never used would save now. Returns whether the size may start.
+// Adds the time that a new size would save now. Returns whether the size may start.
 bool SpeculationPace::earns_start(double saved) {
   missed_ += saved;
   if (missed_ < kMissed * start_seconds()) return false;

@@ -46,7 +46,7 @@ class Draw {
       if (numbers_.insert(drawn).second) return drawn;
     }
   }
-  // Returns a variable's name that was not drawn before.
+  // Returns a name for a variable, different from all names so far.
   std::string variable() {
     while (true) {
       std::string drawn = {static_cast<char>('A' + below(26)), static_cast<char>('A' + below(26))};
