@@ -28,7 +28,7 @@ from pages.import_cpu import import_cpu  # noqa: E402
 from pages.import_gpu import import_gpu  # noqa: E402
 from pages.layouts import import_layouts  # noqa: E402
 from pages.quality import NOTHING, Quality  # noqa: E402
-from pages.tasks import Tasks, import_tasks  # noqa: E402
+from pages.tasks import Tasks, import_tasks, merged_tasks  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
@@ -74,9 +74,7 @@ def take_over(options):
             results.save(options.results, name, take(folder, options.measured_on) + tables)
     if options.tasks:
         measured = import_tasks(options.tasks, options.measured_on)
-        kinds = {document["kind"] for document in measured}
-        others = [d for d in results.load(options.results, "tasks") if d["kind"] not in kinds]
-        results.save(options.results, "tasks", measured + others)
+        results.save(options.results, "tasks", merged_tasks(results.load(options.results, "tasks"), measured))
     if options.layouts:
         others = [d for d in results.load(options.results, "gpu") if d["kind"] != "layouts"]
         results.save(options.results, "gpu", others + [import_layouts(options.layouts, options.measured_on)])

@@ -18,7 +18,7 @@ from pages.import_gpu import import_gpu  # noqa: E402
 from pages.layouts import Layouts, import_layouts  # noqa: E402
 from pages.quality import TO, Quality  # noqa: E402
 from pages.rivals import fastest  # noqa: E402
-from pages.tasks import Tasks, import_tasks  # noqa: E402
+from pages.tasks import Tasks, import_tasks, merged_tasks  # noqa: E402
 
 
 def folder_with(**documents):
@@ -67,6 +67,17 @@ class TaskTables(unittest.TestCase):
         self.assertNotIn("`bf16`", changes)
         self.assertIn("-25.0 (-25.0 to +5.0); +10 -60", changes)
 
+    def test_tasks_of_another_day_fill_the_cells_that_are_empty_and_replace_others(self):
+        head = {"kind": "tasks", "model": "qwen2.5-coder-1.5b", "parallel": 64, "weights": "f32", "device": "cuda"}
+        old = head | {"measured_on": "here, 2026-01-02", "results": [task_row("bf16", "gsm8k", 150, 0, 0), task_row("q8_0", "gsm8k", 100, 10, 60),
+                                                                     task_row("q4_0", "gsm8k", 90, 0, 60)]}
+        new = head | {"measured_on": "there, 2026-01-03", "results": [task_row("bf16", "humaneval", 20, 0, 0), task_row("q8_0", "gsm8k", 102, 12, 60)]}
+        merged = merged_tasks([old], [new])
+        scores = Tasks(folder_with(tasks=merged)).blocks()["tasks-scores"]()
+        self.assertIn("Qwen2.5-Coder-1.5B. here, 2026-01-02; there, 2026-01-03.", scores)
+        self.assertIn("| `bf16` | 10.0 (10.0 - 90.0) | 75.0 (10.0 - 90.0) |\n| `q8_0` | - | 51.0 (10.0 - 90.0) |", scores)
+        self.assertEqual(merged_tasks(merged, [new]), merged)
+
     def test_rows_of_drift_from_two_files_become_one_table(self):
         run = {"schema": "kvant.drift/1", "generated_tokens": 4, "prompts": 2, "text": "f00", "ends": [4, 4]}
 
@@ -97,7 +108,7 @@ class Results(unittest.TestCase):
         self.assertEqual([r["recipe"] for r in documents[0]["results"]], ["bf16", "turbo3", "q8_0"])
         self.assertNotIn("plan", documents[0]["results"][0])
 
-    def test_rows_that_are_measured_anew_replace_theirs_and_others_keep_their_day(self):
+    def test_rows_that_are_measured_anew_replace_theirs_and_others_keep_their_place_and_day(self):
         run = {"text": "essays", "backend": "cpu", "reference": "bf16", "context": 2048, "chunks": 4}
         before = [run | {"measured_on": "2 cores, 2026-11-21, AVX-512", "results": [quality_row("a", 4, 0.2), quality_row("b", 3, 0.3)]},
                   run | {"chunks": 8, "measured_on": "2 cores, 2026-11-21", "results": [quality_row("a", 4, 0.4)]}]
@@ -107,8 +118,21 @@ class Results(unittest.TestCase):
         self.assertEqual(merged[2], after[1])
         self.assertEqual(merged[0]["measured_on"], "4 cores, 2026-11-25")
         self.assertEqual(merged[0]["results"],
-                         [quality_row("a", 4, 0.1), quality_row("b", 3, 0.3) | {"measured_on": "2026-11-21"}])
+                         [quality_row("a", 4, 0.1), quality_row("b", 3, 0.3) | {"measured_on": "2 cores, 2026-11-21, AVX-512"}])
         self.assertEqual(merged[1], before[1])
+        self.assertEqual(results.merged_quality(merged, after), merged)
+
+    def test_a_few_new_rows_leave_a_document_its_day_and_have_their_own(self):
+        run = {"text": "essays", "backend": "cpu", "reference": "bf16", "context": 2048, "chunks": 8}
+        old = run | {"measured_on": "2 cores, 2026-11-21", "results": [quality_row(name, 4, 0.2) for name in ("a", "b")]}
+        new = run | {"measured_on": "4 cores, 2026-11-25", "results": [quality_row("c", 4, 0.1)]}
+        merged = results.merged_quality([old], [new])
+        self.assertEqual(merged, [old | {"results": [*old["results"], quality_row("c", 4, 0.1) | {"measured_on": "4 cores, 2026-11-25"}]}])
+        merged[0]["text"] = "wikitext-2"
+        quality = Quality(folder_with(quality=merged))
+        self.assertEqual([quality.rows()[name]["day"] for name in ("a", "c")], ["2026-11-21", "2026-11-25"])
+        self.assertIn("SmolLM2-135M: 8 contexts. 2 cores, 2026-11-21. `c`: 8 contexts, 2026-11-25, the CPU attends.",
+                      quality.places(["smollm2-135m"], 2048, {"a", "c"}))
 
     def test_what_is_saved_is_loaded(self):
         document = {"kind": "model", "results": [{"recipe": "bf16", "depth": 0}, {"recipe": "q8_0", "depth": 0}]}

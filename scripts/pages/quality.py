@@ -158,10 +158,8 @@ class Quality:
             for row in run["results"]:
                 if run["reference"] != "bf16" and not row["recipe"].startswith("llama.cpp:"):
                     continue
-                known = {
-                    **row, "n": run["chunks"], "backend": run["backend"], "day":
-                    row.get("measured_on", day_of(run["measured_on"]))
-                }
+                line = row.get("measured_on", run["measured_on"])
+                known = {**row, "n": run["chunks"], "backend": run["backend"], "line": line, "day": day_of(line)}
                 found.setdefault(name_of(row["recipe"]), known)
         return found
 
@@ -184,12 +182,13 @@ class Quality:
         for model in models:
             rows = [(recipe, row) for recipe, row in self.rows(model, context=context).items() if recipe in recipes]
             runs = self.of(model, context=context)
-            usual = next(((run["chunks"], run["backend"]) for run in runs if run["reference"] == "bf16"), None)
+            usual = next(((run["chunks"], run["backend"], day_of(run["measured_on"])) for run in runs
+                          if run["reference"] == "bf16"), None)
             if not rows or usual is None:
                 continue
             others = {}
             for recipe, row in rows:
-                if (row["n"], row["backend"]) != usual:
+                if (row["n"], row["backend"], row["day"]) != usual:
                     others.setdefault((row["n"], row["backend"], row["day"]), []).append(f"`{recipe}`")
             commands += [command(runs[0])] if runs[0]["reference"] == "bf16" else []
             text = f"{usual[0]} contexts. {runs[0]['measured_on'].rstrip('.')}."
@@ -212,11 +211,15 @@ class Quality:
         shown = {recipe for _, recipes in RIVALS for recipe in recipes}
         commands, places = [], []
         for model in MODELS:
+            rows = self.rows(model)
             for run in self.of(model):
-                if shown & {name_of(row["recipe"]) for row in run["results"]}:
+                found = [rows[name] for name in (name_of(row["recipe"]) for row in run["results"]) if name in shown & set(rows)]
+                lines = dict.fromkeys(row["line"].rstrip(".") for row in found
+                                      if (row["n"], row["backend"]) == (run["chunks"], run["backend"]))
+                if lines:
                     commands.append(command(run))
                     places.append(f"{MODELS[model].title}, the {WHO[run['backend']]} attends: {run['chunks']} contexts; "
-                                  f"{run['measured_on'].rstrip('.')}.")
+                                  f"{'; '.join(lines)}.")
         models = [model for model in MODELS if shown & set(self.rows(model))]
         if not models:
             return NOTHING
@@ -311,7 +314,7 @@ class Quality:
         for run in self.of():
             if run["reference"] == "bf16":
                 for row in run["results"]:
-                    day = row.get("measured_on", day_of(run["measured_on"]))
+                    day = day_of(row.get("measured_on", run["measured_on"]))
                     known = {**row, "n": run["chunks"], "day": day}
                     runs[run["backend"]].setdefault(name_of(row["recipe"]), known)
         by_cpu = {**runs["cpu"], **runs["host"]}
@@ -324,7 +327,7 @@ class Quality:
             body.append((f"`{recipe}`", f"{row['bits_all']:.2f}", *shown, interval(row), row["day"]))
         if not body:
             return NOTHING
-        shown = {name_of(row["recipe"]) for run in self.of() if run["backend"] != "cpu" for row in run["results"]}
+        shown = {name_of(row["recipe"]) for run in self.of() if run["backend"] in ("cuda", "reference") for row in run["results"]}
         cpu = [run for run in self.of()
                if run["backend"] == "cpu" and shown & {name_of(row["recipe"]) for row in run["results"]} - {"bf16"}]
         places = sorted({run["measured_on"].rstrip(".") for run in cpu}, key=day_of)

@@ -80,18 +80,32 @@ def day_of(measured_on):
     return found.group() if found else measured_on
 
 
-def merged_quality(known, measured):
-    """Merges results that were measured again into known ones. New rows replace old rows, and all other rows keep their
-    day."""
-    merged = [dict(document) for document in known]
+def merged(known, measured, run_of):
+    """Merges documents that were measured again into known ones of the same run. New rows replace old rows. A document
+    has the line of most of its rows about machine and date; each other row has a line of its own."""
+    documents = [dict(document) for document in known]
     for document in measured:
-        earlier = next((d for d in merged if run_of(d) == run_of(document)), None)
+        earlier = next((d for d in documents if run_of(d) == run_of(document)), None)
         if earlier is None:
-            merged.append(document)
+            documents.append(document)
             continue
-        recipes = {row["recipe"] for row in document["results"]}
-        day = day_of(earlier["measured_on"])
-        kept = [row if "measured_on" in row else {**row, "measured_on": day}
-                for row in earlier["results"] if row["recipe"] not in recipes]
-        earlier.update(measured_on=document["measured_on"], results=document["results"] + kept)
-    return merged
+        new = {key_of(row): row for row in with_lines(document)}
+        rows = [new.pop(key_of(row), row) for row in with_lines(earlier)] + list(new.values())
+        lines = [row["measured_on"] for row in rows]
+        usual = max(lines, key=lambda line: (lines.count(line), line == document["measured_on"]))
+        results = [{key: value for key, value in row.items() if (key, value) != ("measured_on", usual)} for row in rows]
+        earlier.update(measured_on=usual, results=results)
+    return documents
+
+
+def key_of(row):
+    return tuple(row.get(field) for field in ("recipe", "label", "task", "depth"))
+
+
+def with_lines(document):
+    """Returns the rows, each with a line about machine and date."""
+    return [{**row, "measured_on": row.get("measured_on", document["measured_on"])} for row in document["results"]]
+
+
+def merged_quality(known, measured):
+    return merged(known, measured, run_of)

@@ -3,7 +3,7 @@ import pathlib
 
 from pages import markdown
 from pages.models import MODELS
-from pages.results import documents_in, load, reduced
+from pages.results import day_of, documents_in, load, merged, reduced
 
 # Lists the columns of the tables of tasks, in the words of their authors.
 TITLES = {"humaneval": "HumanEval", "gsm8k": "GSM8K", "bfcl-simple": "BFCL simple", "bfcl-multiple": "BFCL multiple",
@@ -42,6 +42,16 @@ def import_tasks(folder, where):
     return documents
 
 
+def merged_tasks(known, measured):
+    return merged(known, measured, lambda document: {**document, "measured_on": "", "results": []})
+
+
+def places(document):
+    """Returns the lines about machine and date of a document's rows, the earliest first."""
+    lines = {row.get("measured_on", document["measured_on"]).rstrip(".") for row in document["results"]}
+    return "; ".join(sorted(lines, key=day_of))
+
+
 def points(share):
     return f"{100 * share:.1f}"
 
@@ -77,7 +87,7 @@ class Tasks:
             header = ("cache", *(f"{TITLES[task]} ({problems[task]})" for task in tasks))
             body = [(f"`{recipe}`", *(cell(rows[recipe, task]) if (recipe, task) in rows else "-" for task in tasks))
                     for recipe in recipes]
-            text += f"{MODELS[document['model']].title}. {document['measured_on']}.\n\n" + markdown.table(header, body)
+            text += markdown.paragraph(f"{MODELS[document['model']].title}. {places(document)}.") + "\n" + markdown.table(header, body)
         return text or "Not measured yet.\n"
 
     def drift(self, cell):
@@ -88,7 +98,7 @@ class Tasks:
             header = ("cache", *(f"{b['first']:,}" for b in blocks), "all")
             body = [(f"`{row['recipe']}`", *(cell(block) for block in row["blocks"]), cell(row))
                     for row in document["results"][1:]]
-            text += (f"{MODELS[document['model']].title}, {document['prompts']} prompts. {document['measured_on']}.\n\n" +
+            text += (f"{MODELS[document['model']].title}, {document['prompts']} prompts. {places(document)}.\n\n" +
                      markdown.table(header, body))
         return text or "Not measured yet.\n"
 
