@@ -33,6 +33,7 @@ TO = "\N{NO-BREAK SPACE}to\N{NO-BREAK SPACE}"
 MAIN = (
     ("kvant, calibrated", {"kvant-4bit": "", "kvant-3bit": "", "kvant-2bit": "", "kvant-1.5bit": ""}),
     ("kvant, without calibration", {"uniform-4bit": "", "uniform-3bit": "", "uniform-2bit": ""}),
+    ("kvant, queries sampled at first use", {f"uniform-{b}bit,encode=sampled": "" for b in (4, 3, 2)}),
     ("llama.cpp's own code, rotated", {"llama.cpp:q8_0": "", "llama.cpp:q4_0": ""}),
     ("llama.cpp's groups in kvant, BF16 tail", {"q8_0": "", "q4_0": "not rotated", "q4_0-h": "rotated"}),
     ("FP8",
@@ -399,6 +400,7 @@ class Quality:
             "quality-models": self.models_table,
             "quality-recipes": self.recipes,
             "quality-methods": lambda: self.main(2048, METHODS),
+            "quality-methods-8192": lambda: self.main(8192, METHODS),
             "quality-rivals": self.rivals,
             "quality-controls": self.controls,
             "quality-tails": self.tails,
