@@ -15,7 +15,7 @@ SHOWN_ON_GPU = (("uniform-4bit", "uniform-2bit", "kivi-4bit", "kivi-2bit"), "8, 
 # Rows with random weights show the quality of QUALITY_MODEL with the cache.
 QUALITY_MODEL = "qwen2.5-coder-1.5b"
 SPEED_HEADER = ("what was timed", "cache", "speed", "bits per value", "mean KLD of this cache", "KLD measured on",
-                "date")
+                "date of the speed")
 
 
 def times(ours, theirs):
@@ -81,13 +81,13 @@ class Front:
         return None, 0
 
     def cell_of(self, recipe, model=QUALITY_MODEL):
-        """Returns the KLD of exactly this recipe at the longest measured context, and the model, text and context of
+        """Returns the KLD of exactly this recipe at the longest measured context, and the model, contexts and day of
         the measurement."""
         row, context = self.quality.longest(recipe, model)
         if row is None:
             return "not measured", f"{MODELS[model].title}"
-        return divergence(
-            row["kld_mean"]), f"{MODELS[model].title}, {context:,} tokens, {row['bits_all']:.2f} bits there"
+        return divergence(row["kld_mean"]), (f"{MODELS[model].title}, {row['n']} contexts of {context:,} tokens, "
+                                             f"{row['bits_all']:.2f} bits there, {row['day']}")
 
     def speeds(self):
         """Returns the README's table of speeds. Each row belongs to one configuration and shows the bits and the
@@ -144,7 +144,7 @@ class Front:
             return
         column = trained["columns"].index("mean KLD from BF16")
         klds = {row[0]: row[column] for row in trained["results"]}
-        on = f"{MODELS[trained['quality_of']].title} in vLLM, 4 prompts of 2,048 tokens"
+        on = f"{MODELS[trained['quality_of']].title} in vLLM, 4 prompts of 2,048 tokens, {day_of(trained['measured_on'])}"
         dummy = next((d for d in self.gpu.kind("table") if d["title"] == "In vLLM"), None)
         bits = {} if dummy is None else self.vllm_bits(dummy)
         for document, what in ((trained, f"{MODELS[trained['quality_of']].title} in vLLM 0.26 on an H200"),

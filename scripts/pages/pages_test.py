@@ -10,7 +10,7 @@ import tempfile
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
-from pages import c_header, command_help, front, markdown, results  # noqa: E402
+from pages import c_header, command_help, front, markdown, origins, results  # noqa: E402
 from pages.cpu import Cpu  # noqa: E402
 from pages.gpu import Gpu  # noqa: E402
 from pages.import_cpu import import_cpu  # noqa: E402
@@ -131,8 +131,9 @@ class Results(unittest.TestCase):
         merged[0]["text"] = "wikitext-2"
         quality = Quality(folder_with(quality=merged))
         self.assertEqual([quality.rows()[name]["day"] for name in ("a", "c")], ["2026-11-21", "2026-11-25"])
-        self.assertIn("SmolLM2-135M: 8 contexts. 2 cores, 2026-11-21. `c`: 8 contexts, 2026-11-25, the CPU attends.",
-                      quality.places(["smollm2-135m"], 2048, {"a", "c"}))
+        self.assertEqual(
+            origins.places([("SmolLM2-135M", quality.rows())]),
+            "SmolLM2-135M: 8 contexts, the CPU attends. 2 cores, 2026-11-21. `c`: 8 contexts, the CPU attends; 4 cores, 2026-11-25.\n\n")
 
     def test_what_is_saved_is_loaded(self):
         document = {"kind": "model", "results": [{"recipe": "bf16", "depth": 0}, {"recipe": "q8_0", "depth": 0}]}
@@ -261,15 +262,26 @@ class QualityTables(unittest.TestCase):
     def test_rows_are_sorted_by_bits(self):
         lines = [line for line in self.quality().recipes().split("\n") if line.startswith("| `")]
         self.assertEqual([line.split("`")[1] for line in lines], ["bf16", "q8_0", "turbo4", "turbo3"])
-        self.assertIn("| 1.3e-05 |", lines[1])
+        self.assertIn("| 1.3e-05<br>", lines[1])
 
     def test_a_row_of_the_gpu_counts_before_those_of_other_days_which_say_theirs(self):
         quality = self.quality(self.on_gpu(quality_row("turbo3", 3.3, 0.05)))
         rows = quality.rows()
         self.assertEqual((rows["turbo3"]["kld_mean"], rows["turbo3"]["day"], rows["q8_0"]["day"]), (0.05, "2026-11-29", "2026-11-21"))
         text = quality.recipes()
-        self.assertIn(f"| `turbo3` | 3.30 | - | 0.05 | 0.025{TO}0.1 | - | 8, GPU, 2026-11-29 |", text)
-        self.assertIn(f"| `q8_0` | 8.50 | - | 1.3e-05 | 6.5e-06{TO}2.6e-05 | - | 8, reference, 2026-11-21 |", text)
+        self.assertIn(f"| `turbo3` | 3.30 | - | 0.05<br>0.025{TO}0.1 | 8, GPU,<br>2026-11-29 | - | - |", text)
+        self.assertIn(f"| `q8_0` | 8.50 | - | 1.3e-05<br>6.5e-06{TO}2.6e-05 | 8, reference,<br>2026-11-21 | - | - |", text)
+
+    def test_each_figure_has_its_own_contexts_machine_and_command(self):
+        longer = self.run_of("wikitext-2", "reference", [quality_row("turbo3", 3.2, 0.06)], context=8192, chunks=3,
+                             measured_on="4 cores, 2026-11-21")
+        earlier = quality_row("turbo2", 2.75, 0.2) | {"measured_on": "2 cores, 2026-11-20"}
+        text = self.quality(self.on_gpu(quality_row("turbo3", 3.3, 0.05), earlier), longer).recipes()
+        self.assertIn(f"| `turbo3` | 3.30 | - | 0.05<br>0.025{TO}0.1 | 8, GPU,<br>2026-11-29 | 0.06<br>n = 3 | 3, reference,<br>2026-11-21 |", text)
+        self.assertIn("-c 8192 --chunks 3 --backend reference", text)
+        self.assertIn("| GPU, 2026-11-29 | H200 |", text)
+        self.assertIn("| GPU, 2026-11-20 | 2 cores |", text)
+        self.assertIn("| reference, 2026-11-21 | here; `turbo3`: 4 cores |", text)
 
     def test_recipes_of_several_values_and_controls_are_not_among_the_built_in_ones(self):
         quality = self.quality(self.on_gpu(quality_row("turbo3", 3.3, 0.05), quality_row("turbo3,sink=4", 3.4, 0.04),
@@ -290,8 +302,8 @@ class QualityTables(unittest.TestCase):
 
     def test_fewer_than_eight_contexts_have_no_interval(self):
         lines = {line.split("`")[1]: line for line in self.quality().recipes().split("\n") if line.startswith("| `")}
-        self.assertIn(f"| 0.02{TO}0.08 |", lines["turbo3"])
-        self.assertIn("| n = 4 |", lines["turbo4"])
+        self.assertIn(f"<br>0.02{TO}0.08 |", lines["turbo3"])
+        self.assertIn("<br>n = 4 |", lines["turbo4"])
 
     def test_rows_of_llama_cpp_are_those_against_its_own_cache_and_no_others(self):
         theirs = self.on_gpu(quality_row("llama.cpp:q4_0", 4.5, 0.06), quality_row("q8_0", 8.5, 0.5), reference="llama.cpp:f16")
@@ -305,7 +317,7 @@ class QualityTables(unittest.TestCase):
         self.assertIn("| **kvant, calibrated** | ", text)
         self.assertIn(f"| `kvant-4bit` | 5.04 | 0.0005<br>0.00025{TO}0.001 | - | - |", text)
         self.assertIn(f"| `turbo3` | 3.60 | 3.3<br>1.65{TO}6.6 | 3.25 | 0.04<br>", text)
-        self.assertIn("`turbo4`: 4 contexts, 2026-11-21, the CPU attends", text)
+        self.assertIn("`turbo4`: 4 contexts, the CPU attends.", text)
 
     def test_names_say_one_recipe_whatever_their_order(self):
         from pages.quality import name_of
@@ -319,7 +331,7 @@ class QualityTables(unittest.TestCase):
 
     def test_the_fast_backend_stands_beside_the_reference(self):
         text = self.quality(self.on_gpu(quality_row("turbo3", 3.3, 0.05))).backends()
-        self.assertIn("| `turbo3` | 3.25 | 0.05 (8) | 0.04 (8) | 0.04 (4) | n = 4 | 2026-11-21 |", text)
+        self.assertIn("| `turbo3` | 3.25 | 0.05<br>8, 2026-11-29 | 0.04<br>8, 2026-11-21 | 0.04<br>4, 2026-11-21 | n = 4 |", text)
         self.assertNotIn("turbo4", text)
 
     def test_other_texts_are_columns(self):
@@ -339,7 +351,8 @@ class QualityTables(unittest.TestCase):
             quality_row("kvtc:2", 2.0, 0.3)]})
         lines = [line for line in quality.stored(2048).split("\n") if line.startswith("| `")]
         self.assertEqual([line.split("`")[1] for line in lines], ["turbo3", "compact:turbo3", "kvtc:2"])
-        self.assertTrue(lines[1].startswith("| `compact:turbo3` | 2.50 | 2.25 | - | 0.04 | "))
+        self.assertTrue(lines[1].startswith("| `compact:turbo3` | 2.50 | 2.25 | - | 8,<br>2026-11-21 | 0.04<br>"))
+        self.assertTrue(lines[2].endswith("| 8, reference,<br>2026-11-21 |"))
 
     def test_constants_are_given_in_bytes_and_bits(self):
         row = quality_row("vecinfer-1.5bit", 2.4, 0.25) | {"constant_bytes": 3 * 2**20, "constant_bits": 0.0625}
@@ -375,7 +388,7 @@ class Speeds(unittest.TestCase):
         for line in ("kvant is 3.4x as fast.", "It decodes 40 tokens/s.", "Attention takes 4.6 ms."):
             self.assertEqual(front.faults_of_speeds(self.page(self.ROW, outside=line)), [f"a speed outside the table: {line}"])
         self.assertEqual(len(front.faults_of_speeds("# kvant\n")), 1)
-        self.assertEqual(len(front.faults_of_speeds(self.page(self.ROW).replace("| date |", "| day |"))), 1)
+        self.assertEqual(len(front.faults_of_speeds(self.page(self.ROW).replace("| date of the speed |", "| day |"))), 1)
 
     def test_the_readme_is_in_order(self):
         readme = pathlib.Path(__file__).resolve().parents[2] / "README.md"
@@ -392,7 +405,7 @@ class Speeds(unittest.TestCase):
         folder = folder_with(gpu=[models], quality=[quality])
         text = front.Front(Quality(folder), Cpu(folder), Gpu(folder)).speeds()
         self.assertIn("| `uniform-4bit` | 124 tokens/s: 1.24x `llama.cpp:f16`, 1.13x kvant's own `bf16` | 4.16 | 0.002 | "
-                      "Qwen2.5-Coder-1.5B, 8,192 tokens, 4.24 bits there | 2026-11-26 |", text)
+                      "Qwen2.5-Coder-1.5B, 8 contexts of 8,192 tokens, 4.24 bits there, 2026-11-29 | 2026-11-26 |", text)
 
 
 class Version(unittest.TestCase):

@@ -1,7 +1,8 @@
 """Makes the tables of docs/quality.md and docs/results/quality-*.md, and docs/results/quality.csv with every row."""
 from pages import markdown
 from pages.models import FIRST, MODELS, model_of
-from pages.results import day_of, load
+from pages.origins import FILES, STORED, commands, described, machines, run_of, told
+from pages.results import load
 
 CONTROLS = {
     "window=128,sink=4,evict=1": "everything else dropped", "bf16 (steps of 128)": "noise floor", "k=bf16,v=tok2g128":
@@ -11,20 +12,10 @@ CONTROLS = {
 # Older results name the uniform recipes by their formats.
 NAMES = {f"k=hadamard:tcq{b},v=hadamard:tcq{b},sink=4": f"uniform-{b}bit" for b in (4, 3, 2)}
 TEXTS = {"wikitext-2": "WikiText-2", "essays": "essays", "gsm8k": "GSM8K", "code": "C++ code", "german": "German"}
-FILES = {
-    "wikitext-2": "wikitext-2-test.txt", "essays": "essays.txt", "gsm8k": "gsm8k.txt", "code":
-    "data/evaluation/code.txt", "german": "data/evaluation/german.txt"
-}
-# STORED in place of a backend marks rows of caches as they are stored.
-STORED = "stored"
 # Rows in compact coding have the prefix COMPACT.
 COMPACT = "compact:"
-HEADER = ("recipe", "bits", "sealed", "constants", "mean KLD", "95 % interval", "99.9 %", "top-1 %", "perplexity",
-          "contexts")
 # Names what attends. If several have a row, the first one counts.
 BACKENDS = ("cuda", "reference", "host", "cpu")
-ATTENDED = {"cuda": "", "reference": "the reference backend attends", "host": "the CPU attends", "cpu": "the CPU attends"}
-WHO = {"cuda": "GPU", "reference": "reference", "host": "CPU", "cpu": "CPU"}
 CSV_FIELDS = ("bits_all", "bits_sealed", "constant_bytes", "kld_mean", "kld_lo", "kld_hi", "kld_p999", "top1", "ppl")
 # An interval needs at least FEWEST contexts. A browser breaks no line at TO.
 FEWEST = 8
@@ -121,23 +112,12 @@ def marked(recipe):
     return f"`{recipe}`" + (f" ({note})" if note else "")
 
 
+def loss(row):
+    return f"{divergence(row['kld_mean'])}<br>{interval(row)}"
+
+
 def by_bits(rows):
     return sorted(rows.items(), key=lambda item: (-item[1]["bits_all"], item[1]["kld_mean"]))
-
-
-def cells(row):
-    return (marked(name_of(row["recipe"])), f"{row['bits_all']:.2f}", number(row.get("bits_sealed"),
-                                                           "{:.2f}"), size(row), divergence(row["kld_mean"]),
-            interval(row), divergence(row["kld_p999"]), f"{100 * row['top1']:.2f}", f"{row['ppl']:.3f}", str(row["n"]))
-
-
-def command(run, rows="RECIPE;RECIPE;..."):
-    backend = {"reference": "", "cuda": " --device cuda", "host": " --device cuda --no-kv-offload --backend cpu"}.get(
-        run["backend"], f" --backend {run['backend']}")
-    reference = "" if run["reference"] == "bf16" else f" --reference {run['reference']}"
-    options = f" {run['options']}" if run.get("options") else ""
-    return (f"kvant eval -m {MODELS[model_of(run)].file} -f {FILES[run['text']]} -c {run['context']} "
-            f"--chunks {run['chunks']}{backend}{reference}{options} --kv \"{rows}\"")
 
 
 class Quality:
@@ -153,15 +133,13 @@ class Quality:
         return sorted(found, key=lambda r: (BACKENDS.index(r["backend"]), r["reference"] != "bf16", -r["chunks"]))
 
     def rows(self, model=FIRST, text="wikitext-2", context=2048):
-        """Returns {recipe: row}. Each row also has the contexts (`n`), the backend and the day of its run."""
+        """Returns {recipe: row}. Each row also has what told() adds."""
         found = {}
         for run in self.of(model, text, context):
             for row in run["results"]:
                 if run["reference"] != "bf16" and not row["recipe"].startswith("llama.cpp:"):
                     continue
-                line = row.get("measured_on", run["measured_on"])
-                known = {**row, "n": run["chunks"], "backend": run["backend"], "line": line, "day": day_of(line)}
-                found.setdefault(name_of(row["recipe"]), known)
+                found.setdefault(name_of(row["recipe"]), told(run, row))
         return found
 
     def models(self, context=2048, text="wikitext-2"):
@@ -176,56 +154,28 @@ class Quality:
                 return row, context
         return None, 0
 
-    def places(self, models, context, recipes):
-        """Returns which runs the rows come from: commands, and a paragraph about each model, which names recipes from
-        another run. Models with equal runs share a paragraph."""
-        commands, sentences = [], {}
+    def shown(self, models, context, groups):
+        """Returns (title, {recipe: row}) of each model, with the recipes of the groups."""
+        tables = []
         for model in models:
-            rows = [(recipe, row) for recipe, row in self.rows(model, context=context).items() if recipe in recipes]
-            runs = self.of(model, context=context)
-            usual = next(((run["chunks"], run["backend"], day_of(run["measured_on"])) for run in runs
-                          if run["reference"] == "bf16"), None)
-            if not rows or usual is None:
-                continue
-            others = {}
-            for recipe, row in rows:
-                if (row["n"], row["backend"], row["day"]) != usual:
-                    others.setdefault((row["n"], row["backend"], row["day"]), []).append(f"`{recipe}`")
-            commands += [command(runs[0])] if runs[0]["reference"] == "bf16" else []
-            text = f"{usual[0]} contexts. {runs[0]['measured_on'].rstrip('.')}."
-            for (n, backend, day), names in others.items():
-                text += f" {', '.join(names)}: {n} contexts, {day}" + (f", {ATTENDED[backend]}." if ATTENDED[backend] else ".")
-            sentences.setdefault(text, []).append(MODELS[model].title)
-        paragraphs = [markdown.paragraph(f"{', '.join(titles)}: {text}") for text, titles in sentences.items()]
-        return (markdown.code(*commands) if commands else "") + "\n" + "\n".join(paragraphs) + "\n"
+            rows = self.rows(model, context=context)
+            recipes = [recipe for _, of_group in groups for recipe in of_group if recipe in rows]
+            tables.append((MODELS[model].title, {recipe: rows[recipe] for recipe in recipes}))
+        return tables
 
     def main(self, context, groups=MAIN):
         """Returns the table of the groups' recipes on all models side by side."""
-        models = self.models(context)
+        models = [model for model in self.models(context) if dict(self.shown([model], context, groups))[MODELS[model].title]]
         if not models:
             return NOTHING
-        shown = {recipe for _, recipes in groups for recipe in recipes}
-        return self.places(models, context, shown) + self.side_by_side(models, context, groups)
+        return described(self.shown(models, context, groups)) + self.side_by_side(models, context, groups)
 
     def rivals(self):
         """Returns the table of caches with equal tails and sinks on the models that have rows, and the commands."""
-        shown = {recipe for _, recipes in RIVALS for recipe in recipes}
-        commands, places = [], []
-        for model in MODELS:
-            rows = self.rows(model)
-            for run in self.of(model):
-                found = [rows[name] for name in (name_of(row["recipe"]) for row in run["results"]) if name in shown & set(rows)]
-                lines = dict.fromkeys(row["line"].rstrip(".") for row in found
-                                      if (row["n"], row["backend"]) == (run["chunks"], run["backend"]))
-                if lines:
-                    commands.append(command(run))
-                    places.append(f"{MODELS[model].title}, the {WHO[run['backend']]} attends: {run['chunks']} contexts; "
-                                  f"{'; '.join(lines)}.")
-        models = [model for model in MODELS if shown & set(self.rows(model))]
+        models = [model for model, table in zip(MODELS, self.shown(MODELS, 2048, RIVALS)) if table[1]]
         if not models:
             return NOTHING
-        return (markdown.code(*commands) + "\n" + "\n".join(map(markdown.paragraph, places)) + "\n" +
-                self.side_by_side(models, 2048, RIVALS))
+        return described(self.shown(models, 2048, RIVALS)) + self.side_by_side(models, 2048, RIVALS)
 
     def side_by_side(self, models, context, groups):
         of_model = [self.rows(model, context=context) for model in models]
@@ -246,31 +196,31 @@ class Quality:
     def main_cells(row):
         if row is None:
             return ("-", ) * 2
-        return (f"{row['bits_all']:.2f}", f"{divergence(row['kld_mean'])}<br>{interval(row)}")
+        return f"{row['bits_all']:.2f}", loss(row)
 
     def recipes(self):
         """Returns the table of all built-in recipes on the first model at two contexts, including the recipes that
         main() leaves out."""
-        rows, longer = self.rows(), self.rows(context=8192)
-        body = [(f"`{recipe}`", f"{row['bits_all']:.2f}", size(row), divergence(row["kld_mean"]), interval(row),
-                 divergence(longer[recipe]["kld_mean"]) if recipe in longer else "-", self.run_of(row))
-                for recipe, row in by_bits(rows) if not set("=, ") & set(recipe)]
-        if not body:
+        rows = [(recipe, row) for recipe, row in by_bits(self.rows()) if not set("=, ") & set(recipe)]
+        longer = self.rows(context=8192)
+        if not rows:
             return NOTHING
-        header = ("recipe", "bits", "constants", "mean KLD", "95 % interval", "mean KLD at 8,192", "contexts, who attends, day")
-        return markdown.code(command(self.of()[0])) + "\n" + markdown.table(header, body)
+        others = [(recipe, longer[recipe]) for recipe, _ in rows if recipe in longer]
+        body = [(f"`{recipe}`", f"{row['bits_all']:.2f}", size(row), loss(row), run_of(row),
+                 *((loss(longer[recipe]), run_of(longer[recipe])) if recipe in longer else ("-", "-"))) for recipe, row in rows]
+        header = ("recipe", "bits", "constants", "mean KLD,<br>95 % interval", "contexts, who<br>attends, day",
+                  "at 8,192 tokens,<br>95 % interval", "contexts, who<br>attends, day")
+        return commands([row for _, row in rows + others]) + machines(rows + others) + "\n" + markdown.table(header, body)
 
     def controls(self):
         """Returns the table of rows that help to read the others: the noise floor, one side alone, everything dropped.
         """
-        body = [(marked(recipe), f"{row['bits_all']:.2f}", divergence(row["kld_mean"]), interval(row), self.run_of(row))
-                for recipe, row in by_bits(self.rows()) if row["recipe"] in CONTROLS or recipe in CONTROLS]
-        header = ("cache", "bits", "mean KLD", "95 % interval", "contexts, who attends, day")
-        return markdown.table(header, body) if body else NOTHING
-
-    @staticmethod
-    def run_of(row):
-        return f"{row['n']}, {WHO[row['backend']]}, {row['day']}"
+        rows = [(recipe, row) for recipe, row in by_bits(self.rows()) if row["recipe"] in CONTROLS or recipe in CONTROLS]
+        if not rows:
+            return NOTHING
+        body = [(marked(recipe), f"{row['bits_all']:.2f}", loss(row), run_of(row)) for recipe, row in rows]
+        header = ("cache", "bits", "mean KLD,<br>95 % interval", "contexts, who<br>attends, day")
+        return commands([row for _, row in rows]) + machines(rows) + "\n" + markdown.table(header, body)
 
     def csv(self):
         """Returns the CSV file of every row that a table may show: all models, texts and contexts."""
@@ -284,22 +234,22 @@ class Quality:
 
     def tails(self):
         """Returns one table that compares caches with equal tails on all models and contexts."""
-        body, places = [], []
+        body, tables = [], []
         for model in MODELS:
             for context in (2048, 8192, 32768):
                 rows = self.rows(model, context=context)
-                found = [(shown, [rows.get(recipe) if recipe else None for recipe in recipes])
-                         for shown, *recipes in TAILS]
-                if not any(row is not None and ("tail=" in row["recipe"] or "window=" in row["recipe"])
-                           for _, of in found for row in of):
+                shown = {recipe: rows[recipe] for _, *recipes in TAILS for recipe in recipes if recipe in rows}
+                if not any("tail=" in recipe or "window=" in recipe for recipe in shown):
                     continue
-                for shown, of in found:
+                tables.append((f"{MODELS[model].title} at {context:,}", shown))
+                for title, *recipes in TAILS:
+                    of = [rows.get(recipe) for recipe in recipes]
                     if any(of):
-                        body.append((MODELS[model].title, f"{context:,}", shown, *(self.tail_cell(row) for row in of)))
-                places.append(f"{MODELS[model].title} at {context:,}")
+                        body.append((MODELS[model].title, f"{context:,}", title, *(self.tail_cell(row) for row in of)))
         if not body:
             return NOTHING
-        return markdown.table(("model", "context", "cache", "no tail", "64 tokens on average", "192 on average"), body)
+        header = ("model", "context", "cache", "no tail", "64 tokens on average", "192 on average")
+        return described(tables) + markdown.table(header, body)
 
     @staticmethod
     def tail_cell(row):
@@ -315,25 +265,20 @@ class Quality:
         for run in self.of():
             if run["reference"] == "bf16":
                 for row in run["results"]:
-                    day = day_of(row.get("measured_on", run["measured_on"]))
-                    known = {**row, "n": run["chunks"], "day": day}
-                    runs[run["backend"]].setdefault(name_of(row["recipe"]), known)
+                    runs[run["backend"]].setdefault(name_of(row["recipe"]), told(run, row))
         by_cpu = {**runs["cpu"], **runs["host"]}
-        body = []
+        body, shown = [], []
         for recipe, row in sorted(by_cpu.items(), key=lambda item: -item[1]["bits_all"]):
             others = [runs[backend].get(recipe) for backend in ("cuda", "reference")]
             if recipe == "bf16" or not any(others):
                 continue
-            shown = ("-" if r is None else f"{divergence(r['kld_mean'])} ({r['n']})" for r in (*others, row))
-            body.append((f"`{recipe}`", f"{row['bits_all']:.2f}", *shown, interval(row), row["day"]))
+            shown += [(recipe, r) for r in (*others, row) if r is not None]
+            in_runs = ("-" if r is None else f"{divergence(r['kld_mean'])}<br>{r['n']}, {r['day']}" for r in (*others, row))
+            body.append((f"`{recipe}`", f"{row['bits_all']:.2f}", *in_runs, interval(row)))
         if not body:
             return NOTHING
-        shown = {name_of(row["recipe"]) for run in self.of() if run["backend"] in ("cuda", "reference") for row in run["results"]}
-        cpu = [run for run in self.of()
-               if run["backend"] == "cpu" and shown & {name_of(row["recipe"]) for row in run["results"]} - {"bf16"}]
-        places = sorted({run["measured_on"].rstrip(".") for run in cpu}, key=day_of)
-        return (markdown.code(*dict.fromkeys(map(command, cpu))) + "\nThe CPU's: " + "; ".join(places) + ".\n\n" +
-                markdown.table(("recipe", "bits", "GPU", "reference", "CPU", "95 % interval of the CPU's", "day"), body))
+        header = ("recipe", "CPU's bits", "GPU", "reference", "CPU", "95 % interval of the CPU's")
+        return commands([row for _, row in shown]) + machines(shown) + "\n" + markdown.table(header, body)
 
     def domains(self, context=2048):
         """Returns results on other texts: a table for each model with a column for each text."""
@@ -348,12 +293,11 @@ class Quality:
                            key=lambda r: (-max(rows[r]["bits_all"] for rows in of_text.values() if r in rows), r))
             body = [(f"`{recipe}`", *("-" if recipe not in rows else self.of_text(rows[recipe], context)
                                       for rows in of_text.values())) for recipe in order]
-            runs = [self.of(model, name, context)[0] for name in of_text if name != "wikitext-2"]
-            header = ("recipe", *(f"{TEXTS[name]} ({max(row['n'] for row in rows.values())})"
+            header = ("recipe", *(f"{TEXTS[name]} ({max(rows[recipe]['n'] for recipe in order if recipe in rows)})"
                                   for name, rows in of_text.items()))
-            places = dict.fromkeys(run["measured_on"].rstrip(".") for run in runs)
-            text += (f"\n### {MODELS[model].title}, other texts, {context:,} tokens\n\n" +
-                     markdown.code(*map(command, runs)) + f"\n{'; '.join(places)}.\n\n" + markdown.table(header, body))
+            tables = [(TEXTS[name], {recipe: rows[recipe] for recipe in order if recipe in rows}) for name, rows in of_text.items()]
+            text += (f"\n### {MODELS[model].title}, other texts, {context:,} tokens\n\n" + described(tables) +
+                     markdown.table(header, body))
         return text or NOTHING
 
     @staticmethod
@@ -366,28 +310,31 @@ class Quality:
         row has the recipe's divergence with fewer bits."""
         hot = self.rows(context=context)
         runs = [run for run in self.runs if run["backend"] == STORED and run["context"] == context]
-        if not runs or not hot:
-            return NOTHING
-        rows, commands, places = [], [], []
+        rows, lines = [], []
         for run in runs:
+            kinds = set()
             for row in run["results"]:
-                if row["recipe"].startswith(COMPACT):
-                    recipe = hot.get(row["recipe"].removeprefix(COMPACT))
-                    rows += [recipe, {**recipe, **row}] if recipe else []
-                elif row["recipe"] != "bf16":
-                    rows.append({**row, "n": run["chunks"]})
-            what = " and ".join(
-                sorted({f"`{row['recipe'].split(':')[0]}`"
-                        for row in run["results"] if ":" in row["recipe"]}))
-            place = f"{MODELS[FIRST].file} {FILES[run['text']]} {context} {run['chunks']} OUT"
-            commands += [
-                f"build/default/cold_tiers {part}"
-                for part, kind in ((f"sizes {place} RECIPE...", "compact"), (f"eval {place} kvtc:FILE:BITS...", "kvtc"))
-                if kind in what
-            ]
-            places.append(f"{what}: {run['chunks']} contexts; {run['measured_on']}.")
-        return (markdown.code(*commands) + "\n" + " ".join(places) + "\n\n" + markdown.table(
-            HEADER, [cells(row) for row in sorted(rows, key=lambda row: (-row["bits_all"], row["kld_mean"]))]))
+                size_of, recipe = told(run, row), hot.get(row["recipe"].removeprefix(COMPACT))
+                if row["recipe"].startswith(COMPACT) and recipe:
+                    rows += [(recipe, recipe), ({**recipe, **row}, size_of)]
+                elif not row["recipe"].startswith(COMPACT) and row["recipe"] != "bf16":
+                    rows.append((size_of, size_of))
+                kinds.add(row["recipe"].partition(":")[0])
+            files = f"{MODELS[FIRST].file} {FILES[run['text']]} {context} {run['chunks']} OUT"
+            lines += [f"build/default/cold_tiers {part}"
+                      for part, kind in ((f"sizes {files} RECIPE...", "compact"), (f"eval {files} kvtc:FILE:BITS...", "kvtc"))
+                      if kind in kinds]
+        if not rows:
+            return NOTHING
+        rows.sort(key=lambda pair: (-pair[0]["bits_all"], pair[0]["kld_mean"]))
+        body = [(f"`{row['recipe']}`", f"{row['bits_all']:.2f}", f"{row['bits_sealed']:.2f}", size(row),
+                 f"{size_of['n']},<br>{size_of['day']}", loss(row), divergence(row["kld_p999"]), f"{100 * row['top1']:.2f}", run_of(row))
+                for row, size_of in rows]
+        header = ("recipe", "bits", "sealed", "constants", "bits: contexts,<br>day", "mean KLD,<br>95 % interval", "99.9 %", "top-1 %",
+                  "KLD: contexts, who<br>attends, day")
+        of_eval = [row for row, _ in rows if row["backend"] != STORED]
+        return (markdown.code(*lines) + "\n" + commands(of_eval) + machines([(r["recipe"], r) for pair in rows for r in pair]) + "\n" +
+                markdown.table(header, body))
 
     @staticmethod
     def models_table():
