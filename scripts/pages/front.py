@@ -12,6 +12,7 @@ README = ("q8_0", "kvant-4bit", "kvant-3bit", "kvant-2bit", "uniform-4bit", "uni
 CHOICES = ("q8_0", "kvant-4bit", "kvant-3bit", "kvant-2bit", "uniform-4bit", "uniform-2bit", "q4_0-h", "turbo3",
            "kivi-4bit", "kivi-2bit")
 SHOWN_ON_GPU = (("uniform-4bit", "uniform-2bit", "kivi-4bit", "kivi-2bit"), "8, 128k")
+NEWEST_VLLM = "In vLLM 0.33"
 # Rows with random weights show the quality of QUALITY_MODEL with the cache.
 QUALITY_MODEL = "qwen2.5-coder-1.5b"
 SPEED_HEADER = ("what was timed", "cache", "speed", "bits per value", "mean KLD of this cache", "KLD measured on",
@@ -68,8 +69,8 @@ class Front:
                         if recipe in README and row["n"] < counts[-1]})
         place = self.quality.of(models[0], context=CONTEXT)[0]["measured_on"].rpartition(",")[0]
         names = " and ".join(f"`{recipe}`" for recipe in fewer)
-        exception = f" The rows {names} have the first {counts[0]} contexts, and the CPU attends." if fewer else ""
-        return (f"The text is WikiText-2, in {counts[-1]} contexts of {CONTEXT:,} tokens, and the GPU attends.{exception} "
+        exception = f" The rows {names} have the first {counts[0]} contexts, with attention on the CPU." if fewer else ""
+        return (f"The text is WikiText-2, in {counts[-1]} contexts of {CONTEXT:,} tokens. Attention ran on the GPU.{exception} "
                 f"Machine: {place}, " + (days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}") + ".\n")
 
     def decode(self):
@@ -161,15 +162,15 @@ class Front:
                        f"{document.get('bits', bits)[name]:.2f}", klds[name], on, day_of(document["measured_on"]))
 
     def vllm_table(self):
-        """Returns the table of the guide's quick start: rows of the trained model that have both a speed and a
-        divergence."""
-        trained = next((d for d in self.gpu.kind("table") if d.get("quality_of")), None)
-        if trained is None:
-            return NOTHING
-        rows = [row for row in trained["results"] if row[1] != "-"]
-        kept = [i for i, name in enumerate(trained["columns"]) if not name.startswith("same token")]
-        return (markdown.table([trained["columns"][i] for i in kept], [[row[i] for i in kept] for row in rows]) +
-                f"\n{trained['measured_on']}\n")
+        """Returns the tables of the guide's quick start: speed and divergence in the newest vLLM that was run."""
+        tables = []
+        for document in self.gpu.kind("table"):
+            if document["title"].startswith(NEWEST_VLLM):
+                kept = [i for i, name in enumerate(document["columns"]) if not name.startswith("same token")]
+                tables.append(markdown.table([document["columns"][i] for i in kept],
+                                             [[row[i] for i in kept] for row in document["results"]]) +
+                              "\n" + markdown.paragraph(document["measured_on"]))
+        return "\n".join(tables) or NOTHING
 
     @staticmethod
     def vllm_bits(document):
