@@ -2,7 +2,7 @@
 # test.sh PRESET [options of ctest]: runs the tests of a preset that is built. In the end the script prints what was
 # skipped and why: tests that skip themselves, and programs that were not built.
 set -uo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/.." || exit
 . scripts/step.sh
 
 readonly preset=$1
