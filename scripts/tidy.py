@@ -86,7 +86,7 @@ def main():
     wanted = {file.resolve() for file in options.files}
     work = [unit for unit in units(database).values() if not wanted or wanted & set(unit[1])]
     start, dirty, findings = time.monotonic(), 0, set()
-    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+    with concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         for run in concurrent.futures.as_completed([pool.submit(check, build, entry) for entry, _ in work]):
             text, clean = run.result()
             dirty += not clean
