@@ -32,8 +32,8 @@ inline constexpr int kMostJudgedQueries = 2048;
 // Trains the adapters of one head with Adam. Training starts from weights that correct almost nothing, and
 // each step uses contexts of `training` in random order. Every few steps, contexts of `judged` evaluate the
 // weights. Training ends when their loss no longer improves, and the result has the best weights. If `judged`
-// has more than kMostJudgedQueries queries, the contexts of the others decide whether the weights help.
-// n_query_heads is G. Returns the errors of the losses.
+// has more than kMostJudgedQueries queries, the remaining contexts decide whether the weights help.
+// n_query_heads is G. Returns an error if a loss cannot be computed.
 Result<TrainedAdapters> train_adapters(std::span<const AdapterContext> training,
                                        std::span<const AdapterContext> judged, int n_query_heads,
                                        const AdapterOptions& options, const MakeAdapterLosses& make_losses);

@@ -34,7 +34,7 @@ class ContextWeigher final : public ContextObserver {
   // Returns whether `work` has the results of the context.
   bool knows(int context) const;
 
-  // Begins a context. K is encoded in the metric of earlier contexts, so the first contexts are not weighed.
+  // Begins a context. K is encoded in the metric of earlier contexts, so the first context is not weighed.
   // Returns an error if a recipe lacks a constant.
   Status begin(int context, const QueryMoments& before) override;
   void visit(int layer, const LayerGradient& state) override;

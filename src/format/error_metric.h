@@ -4,12 +4,12 @@
 // An error e of a key changes the score of a query q by q.e. The mean cost over queries is e^T E[q q^T] e.
 // The metric keeps the largest eigenvalues of E[q q^T] and replaces all other eigenvalues by one number,
 // which serves as the unit:
-//   M = 1 + V V^T,  V [d, rank]
+//   M = 1 + U U^T,  U [d, rank]
 // Encoders choose the values of a row in order. The cost is therefore written as a sum of one term per value,
-// which assumes the best choice of all later errors. With s(i) = V_0 e_0 + ... + V_(i-1) e_(i-1) (rank
-// numbers; V_i is the row of value i),
+// which assumes the best choice of all later errors. With s(i) = U_0 e_0 + ... + U_(i-1) e_(i-1) (rank
+// numbers; U_i is the row of value i),
 //   e^T M e = sum of D_i (e_i + g_i.s(i))^2
-//   K_n = 1,  D_i = 1 + V_i^T K_(i+1) V_i,  g_i = K_(i+1) V_i / D_i,  K_i = K_(i+1) - D_i g_i g_i^T
+//   K_n = 1,  D_i = 1 + U_i^T K_(i+1) U_i,  g_i = K_(i+1) U_i / D_i,  K_i = K_(i+1) - D_i g_i g_i^T
 // The sum is the LDL^T decomposition of M (Gill, Golub, Murray, Saunders 1974 for rank one), computed by the
 // recursion of recursive least squares. Rounding value by value to the target x_i + g_i.s(i) is LDLQ's
 // rounding with feedback (Chee et al. 2023, QuIP). Frantar et al. 2022 (GPTQ) do the same, and noise-shaping
@@ -30,12 +30,12 @@ inline constexpr int kMetricRank = 8;  // numbers in s, which each path of a sea
 struct FeedbackStep {
   float weight;                               // D_i
   std::array<float, kMetricRank> feedback;    // g_i
-  std::array<float, kMetricRank> directions;  // V_i
+  std::array<float, kMetricRank> directions;  // U_i
 };
 
 class ErrorMetric {
  public:
-  // `directions` holds V [d][kMetricRank]. All numbers are finite.
+  // `directions` holds U [d][kMetricRank]. All numbers are finite.
   explicit ErrorMetric(std::span<const float> directions);
 
   std::span<const FeedbackStep> steps() const { return steps_; }  // [d]

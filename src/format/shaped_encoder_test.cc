@@ -18,7 +18,7 @@ std::vector<float> directions(int d, std::uint32_t seed) {
   return v;
 }
 
-// Computes e^T (1 + V V^T) e by its definition.
+// Computes e^T (1 + U U^T) e by its definition.
 double cost_of(const std::vector<float>& v, const std::vector<double>& e) {
   double sum = 0;
   for (const double x : e) sum += x * x;

@@ -31,7 +31,7 @@ inline constexpr int kReach = 1 << 14;  // targets lie in -kReach .. kReach - 1
 // Holds the numbers of value i in the units of ShapedFilter. error_metric.h defines D, g and V.
 struct ShapedStep {
   std::int16_t feedback[kMetricRank];    // g_i, times 2^kTargetShift
-  std::int16_t directions[kMetricRank];  // V_i, times 2^15
+  std::int16_t directions[kMetricRank];  // U_i, times 2^15
   bool settles;                          // whether the least cost is subtracted from all costs after the step
   std::int32_t limit;                    // the largest cost after the subtraction; larger costs are clamped
   float fade;                            // D_i / D_(i+1), the factor of all costs after the clamp

@@ -34,8 +34,8 @@ inline constexpr int kMaxExperts = 1024;
 inline constexpr int kDeltaColumns = 32;  // columns of a delta net's matrix that are computed at once
 
 // Experts describes the mixture of experts (Shazeer et al. 2017). Each row goes through `n_used` of `n`
-// feed-forward networks. A router gives these networks the largest logits. The outputs are summed with
-// weights.
+// feed-forward networks. A router computes one logit for each network, and the networks with the largest
+// logits are used. The outputs are summed with weights.
 struct Experts {
   int n = 0;  // 0 if no layer has experts
   int n_used = 0;

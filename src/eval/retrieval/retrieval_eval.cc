@@ -34,7 +34,7 @@ Status read_and_answer(LogitSource& source, const RetrievalDocument& document, i
     if (!score.ok()) return score.error();
     row.scores.push_back(*score);
   }
-  // A fresh start frees the memory, which the next source needs.
+  // begin() empties the cache, so the next source has its memory.
   KVANT_RETURN_IF_ERROR(source.begin());
   row.seconds += std::chrono::duration<double>(Clock::now() - start).count();
   return {};

@@ -9,7 +9,7 @@ namespace {
 
 using Names = std::vector<std::string>;
 
-// Applies each side recipe to K alone or to V alone.
+// Applies each description of one side to K alone or to V alone.
 std::vector<SuiteRow> one_side(char side, const Names& stored) {
   std::vector<SuiteRow> rows;
   for (const std::string& name : stored)
