@@ -43,7 +43,7 @@ constexpr unsigned kArchitecture = AUDIT_ARCH_AARCH64;
 // Lists the calls that fail with EPERM. An architecture may lack some of them.
 constexpr int kRefusedCalls[] = {
 #ifdef __x86_64__
-    // These calls have newer forms, which arm64 has alone.
+    // arm64 has only the newer forms of these calls.
     __NR_fork,
     __NR_vfork,
     __NR_creat,
