@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Writes a GGUF model of Llama's architecture as a checkpoint that vLLM loads: gguf_checkpoint.py MODEL.gguf FOLDER
+"""Writes a GGUF model of Llama's or Qwen2's architecture as a checkpoint that vLLM loads: gguf_checkpoint.py MODEL.gguf
+FOLDER
 
 Weights become BF16. The chat template is copied, and so is a tokenizer of SmolLM2's kind (GPT-2's, with single digits).
 Needs the packages gguf and tokenizers."""
@@ -15,6 +16,7 @@ from safetensors.torch import save_file
 
 # CONTROL is GGUF's type for control tokens.
 CONTROL = 3
+CLASSES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM"}
 NAMES = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 LAYER_NAMES = {"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm", "attn_q": "self_attn.q_proj",
                "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj", "attn_output": "self_attn.o_proj",
@@ -22,15 +24,15 @@ LAYER_NAMES = {"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layer
 
 
 def name_of(gguf_name):
-    parts = gguf_name.removesuffix(".weight").split(".")
+    *parts, kind = gguf_name.split(".")
     if parts[0] == "blk":
-        return f"model.layers.{parts[1]}.{LAYER_NAMES[parts[2]]}.weight"
-    return NAMES[parts[0]] + ".weight"
+        return f"model.layers.{parts[1]}.{LAYER_NAMES[parts[2]]}.{kind}"
+    return f"{NAMES[parts[0]]}.{kind}"
 
 
 def halves_apart(weights, n_heads):
-    """Moves apart the two channels that RoPE rotates together. GGUF stores them side by side, and the checkpoint half a
-    head apart."""
+    """Moves apart the two channels that RoPE rotates together. GGUF stores Llama's side by side, and the checkpoint half
+    a head apart."""
     rows, columns = weights.shape
     return weights.reshape(n_heads, rows // n_heads // 2, 2, columns).swapaxes(1, 2).reshape(rows, columns)
 
@@ -63,14 +65,18 @@ def main():
         sys.exit(__doc__)
     reader, folder = gguf.GGUFReader(sys.argv[1]), pathlib.Path(sys.argv[2])
 
+    architecture = reader.fields["general.architecture"].contents()
+    if architecture not in CLASSES:
+        sys.exit(f"{sys.argv[1]} is a model of {architecture}; this script knows {' and '.join(CLASSES)}")
+
     def value(key):
-        return reader.fields[f"llama.{key}"].contents()
+        return reader.fields[f"{architecture}.{key}"].contents()
 
     heads, kv_heads = value("attention.head_count"), value("attention.head_count_kv")
     tensors = {}
     for tensor in reader.tensors:
         weights = np.array(gguf.dequantize(tensor.data, tensor.tensor_type))
-        if ".attn_q." in tensor.name or ".attn_k." in tensor.name:
+        if architecture == "llama" and (".attn_q." in tensor.name or ".attn_k." in tensor.name):
             weights = halves_apart(weights, heads if ".attn_q." in tensor.name else kv_heads)
         if tensor.name != "rope_freqs.weight":
             tensors[name_of(tensor.name)] = torch.from_numpy(np.ascontiguousarray(weights)).bfloat16()
@@ -78,7 +84,7 @@ def main():
     save_file(tensors, folder / "model.safetensors")
     vocabulary, hidden = tensors["model.embed_tokens.weight"].shape
     (folder / "config.json").write_text(json.dumps(dict(
-        architectures=["LlamaForCausalLM"], model_type="llama", hidden_size=hidden, vocab_size=vocabulary,
+        architectures=[CLASSES[architecture]], model_type=architecture, hidden_size=hidden, vocab_size=vocabulary,
         intermediate_size=value("feed_forward_length"), num_attention_heads=heads, num_key_value_heads=kv_heads,
         num_hidden_layers=value("block_count"), max_position_embeddings=value("context_length"),
         rms_norm_eps=value("attention.layer_norm_rms_epsilon"), rope_theta=value("rope.freq_base"), hidden_act="silu",

@@ -84,7 +84,7 @@ def prompts_of(options):
     """Returns the prompts, int64 [n, length]."""
     if options.prompts.endswith(".npy"):
         return torch.from_numpy(np.load(options.prompts)).long()
-    text = pathlib.Path(options.prompts).read_text()
+    text = pathlib.Path(options.prompts).read_bytes().decode()  # as kvant eval reads it, with its line ends
     if options.tokenizer:
         import kvant
 
