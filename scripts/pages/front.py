@@ -3,6 +3,7 @@ import re
 
 from pages import markdown
 from pages.models import MODELS
+from pages.origins import places
 from pages.quality import MAIN, NOTHING, divergence
 from pages.results import day_of
 
@@ -200,8 +201,11 @@ class Front:
                 bits = next(row for row in found if row)["bits_all"]
                 body.append((f"`{recipe}`", f"{bits:.2f}", f"{100 * bits / 16:.0f} %",
                              *("-" if row is None else divergence(row["kld_mean"]) for row in found)))
-        return markdown.table(("recipe", f"bits per value, {MODELS[models[0]].title}", "memory of f16's",
-                               *(f"mean KLD, {MODELS[model].title}" for model in models)), body)
+        shown = [(MODELS[model].title, {recipe: rows[recipe] for recipe in CHOICES if recipe in rows})
+                 for model, rows in zip(models, of_model)]
+        return (f"Each mean KLD is from contexts of {CONTEXT:,} tokens of WikiText-2.\n\n" + places(shown) +
+                markdown.table(("recipe", f"bits per value, {MODELS[models[0]].title}", "memory of f16's",
+                                *(f"mean KLD, {MODELS[model].title}" for model in models)), body))
 
     def blocks(self):
         return {

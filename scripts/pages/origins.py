@@ -76,16 +76,20 @@ def run_of(row):
     return f"{row['n']}, {WHO[row['backend']]},<br>{row['day']}"
 
 
+def machine(row):
+    """Returns the line about machine and date of a row without the date."""
+    return row["place"].replace(row["day"], "").strip(", ").replace(", , ", ", ")
+
+
 def machines(rows):
     """Returns a table of the machines on which (recipe, row) pairs were measured, by what attends and day."""
     found = {}
     for recipe, row in rows:
-        machine = row["place"].replace(row["day"], "").strip(", ").replace(", , ", ", ")
-        where = found.setdefault((row["day"], WHO[row["backend"]]), {}).setdefault(machine, [])
+        where = found.setdefault((row["day"], WHO[row["backend"]]), {}).setdefault(machine(row), [])
         where += [] if recipe in where else [recipe]
     body = []
     for (day, who), of_machine in sorted(found.items(), reverse=True):
-        usual = max(of_machine, key=lambda machine: len(of_machine[machine]))
-        body.append((f"{who}, {day}", "; ".join([usual] + [f"{names(recipes)}: {machine}" for machine, recipes in of_machine.items()
-                                                           if machine != usual])))
+        usual = max(of_machine, key=lambda place: len(of_machine[place]))
+        others = [f"{names(recipes)}: {place}" for place, recipes in of_machine.items() if place != usual]
+        body.append((f"{who}, {day}", "; ".join([usual, *others])))
     return markdown.table(("who attends, day", "machine"), body)

@@ -298,7 +298,7 @@ class QualityTables(unittest.TestCase):
             ("smollm2-135m", "wikitext-2", "bf16", "reference", "8"), ("smollm2-135m", "wikitext-2", "q8_0", "reference", "8"),
             ("smollm2-135m", "wikitext-2", "turbo4", "cpu", "4"), ("smollm2-135m", "wikitext-2", "turbo3", "reference", "8"),
             ("smollm2-135m", "code", "bf16", "reference", "8"), ("smollm2-135m", "code", "turbo3", "reference", "8")])
-        self.assertEqual((rows[0]["kld_mean"], rows[0]["day"], rows[0]["constant_bytes"]), ("0.04", "2026-11-29", ""))
+        self.assertEqual((rows[0]["kld_mean"], rows[0]["day"], rows[0]["machine"], rows[0]["constant_bytes"]), ("0.04", "2026-11-29", "H200", ""))
 
     def test_fewer_than_eight_contexts_have_no_interval(self):
         lines = {line.split("`")[1]: line for line in self.quality().recipes().split("\n") if line.startswith("| `")}

@@ -1,7 +1,7 @@
 """Makes the tables of docs/quality.md and docs/results/quality-*.md, and docs/results/quality.csv with every row."""
 from pages import markdown
 from pages.models import FIRST, MODELS, model_of
-from pages.origins import FILES, STORED, commands, described, machines, run_of, told
+from pages.origins import FILES, STORED, commands, described, machine, machines, run_of, told
 from pages.results import load
 
 CONTROLS = {
@@ -228,9 +228,10 @@ class Quality:
         for model in MODELS:
             for text in TEXTS:
                 for context in sorted({run["context"] for run in self.runs}):
-                    rows += [(model, text, context, row["n"], row["backend"], recipe, *(row.get(f) for f in CSV_FIELDS), row["day"])
+                    rows += [(model, text, context, row["n"], row["backend"], recipe, *(row.get(f) for f in CSV_FIELDS), row["day"],
+                              machine(row))
                              for recipe, row in by_bits(self.rows(model, text, context))]
-        return markdown.csv_text(("model", "text", "context", "contexts", "backend", "recipe", *CSV_FIELDS, "day"), rows)
+        return markdown.csv_text(("model", "text", "context", "contexts", "backend", "recipe", *CSV_FIELDS, "day", "machine"), rows)
 
     def tails(self):
         """Returns one table that compares caches with equal tails on all models and contexts."""
