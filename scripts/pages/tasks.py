@@ -46,10 +46,19 @@ def merged_tasks(known, measured):
     return merged(known, measured, lambda document: {**document, "measured_on": "", "results": []})
 
 
-def places(document):
-    """Returns the lines about machine and date of a document's rows, the earliest first."""
-    lines = {row.get("measured_on", document["measured_on"]).rstrip(".") for row in document["results"]}
-    return "; ".join(sorted(lines, key=day_of))
+def places(document, cells):
+    """Returns a sentence for each line about machine and date, the earliest first. The sentences name the cells
+    {(recipe, column): row}, except for those of the line that most cells have."""
+    found = {}
+    for (recipe, column), row in cells.items():
+        found.setdefault(row.get("measured_on", document["measured_on"]).rstrip("."), {}).setdefault(recipe, []).append(column)
+    usual = max(found, key=lambda line: sum(map(len, found[line].values())))
+    sentences = []
+    for line in sorted(found, key=day_of):
+        names = [f"`{recipe}`" + ("" if len(columns) == sum(key[0] == recipe for key in cells) else f" ({', '.join(columns)})")
+                 for recipe, columns in found[line].items()]
+        sentences.append(f"{line}." if line == usual else f"{line}: {', '.join(names)}.")
+    return " ".join(sentences)
 
 
 def points(share):
@@ -87,7 +96,9 @@ class Tasks:
             header = ("cache", *(f"{TITLES[task]} ({problems[task]})" for task in tasks))
             body = [(f"`{recipe}`", *(cell(rows[recipe, task]) if (recipe, task) in rows else "-" for task in tasks))
                     for recipe in recipes]
-            text += markdown.paragraph(f"{MODELS[document['model']].title}. {places(document)}.") + "\n" + markdown.table(header, body)
+            shown = {(recipe, TITLES[task]): rows[recipe, task] for recipe in recipes for task in tasks if (recipe, task) in rows}
+            text += (markdown.paragraph(f"{MODELS[document['model']].title}. {places(document, shown)}") + "\n" +
+                     markdown.table(header, body))
         return text or "Not measured yet.\n"
 
     def drift(self, cell):
@@ -98,8 +109,9 @@ class Tasks:
             header = ("cache", *(f"{b['first']:,}" for b in blocks), "all")
             body = [(f"`{row['recipe']}`", *(cell(block) for block in row["blocks"]), cell(row))
                     for row in document["results"][1:]]
-            text += (f"{MODELS[document['model']].title}, {document['prompts']} prompts. {places(document)}.\n\n" +
-                     markdown.table(header, body))
+            shown = {(row["recipe"], "all"): row for row in document["results"][1:]}
+            text += (markdown.paragraph(f"{MODELS[document['model']].title}, {document['prompts']} prompts. {places(document, shown)}") +
+                     "\n" + markdown.table(header, body))
         return text or "Not measured yet.\n"
 
     def blocks(self):
