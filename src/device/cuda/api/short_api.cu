@@ -97,7 +97,9 @@ int lay_out_short(const DecodeKernel& kernel, const Gpu& gpu, DecodeArgs* args) 
   if (rings <= 0) return 0;
   args->consumer_warps = rings * kernel.for_short.page_warps;
   args->stages = slots >= rings * kShortStages ? kShortStages : 2;
-  return args->ring_at + rings * args->stages * args->slot_bytes;
+  const int bytes =
+      args->ring_at + std::max(rings * args->stages * args->slot_bytes, kernel.for_short.output_bytes);
+  return bytes <= gpu.shared_bytes - tables.merge_bytes ? bytes : 0;
 }
 
 // The CTAs of a cluster lie along x of the grid.
@@ -172,9 +174,11 @@ cudaError_t attend_short_sealed(const kvant_decode_shape& shape, const kvant_dec
   const cudaError_t error =
       cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
   if (error != cudaSuccess) return error;
+  const int n_ctas = ctas_of(shape, pages_of(lengths), gpu);
+  constexpr int kTwoToThe16th = 1 << 16;
+  args.per_cta = (kTwoToThe16th + n_ctas - 1) / n_ctas;
   const int clusters_of_head = args.end_query - args.first_query > args.n_queries ? 2 : 1;
-  const dim3 grid(static_cast<unsigned>(ctas_of(shape, pages_of(lengths), gpu)),
-                  args.heads.n * clusters_of_head, shape.n_seqs);
+  const dim3 grid(n_ctas, args.heads.n * clusters_of_head, shape.n_seqs);
   cudaLaunchAttribute attributes[2] = {};
   const cudaLaunchConfig_t config = config_of(grid, shared_bytes, gpu, stream, attributes);
   void* arguments[] = {&args};

@@ -311,6 +311,49 @@ __device__ __forceinline__ void admit_successors() {
   if constexpr (Architecture::kOverlapsLaunches) asm volatile("griddepcontrol.launch_dependents;");
 }
 
+// cluster_arrive() says that this thread has arrived, and cluster_wait() waits for all threads of the
+// cluster. The writes before cluster_arrive() are then visible to all. Launches without clusters must not
+// call either.
+__device__ __forceinline__ void cluster_arrive() {
+  if constexpr (Architecture::kClusters) asm volatile("barrier.cluster.arrive.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void cluster_wait() {
+  if constexpr (Architecture::kClusters) asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
+}
+
+// Returns the address that `address` of this CTA's shared memory has in CTA `rank` of the cluster.
+__device__ __forceinline__ std::uint32_t address_in_cluster(std::uint32_t address, int rank) {
+  std::uint32_t there = 0;
+  if constexpr (Architecture::kClusters)
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
+  return there;
+}
+
+// Stores two numbers in the shared memory of a CTA of the cluster, without waiting. `barrier` lies in the
+// same CTA and counts the 8 bytes when the numbers are visible. Both addresses are those of
+// address_in_cluster().
+__device__ __forceinline__ void send_to_cluster(std::uint32_t to, float2 x, std::uint32_t barrier) {
+  if constexpr (Architecture::kClusters)
+    asm volatile(
+        "st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(to),
+        "f"(x.x), "f"(x.y), "r"(barrier)
+        : "memory");
+}
+
+// Waits like barrier_wait(). What other CTAs of the cluster have sent to this CTA is then visible.
+__device__ __forceinline__ void barrier_wait_for_cluster(std::uint32_t barrier, std::uint32_t parity) {
+  if constexpr (Architecture::kClusters) {
+    std::uint32_t done = 0;
+    while (done == 0)
+      asm volatile(
+          "{\n.reg .pred p;\nmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n"
+          "selp.u32 %0, 1, 0, p;\n}"
+          : "=r"(done)
+          : "r"(barrier), "r"(parity)
+          : "memory");
+  }
+}
+
 // Waits for all threads of the cluster. The writes of each thread to shared memory are then visible to all.
 __device__ __forceinline__ void cluster_sync() {
   if constexpr (Architecture::kClusters) {

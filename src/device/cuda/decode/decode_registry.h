@@ -16,6 +16,7 @@ struct ShortSealedKernel {
   // DecodeKernel explains page_warps and table_bytes.
   int page_warps, table_bytes;
   int static_bytes;  // bytes of static shared memory, in addition to tables and rings
+  int output_bytes;  // bytes of the warps' outputs, which take the place of the rings
 };
 
 // Describes a kernel for launches with few pages per CTA. DecodeKernel explains the members.

@@ -58,6 +58,9 @@ struct ShortSealedArgs : DecodeArgs {
   // The launch serves query heads [first_query, end_query) of each KV head. A cluster has n_queries of the
   // query heads. If more remain, a second cluster has the rest.
   int first_query, end_query;
+  // The value is 2^16 / CTAs of a cluster, rounded up. Multiplying by the value and shifting replaces a
+  // division by the number of CTAs.
+  int per_cta;
   int sealed_entries;  // least number of entries in a sequence's table of sealed pages
   int tail_entries;    // least number of entries in a sequence's table of tail pages
   NumberType rows_type;

@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(kShortWarps* kLanes, 1)
     load_tile(args.tail, ids.x, at.head, 0, first_tile + at.warp, at.lane, keys);
     if (kValuesEarly) load_tile(args.tail, ids.y, at.head, 1, first_tile + at.warp, at.lane, values);
   }
-  take_rows(args, at, has_new ? n_stored : -1, shared);
+  take_rows<D>(args, at, has_new ? n_stored : -1, shared, [](int, const auto&) {});
   __syncthreads();
 
   Accumulator<D> acc = {};
@@ -85,7 +85,7 @@ __global__ void __launch_bounds__(kShortWarps* kLanes, 1)
   }
   // Only this many warps of the CTA have had tiles.
   const int n_warps = max(0, min(n_tiles - first_tile, kShortWarps));
-  leave_outputs<true>(args, at, (1U << n_warps) - 1, acc, shared);
+  leave_outputs(args, at, (1U << n_warps) - 1, acc, shared);
 }
 
 }  // namespace kvant::cuda

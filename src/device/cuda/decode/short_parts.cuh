@@ -30,23 +30,13 @@ struct ShortPlace {
   int warp, lane;
 };
 
-// Holds a CTA's static shared memory.
+// Holds a CTA's queries in shared memory.
 template <int D>
-struct ShortShared {
+struct QueryRows {
   // Queries have the shape [query head][quarter of the channels]. Each of four lanes reads a quarter, and
-  // padding avoids bank conflicts. After all warps have read the queries, a cluster's CTA leaves its part of
-  // the outputs in the same memory.
+  // padding avoids bank conflicts.
   float queries[kPaddedGroup][4][D / 4 + 4];
-  // The maximum and sum of weights of each query head belong to the outputs in `queries`.
-  float2 part_sums[kPaddedGroup];
-  __nv_bfloat16 new_rows[2][D];  // [2][D]: the new token's key and value
-  float max[kShortWarps][kPaddedGroup], sum[kShortWarps][kPaddedGroup];
-  MergedOutputs<D, kShortWarps> outputs;
 
-  // Returns two channels of a query head's part of the output. `channel` is even.
-  __device__ float2& part_of(int query, int channel) {
-    return *reinterpret_cast<float2*>(&queries[query][channel / (D / 4)][channel % (D / 4)]);
-  }
   // Reads channels [t * D/4, (t + 1) * D/4) of a query. Queries from n on are zeros.
   __device__ __forceinline__ void read_query(int query, int n, int t, float (&x)[D / 4]) const {
 #pragma unroll
@@ -57,6 +47,23 @@ struct ShortShared {
       x[i + 2] = query < n ? four.z : 0;
       x[i + 3] = query < n ? four.w : 0;
     }
+  }
+};
+
+// Holds the static shared memory of a CTA without sealed pages. After all warps have read the queries, a
+// cluster's CTA leaves its part of the outputs in their memory.
+template <int D>
+struct ShortShared : QueryRows<D> {
+  using QueryRows<D>::queries;
+  // The maximum and sum of weights of each query head belong to the outputs in `queries`.
+  float2 part_sums[kPaddedGroup];
+  __nv_bfloat16 new_rows[2][D];  // [2][D]: the new token's key and value
+  float max[kShortWarps][kPaddedGroup], sum[kShortWarps][kPaddedGroup];
+  MergedOutputs<D, kShortWarps> outputs;
+
+  // Returns two channels of a query head's part of the output. `channel` is even.
+  __device__ float2& part_of(int query, int channel) {
+    return *reinterpret_cast<float2*>(&queries[query][channel / (D / 4)][channel % (D / 4)]);
   }
 };
 
@@ -99,12 +106,12 @@ __device__ __forceinline__ void take_value(const __nv_bfloat16* row, int lane, u
     to[m] = lane % 4 == 0 ? make_uint4(pairs[m] & 0xffffU, pairs[m] >> 16, 0, 0) : make_uint4(0, 0, 0, 0);
 }
 
-// Brings the queries of the cluster's heads and the new token's rows into shared memory. Rows are rotated and
-// rounded, and also go to their page. `new_token` is the token's index in the tail, or negative if this CTA
-// has none.
-template <int D, class Args>
+// Brings the queries of the cluster's heads and the new token's rows into shared memory. Shared has QueryRows
+// and new_rows. Rows are rotated and rounded, and also go to their page. `new_token` is the token's index in
+// the tail, or negative if this CTA has none. keep(i, x) may store query i in another form, too.
+template <int D, class Args, class Shared, class Keep>
 __device__ __forceinline__ void take_rows(const Args& args, const ShortPlace& at, int new_token,
-                                          ShortShared<D>& shared) {
+                                          Shared& shared, const Keep& keep) {
   constexpr int kOwn = D / kLanes;  // neighbouring channels of a lane
   const int n_rows = at.n_queries + (new_token < 0 ? 0 : 2);
 #pragma unroll 1
@@ -119,6 +126,7 @@ __device__ __forceinline__ void take_rows(const Args& args, const ShortPlace& at
       float* to = shared.queries[i][at.lane / 8] + at.lane % 8 * kOwn;
 #pragma unroll
       for (int j = 0; j < kOwn; j += 2) *reinterpret_cast<float2*>(to + j) = make_float2(x[j], x[j + 1]);
+      keep(i, x);
       continue;
     }
 #pragma unroll
@@ -210,8 +218,8 @@ __device__ __forceinline__ void store_head(const Args& args, const HeadPart<D>& 
 
 // Turns the accumulators of all warps into outputs. One CTA of the cluster stores each output. All threads of
 // the cluster must call this function. `warps` has a bit for each warp with a part, and `acc` is this warp's
-// part. With IsOftenAlone, a cluster of one CTA has separate, shorter code.
-template <bool IsOftenAlone, int D, class Args>
+// part. A cluster of one CTA has separate, shorter code.
+template <int D, class Args>
 __device__ __forceinline__ void leave_outputs(const Args& args, const ShortPlace& at, std::uint32_t warps,
                                               Accumulator<D>& acc, ShortShared<D>& shared) {
   const bool has_some = (warps >> at.warp & 1) != 0;
@@ -238,7 +246,7 @@ __device__ __forceinline__ void leave_outputs(const Args& args, const ShortPlace
     if (at.warp >= min(at.n_queries - first, kMergedHeads)) continue;
     const int query = first + at.warp;
     const HeadPart<D> part = merge_tiles(shared, warps, query, at.warp, at.lane);
-    if (IsOftenAlone && at.n_ctas == 1) {
+    if (at.n_ctas == 1) {
       store_head(args, part, at.seq, at.head, at.first_query + query, at.lane);
       continue;
     }
@@ -247,7 +255,7 @@ __device__ __forceinline__ void leave_outputs(const Args& args, const ShortPlace
     for (int slice = 0; slice < D / kSlice; ++slice)
       shared.part_of(query, slice * kSlice + 2 * at.lane) = part.out[slice];
   }
-  if (IsOftenAlone && at.n_ctas == 1) return;
+  if (at.n_ctas == 1) return;
   cluster_sync();
   static_assert(kPaddedGroup <= kShortWarps);
   // CTAs take query heads in turn, and each warp of a CTA stores at most one query head.

@@ -10,6 +10,7 @@
 #include <climits>
 
 #include "device/cuda/decode/decode_kernel.cuh"
+#include "device/cuda/decode/short_combine.cuh"
 #include "device/cuda/decode/short_parts.cuh"
 
 namespace kvant::cuda {
@@ -22,15 +23,40 @@ struct ShortPairOf {
 template <class Pair>
 requires requires {
   typename Pair::OfShort;
+} &&(!requires { typename Pair::OfShortAlone; }) struct ShortPairOf<Pair> {
+  using type = typename Pair::OfShort;
+};
+// Other kernels may use OfShort, too. OfShortAlone has code for kernels of short sequences alone.
+template <class Pair>
+requires requires {
+  typename Pair::OfShortAlone;
 }
 struct ShortPairOf<Pair> {
-  using type = typename Pair::OfShort;
+  using type = typename Pair::OfShortAlone;
+};
+
+// Holds the queries in the form that a pair of formats keeps, if the pair has such a form.
+template <class Pair>
+struct KeptRows {
+  template <int N>
+  __device__ void store(int, const float (&)[N], float, int) {}
+};
+template <class Pair>
+requires requires {
+  typename Pair::QueryRows;
+}
+struct KeptRows<Pair> : Pair::QueryRows {};
+
+// Holds the static shared memory of a CTA.
+template <class Pair, int D>
+struct SharedOfPair : ShortSealedShared<D> {
+  KeptRows<Pair> kept;
 };
 
 // Describes a sequence and KV head whose queries lie in shared memory.
 template <int D>
 struct ShortSegment : Segment {
-  const ShortShared<D>* shared;
+  const QueryRows<D>* shared;
   int n_queries;
 };
 
@@ -102,12 +128,23 @@ __device__ __forceinline__ void refill_ring(const DecodeArgs& args, const Rings&
   copy_sealed(args, rings, pages.ring, stage, ids, at.head);
 }
 
+// Returns the state of a pair with separate sums.
+template <class Pair, int D>
+__device__ __forceinline__ typename Pair::State begin_state(const DecodeArgs& args,
+                                                            const ShortSegment<D>& segment,
+                                                            const KeptRows<Pair>& kept, int lane) {
+  if constexpr (requires { typename Pair::QueryRows; })
+    return typename Pair::State(kept, segment.n_queries, lane);
+  else
+    return typename Pair::State(args, segment, lane);
+}
+
 // Attends to the warp's part of the ring's pages.
 template <class Pair, int D>
 __device__ __forceinline__ void attend_ring(const ShortSealedArgs& args, unsigned char* memory,
                                             const Rings& rings, const RingPages& pages, const ShortPlace& at,
                                             const ShortSegment<D>& segment, const Query<D>& query,
-                                            Accumulator<D>& acc) {
+                                            const KeptRows<Pair>& kept, Accumulator<D>& acc) {
   RingReader ring{rings, memory + args.ring_at + pages.ring * rings.stages * rings.slot_bytes, pages.ring};
   const auto each_page = [&](const auto& attend) {
     int nth = 0;
@@ -119,7 +156,7 @@ __device__ __forceinline__ void attend_ring(const ShortSealedArgs& args, unsigne
     }
   };
   if constexpr (requires { typename Pair::State; }) {
-    typename Pair::State state(args, segment, at.lane);
+    auto state = begin_state<Pair>(args, segment, kept, at.lane);
     each_page([&](int page) { Pair::attend(args, memory, segment, page, query, at.lane, ring, state); });
     Pair::finish(state, at.lane, acc);
   } else {
@@ -159,58 +196,87 @@ struct StoredTile {
   }
 };
 
-// Attends to unquantized tiles, which are tile `first` and every `step`th tile after it.
-template <int D>
+// Attends to unquantized tiles, which are tile `first` and every `step`th tile after it. The function calls
+// make_query() while the first tile's loads are in flight.
+template <int D, class MakeQuery>
 __device__ __forceinline__ void attend_tiles(const ShortSealedArgs& args, const PlainTiles& tiles, int first,
-                                             int step, const ShortPlace& at, const ShortShared<D>& shared,
-                                             const Query<D>& query, Accumulator<D>& acc) {
+                                             int step, const ShortPlace& at,
+                                             const ShortSealedShared<D>& shared, const MakeQuery& make_query,
+                                             Accumulator<D>& acc) {
+  // A tile's values are loaded before its scores are known if registers suffice.
+  constexpr bool kValuesEarly = D <= 128;
   const int n_tiles = tiles.n();
+  Query<D> query;
 #pragma unroll 1
   for (int i = first; i < n_tiles; i += step) {
     const bool is_new = tiles.n_new != 0 && i == n_tiles - 1;
+    const StoredTile tile(args, tiles, i);  // for stored tiles only
+    const SeenTokens seen = is_new ? SeenTokens{0, 1} : SeenTokens{tile.hidden, tile.n};
+    int2 ids{};
     uint4 keys[D / 16], values[D / 16];
-    SeenTokens seen{0, 1};
     if (is_new) {
       take_key(shared.new_rows[0], at.lane, keys);
-      take_value(shared.new_rows[1], at.lane, values);
     } else {
-      const StoredTile tile(args, tiles, i);
-      const int2 ids = page_ids(*tile.pages, at.seq, at.head, tile.number / kTokenTiles);
+      ids = page_ids(*tile.pages, at.seq, at.head, tile.number / kTokenTiles);
       load_tile(*tile.pages, ids.x, at.head, 0, tile.number, at.lane, keys);
-      load_tile(*tile.pages, ids.y, at.head, 1, tile.number, at.lane, values);
-      seen = {tile.hidden, tile.n};
     }
+    const auto load_values = [&] {
+      if (is_new)
+        take_value(shared.new_rows[1], at.lane, values);
+      else
+        load_tile(*tile.pages, ids.y, at.head, 1, tile.number, at.lane, values);
+    };
+    if (kValuesEarly) load_values();
+    if (i == first) query = make_query();
     float s[1][4];
     score_tile(
         query, [&](int k) { return keys[k]; }, s);
+    if (!kValuesEarly) load_values();
     weigh_tile<ShortPair>(args, seen, at.lane, s, acc);
     mix_tile(
         s, seen.n, at.lane, [&](int m) { return values[m]; }, acc);
   }
 }
 
-// Prefetches a tile of the tail into the L2 cache, 128 bytes a lane.
+// Prefetches a stored tile into the L2 cache, 128 bytes a lane. `ids` are the ids of the tile's page if the
+// tile belongs to the tail.
 template <int D>
-__device__ __forceinline__ void prefetch_tile(const PageSource& pages, int2 ids, const ShortPlace& at,
-                                              int tile) {
+__device__ __forceinline__ void prefetch_tile(const ShortSealedArgs& args, const PlainTiles& tiles, int i,
+                                              int2 ids, const ShortPlace& at) {
+  const StoredTile tile(args, tiles, i);
+  if (i >= tiles.of_tail()) ids = page_ids(*tile.pages, at.seq, at.head, tile.number / kTokenTiles);
   constexpr int kLines = kTileTokens * D * 2 / 128;  // 128-byte lines of a side
 #pragma unroll
   for (int side = 0; side < 2; ++side) {
     const auto* from = reinterpret_cast<const unsigned char*>(
-        find_tile<D>(pages, side == 0 ? ids.x : ids.y, at.head, side, tile));
+        find_tile<D>(*tile.pages, side == 0 ? ids.x : ids.y, at.head, side, tile.number));
     for (int line = at.lane; line < kLines; line += kLanes) prefetch_to_l2(from + line * 128);
   }
 }
 
-// Runs a CTA. `memory` holds the rings and tables.
+// Reads a word of each line of the arguments, so the constant cache has the lines before the kernel
+// needs them. Otherwise, each line would cost a wait for the L2 cache after the predecessors' end. Returns a
+// number that depends on all of these words. Descriptions of pages and the offsets of other heads are left
+// out.
+__device__ __forceinline__ std::uint32_t fetch_arguments(const ShortSealedArgs& args) {
+  constexpr int kLineWords = 16;
+  const auto* words = reinterpret_cast<const std::uint32_t*>(&args);
+  std::uint32_t all = 0;
+#pragma unroll
+  for (int i = 0; i < static_cast<int>(sizeof args) / 4; i += kLineWords)
+    if (i < static_cast<int>(offsetof(DecodeArgs, key_page)) / 4 ||
+        i >= static_cast<int>(sizeof(DecodeArgs)) / 4)
+      all ^= words[i];
+  return all;
+}
+
+// Runs a CTA. `memory` holds the tables and the rings, whose place the warps' outputs take in the end.
 template <class Pair, int D>
 __device__ void attend_short_sealed(const ShortSealedArgs& args, unsigned char* memory,
-                                    ShortShared<D>& shared) {
+                                    SharedOfPair<Pair, D>& shared) {
   constexpr int kSharers = kPageWarps<Pair>;
   static_assert(kSharers == 1 || kSharers == 2 || kSharers == 4);
   constexpr int kSharersLog2 = kSharers / 2;
-  if (args.follows == 0) wait_for_predecessors();
-  admit_successors();
   ShortPlace at;
   at.cta = static_cast<int>(blockIdx.x);
   at.n_ctas = static_cast<int>(gridDim.x);
@@ -220,7 +286,8 @@ __device__ void attend_short_sealed(const ShortSealedArgs& args, unsigned char* 
   at.seq = static_cast<int>(blockIdx.z);
   at.first_query = args.first_query + (is_second ? args.n_queries : 0);
   at.n_queries = min(args.n_queries, args.end_query - at.first_query);
-  at.warp = static_cast<int>(threadIdx.x) / kLanes;
+  // The shuffle tells the compiler that all lanes of a warp branch alike.
+  at.warp = __shfl_sync(~0U, static_cast<int>(threadIdx.x) / kLanes, 0);
   at.lane = static_cast<int>(threadIdx.x) % kLanes;
   const Rings rings(args, memory, kSharersLog2);
   const RingPages pages = RingPages::of<kSharers>(rings, at);
@@ -229,6 +296,21 @@ __device__ void attend_short_sealed(const ShortSealedArgs& args, unsigned char* 
   const int first_tile = (kShortWarps - 1 - at.warp) * at.n_ctas + at.cta;
   const int n_warps = kShortWarps * at.n_ctas;
 
+  if (at.n_ctas > 1) {
+    if (threadIdx.x == 0) shared.inbox.open({at.n_ctas, args.per_cta}, at.cta, at.n_queries);
+    __syncwarp();
+    cluster_arrive();
+  }
+  rings.init(kSharers * kLanes);
+  const auto build_tables = [&] {
+    Pair::build_tables(args, memory, at.head, static_cast<int>(threadIdx.x), kShortWarps * kLanes);
+  };
+  if constexpr (!Pair::kTablesPerHead) build_tables();
+  // Settled pages, page tables and lengths are read while predecessors end.
+  const bool at_once = args.settled != 0 || args.follows != 0;
+  // The condition keeps the compiler from leaving out the reads. The word is 0 here, and nothing reads it.
+  if (fetch_arguments(args) == 1) store_shared(rings.have_queries(), 0);
+  if (!at_once) take_turn(args);
   // Table entries are loaded before the kernel knows whether they are needed, so all loads overlap.
   int2 sealed_ids{}, tail_ids{};
   if (pages.copies && pages.first < args.sealed_entries)
@@ -242,23 +324,27 @@ __device__ void attend_short_sealed(const ShortSealedArgs& args, unsigned char* 
     tiles.n_protected =
         args.protected_tokens[at.seq * args.protected_seq_stride + at.head * args.protected_head_stride];
   if (args.first_tokens != nullptr) tiles.hidden = args.first_tokens[at.seq];
-  rings.init(kSharers * kLanes);
-  Pair::build_tables(args, memory, at.head, static_cast<int>(threadIdx.x), kShortWarps * kLanes);
   __syncthreads();
-  if (n_sealed + n_tail + tiles.n_protected == 0) {
-    if (args.follows != 0) wait_for_predecessors();
-    return;
-  }
   if (pages.copies) begin_ring(args, rings, pages, at, n_sealed, sealed_ids);
   tiles.n_new = args.sides[0].rows == nullptr || n_tail == 0 ? 0 : 1;
   tiles.n_stored = n_tail - tiles.n_new;
   // If there are sealed pages, the hidden tokens lie in sealed pages.
   if (n_sealed > 0) tiles.hidden = 0;
   const int n_tiles = tiles.n();
-  if (first_tile < tiles.of_tail()) prefetch_tile<D>(args.tail, tail_ids, at, first_tile);
+  // Predecessors may still write the tile. The L2 cache has whatever they write.
+  if (first_tile < n_tiles - tiles.n_new) prefetch_tile<D>(args, tiles, first_tile, tail_ids, at);
+  if (at_once) take_turn(args);
+  if (n_sealed + n_tail + tiles.n_protected == 0) {
+    if (at.n_ctas > 1) cluster_wait();
+    if (args.follows != 0) wait_for_predecessors();
+    return;
+  }
+  if constexpr (Pair::kTablesPerHead) build_tables();
   const bool has_new = tiles.n_new != 0 && (n_tiles - 1) % at.n_ctas == at.cta;
   __syncwarp();
-  take_rows(args, at, has_new ? tiles.n_stored : -1, shared);
+  take_rows<D>(args, at, has_new ? tiles.n_stored : -1, shared, [&](int query, const auto& x) {
+    shared.kept.store(query, x, args.softmax_scale_log2, at.lane);
+  });
   __syncthreads();
 
   ShortSegment<D> segment{};
@@ -267,22 +353,30 @@ __device__ void attend_short_sealed(const ShortSealedArgs& args, unsigned char* 
   segment.n_sealed = n_sealed;
   segment.shared = &shared;
   segment.n_queries = at.n_queries;
-  const Query<D> query = load_query<D>(args, segment, at.lane);
-  if constexpr (requires { Pair::kQueryAt; }) {
-    if (at.warp == 0) KeptQuery<D>::store(query, memory + Pair::kQueryAt, at.lane);
-    __syncthreads();
-  }
   Accumulator<D> acc = {};
   acc.max[0] = acc.max[1] = kNoScore;
-  if (pages.first < n_sealed) attend_ring<Pair, D>(args, memory, rings, pages, at, segment, query, acc);
-  attend_tiles(args, tiles, first_tile, n_warps, at, shared, query, acc);
+  const auto attend_pages = [&](const Query<D>& query) {
+    if (pages.first < n_sealed)
+      attend_ring<Pair, D>(args, memory, rings, pages, at, segment, query, shared.kept, acc);
+  };
+  if constexpr (requires { typename Pair::QueryRows; }) {
+    attend_pages({});
+    // Few warps have tiles, and only these warps need this query.
+    attend_tiles(
+        args, tiles, first_tile, n_warps, at, shared, [&] { return load_query<D>(args, segment, at.lane); },
+        acc);
+  } else {
+    const Query<D> query = load_query<D>(args, segment, at.lane);
+    if constexpr (requires { Pair::kQueryAt; }) {
+      if (at.warp == 0) KeptQuery<D>::store(query, memory + Pair::kQueryAt, at.lane);
+      __syncthreads();
+    }
+    attend_pages(query);
+    attend_tiles(
+        args, tiles, first_tile, n_warps, at, shared, [&] { return query; }, acc);
+  }
 
-  // Each lane finds out whether one warp has had any work.
-  const int w = at.lane % kShortWarps;
-  const bool had_pages = w / kSharers < rings.n && w / kSharers * at.n_ctas + at.cta < n_sealed;
-  const bool had_tiles = (kShortWarps - 1 - w) * at.n_ctas + at.cta < n_tiles;
-  const std::uint32_t warps = __ballot_sync(~0U, had_pages || had_tiles) & ((1U << kShortWarps) - 1);
-  leave_outputs<false>(args, at, warps, acc, shared);
+  combine_outputs<D>(args, at, acc, *reinterpret_cast<WarpOutputs<D>*>(memory + args.ring_at), shared);
   if (args.follows != 0) wait_for_predecessors();
 }
 
@@ -291,7 +385,7 @@ template <class Pair, int D>
 __global__ void __launch_bounds__(kShortWarps* kLanes, 1)
     short_sealed_kernel(const __grid_constant__ ShortSealedArgs args) {
   extern __shared__ __align__(1024) unsigned char memory[];
-  __shared__ __align__(16) ShortShared<D> shared;
+  __shared__ __align__(16) SharedOfPair<Pair, D> shared;
   if constexpr (Architecture::kBulkCopies) attend_short_sealed<Pair, D>(args, memory, shared);
 }
 

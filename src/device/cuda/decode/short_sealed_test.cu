@@ -63,6 +63,12 @@ TEST_P(ShortSealed, AgreesOnFourThousandTokens) {
 TEST_P(ShortSealed, AgreesOnManySequences) {
   expect_exact(many_sequences(), 4, kAsItIs);
 }
+TEST_P(ShortSealed, AgreesWherePagesAreUnsettled) {
+  expect_exact(kRagged, 4, [](TestCache& cache) {
+    cache.append_last(KVANT_BF16, /*rotated=*/false);
+    cache.leave_unsettled();
+  });
+}
 TEST_P(ShortSealed, AgreesWithProtectedTokensMasked) {
   expect_exact({{7, 64, 130}, {3, 1, 7}}, 8, kAsItIs, 4, /*masks=*/true, KVANT_BF16);
 }
@@ -109,6 +115,50 @@ TEST_P(ShortSealed, ReadsAndWritesF16RowsOfFewerChannels) {
         4, false, KVANT_F16);
   }
 }
+
+// Tests clusters of each size with one pair of formats of each kind of kernel.
+class ShortSealedClusters : public ShortSealed {
+ protected:
+  void expect_exact_groups(const Lengths& lengths, const std::vector<int>& groups) {
+    const auto& [pair, d] = GetParam();
+    TestCache cache({pair}, d, lengths, 4, false, Tables::own, Values::normal, 5);
+    cache.say_lengths();
+    cache.use_queries(KVANT_F32);
+    cache.append_last(KVANT_F32, /*rotated=*/true);
+    cache.add_sink_logits();
+    cache.rotate_outputs();
+    for (const int group : groups) {
+      EXPECT_LE(cache.worst_error(group, KVANT_F32), kTolerance)
+          << pair.key << " + " << pair.value << ", d = " << d << ", group " << group << ", "
+          << lengths[0].sealed << " pages of " << lengths.size() << " sequences";
+      EXPECT_TRUE(cache.was_short());
+    }
+  }
+};
+
+TEST_P(ShortSealedClusters, AgreeOnAllSizes) {
+  // Sequences have one page for each CTA of a cluster, counting the tail. The largest clusters have two pages
+  // for some CTAs.
+  for (const int pages : {2, 3, 4, 5, 6, 7, 8, 13})
+    expect_exact_groups({{pages - 1, 5, 4}, {1, 1, 4}}, {1, 2, 3, 4, 5, 6, 7, 8, 12, 16});
+}
+TEST_P(ShortSealedClusters, AgreeOnSequencesWithoutTokens) {
+  expect_exact_groups({{5, 20, 4}, {0, 0, 0}, {0, 1, 0}}, {1, 4, 8});
+}
+TEST_P(ShortSealedClusters, AgreeWithoutClusters) {
+  // There are so many sequences that each has one CTA for each KV head.
+  Lengths lengths;
+  for (int i = 0; i < 30; ++i) lengths.push_back({i % 5, 1 + i * 37 % 130, i % 5 > 0 ? 4 : 0});
+  expect_exact_groups(lengths, {1, 3, 4, 7, 8});
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Formats, ShortSealedClusters,
+    ::testing::Combine(
+        ::testing::ValuesIn(std::vector<FormatPair>{
+            {"ch4g128", "tok4g128"}, {"tcq4", "tcq4"}, {"tcq3", "tcq2"}, {"lm3", "lm3"}, {"fp8", "fp8"}}),
+        ::testing::ValuesIn(kHeadDimsUpTo256)),
+    [](const auto& info) { return name_of(std::get<0>(info.param), std::get<1>(info.param)); });
 
 std::vector<FormatPair> sealed_pairs() {
   std::vector<FormatPair> pairs;

@@ -30,7 +30,8 @@ ShortSealedKernel short_sealed_entry() {
     // Each warp of the kernel needs its own memory in the tables.
     static_assert(!requires { Short::kWarpBytes; } || max_warps<Short>() >= kShortWarps);
     return {reinterpret_cast<const void*>(&short_sealed_kernel<Short, D>), kPageWarps<Short>,
-            Short::kTableBytes, static_cast<int>(sizeof(ShortShared<D>))};
+            Short::kTableBytes, static_cast<int>(sizeof(SharedOfPair<Short, D>)),
+            static_cast<int>(sizeof(WarpOutputs<D>))};
   }
 }
 

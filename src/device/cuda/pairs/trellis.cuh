@@ -157,6 +157,16 @@ __device__ __forceinline__ void with_bits(int bits, const Body& body) {
   }
 }
 
+// Works like with_bits(), but compares `bits` with one width after another. A switch would load its target
+// from constant memory, which costs short kernels a wait. Votes keep the compiler from making a switch.
+template <class Body>
+__device__ __forceinline__ void with_bits_in_turn(int bits, const Body& body) {
+  [&]<int... Bits>(std::integer_sequence<int, Bits...>) {
+    (void)((__any_sync(~0U, bits == Bits) != 0 && (body(std::integral_constant<int, Bits>{}), true)) || ...);
+  }
+  (std::integer_sequence<int, 4, 3, 2, 5, 6, 1>{});
+}
+
 // HeadSums holds a lane's sums for query head t of a set, in rows g and g + 8 of the m tiles as in
 // Accumulator.
 template <int D>
@@ -266,15 +276,19 @@ struct TrellisStrips;  // defined in trellis_strips.cuh
 
 // TrellisPair attends to trellis-coded keys and values, for `Sets` sets of four query heads. PageWarps warps
 // share each page. With `UnlikeHeads`, heads of a launch may have codes of unlike widths. Each page then
-// reads the width of its head, and kernels take 4 % longer if nothing else limits them.
-template <int D, int Sets, int PageWarps = D == 256 ? 2 : 1, bool UnlikeHeads = false>
+// reads the width of its head, and kernels take 4 % longer if nothing else limits them. With `OnlyShort`,
+// only kernels for short sequences use the pair. Their warps have up to 255 registers.
+template <int D, int Sets, int PageWarps = D == 256 ? 2 : 1, bool UnlikeHeads = false, bool OnlyShort = false>
 struct TrellisPair {
   using OfShort = TrellisPair<D, Sets, D == 64 ? 2 : 4, UnlikeHeads>;
+  using OfShortAlone = TrellisPair<D, Sets, D == 64 ? 2 : 4, UnlikeHeads, true>;
   using OfUnlikeHeads = TrellisPair<D, Sets, PageWarps, true>;
   using Strips = TrellisStrips<D>;
   static constexpr bool kSealed = true;
   static constexpr bool kTablesPerHead = false;
   static constexpr int kPageWarps = PageWarps;
+  // Kernels for short sequences keep the queries in this form. Pages need no other.
+  using QueryRows = IntegerRows<D>;
   // Eight query heads of 256 channels need the registers that fewer warps leave. Kernels for short sequences
   // have kShortWarps warps.
   static constexpr int kMaxWarps = D == 256 && Sets == 2 && PageWarps == 2 ? 6 : max_consumer_warps(D);
@@ -290,7 +304,7 @@ struct TrellisPair {
   static constexpr int kParts = kWarpSteps / kStepsOfPart<D>;
   // Values are read in this many passes. Each pass has only some of the channels, which limits the registers
   // for sums.
-  static constexpr int kPasses = Sets * (D == 256 ? 4 : 1);
+  static constexpr int kPasses = OnlyShort ? (D == 256 ? Sets : 1) : Sets * (D == 256 ? 4 : 1);
 
   static __device__ void build_tables(const DecodeArgs&, unsigned char* table, int, int thread,
                                       int n_threads) {
@@ -308,6 +322,11 @@ struct TrellisPair {
     __device__ State(const DecodeArgs& args, const Part& segment, int lane,
                      std::integer_sequence<int, Set...>)
         : query{IntegerQuery<D>(args, segment, Set * kHeadsOfSet, lane)...} {}
+    __device__ State(const IntegerRows<D>& rows, int n_heads, int lane)
+        : State(rows, n_heads, lane, std::make_integer_sequence<int, Sets>{}) {}
+    template <int... Set>
+    __device__ State(const IntegerRows<D>& rows, int n_heads, int lane, std::integer_sequence<int, Set...>)
+        : query{IntegerQuery<D>(rows, Set * kHeadsOfSet, n_heads, lane)...} {}
   };
 
   template <class Part>
@@ -370,6 +389,13 @@ struct TrellisPair {
   }
 
  private:
+  template <class Body>
+  static __device__ __forceinline__ void with_width(int bits, const Body& body) {
+    if constexpr (OnlyShort)
+      with_bits_in_turn(bits, body);
+    else
+      with_bits(bits, body);
+  }
   static __device__ __forceinline__ int first_step() {
     return part_of_page<kPageWarps>() * kWarpSteps;
   }
@@ -411,7 +437,7 @@ struct TrellisPair {
     for (int set = 0; set < Sets; ++set) factor[set] = state.query[set].factor * unit;
     const unsigned char* codes = keys;
     if constexpr (kPageWarps > 1) codes += first_step() * (key_bits * (32 * D / 8));
-    with_bits(key_bits, [&](auto bits) {
+    with_width(key_bits, [&](auto bits) {
 #pragma unroll 1
       for (int part = 0; part < kParts; ++part) {
         int s[Sets][2 * kStepsOfPart<D>][4] = {};
@@ -488,7 +514,7 @@ struct TrellisPair {
     int sums[Sets][kTiles][4] = {};
     const unsigned char* codes = values;
     if constexpr (kPageWarps > 1) codes += first_step() * (value_bits * (32 * D / 8));
-    with_bits(value_bits, [&](auto bits) {
+    with_width(value_bits, [&](auto bits) {
 #pragma unroll 1
       for (int part = 0; part < kParts; ++part) {
         StepWeights weights[Sets][kStepsOfPart<D>];

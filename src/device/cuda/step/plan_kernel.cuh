@@ -121,9 +121,8 @@ __device__ inline void write_due(const StepArgs& args, const PlannedRequest& req
   args.sealed_after[i] = is_padding ? before : due.sealed_after;
 }
 
-// Plans one request in each CTA. The last CTA also writes the numbers that follow the numbers of all
-// requests.
-__global__ void __launch_bounds__(kPlanThreads) plan_kernel(const __grid_constant__ StepArgs args) {
+// Plans the CTA's request. The last CTA also writes the numbers that follow the numbers of all requests.
+__device__ inline void plan_request(const StepArgs& args) {
   const PlannedRequest request = planned_request(args, static_cast<int>(blockIdx.x));
   for (int nth = 0; nth < args.n_parts; ++nth) write_part(args, request, nth);
   // All threads must have read sealed_before, because sealed_after may be the same memory.
@@ -137,6 +136,13 @@ __global__ void __launch_bounds__(kPlanThreads) plan_kernel(const __grid_constan
     args.row_seq[row] = 0;
     args.row_tail_token[row] = -1;
   }
+}
+
+__global__ void __launch_bounds__(kPlanThreads) plan_kernel(const __grid_constant__ StepArgs args) {
+  plan_request(args);
+  // A step without a schedule may follow at once, with settled pages. Its kernel begins when all CTAs here
+  // have ended, and reads lengths and tables without waiting for more.
+  __threadfence();
 }
 
 }  // namespace kvant::cuda
