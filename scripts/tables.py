@@ -76,8 +76,9 @@ def take_over(options):
         measured = import_tasks(options.tasks, options.measured_on)
         results.save(options.results, "tasks", merged_tasks(results.load(options.results, "tasks"), measured))
     if options.layouts:
-        others = [d for d in results.load(options.results, "gpu") if d["kind"] != "layouts"]
-        results.save(options.results, "gpu", others + [import_layouts(options.layouts, options.measured_on)])
+        measured = import_layouts(options.layouts, options.measured_on)
+        known = results.load(options.results, "gpu")
+        results.save(options.results, "gpu", results.merged(known, [measured], lambda document: document["kind"] == "layouts"))
 
 
 def parse():
@@ -92,7 +93,7 @@ def parse():
     parser.add_argument("--bits", metavar="MODEL.gguf")
     parser.add_argument("--measured-on", default="")
     options = parser.parse_args()
-    if (options.quality or options.cpu or options.gpu or options.tasks) and not options.measured_on:
+    if (options.quality or options.cpu or options.gpu or options.tasks or options.layouts) and not options.measured_on:
         parser.error("say where and when it was measured: --measured-on '2 cores of ..., 2026-11-22'")
     return options
 

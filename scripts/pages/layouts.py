@@ -2,7 +2,7 @@
 scripts/gpu-layouts. A document has the microseconds per layer of each layout, shape and cache."""
 from pages import markdown
 from pages.import_gpu import lines_of
-from pages.results import day_of
+from pages.results import day_of, with_lines
 
 # Maps the pairs that scripts/gpu-layouts times to what they stand for. Heads of calibrated recipes have unlike widths.
 CACHES = {
@@ -38,7 +38,7 @@ def shown_shape(sequences, context):
 
 class Layouts:
     def __init__(self, document):
-        self.document = document
+        self.document, self.rows = document, with_lines(document)
         self.us = {(r["layout"], r["sequences"], r["context"], r["cache"]): r["us"] for r in document["results"]}
         self.layouts = list(dict.fromkeys(r["layout"] for r in document["results"]))
         self.shapes = sorted({(r["sequences"], r["context"]) for r in document["results"]})
@@ -55,13 +55,23 @@ class Layouts:
 
     def page(self):
         text = (markdown.paragraph(TEXT) + "\n" + markdown.code(self.document["command"]) + "\n" +
-                markdown.paragraph(self.document["measured_on"]))
+                markdown.paragraph(self.document["measured_on"]) + self.other_runs())
         times = self.table(lambda *place: f"{self.us[*place, 'bf16']:.1f}" if (*place, "bf16") in self.us else "-")
         return "\n".join([text, times, "`uniform-4bit` relative to `bf16`:\n", self.ratios("uniform-4bit"),
                           "Heads of two widths relative to `bf16`:\n", self.ratios("two widths"),
                           "`bf16` relative to PyTorch with cuDNN:\n", self.ratios("bf16", "PyTorch (cuDNN)")])
 
+    def other_runs(self):
+        """Says which cells have another machine or day than most cells."""
+        text = ""
+        for line in sorted({r["measured_on"] for r in self.rows} - {self.document["measured_on"]}):
+            rows = [r for r in self.rows if r["measured_on"] == line]
+            caches = ", ".join(dict.fromkeys(r["cache"] for r in rows))
+            shapes = ", ".join(shown_shape(*shape) for shape in sorted({(r["sequences"], r["context"]) for r in rows}))
+            text += "\n" + markdown.paragraph(f"Another run measured the cells {shapes}. The caches of that run are {caches}. {line}")
+        return text
+
     def csv(self):
         rows = [(r["layout"], r["sequences"], r["context"], r["cache"], r["us"], r["limit_us"] or "",
-                 day_of(self.document["measured_on"])) for r in self.document["results"]]
+                 day_of(r["measured_on"])) for r in self.rows]
         return markdown.csv_text(("layout", "sequences", "context", "cache", "us_a_layer", "us_reading_alone", "day"), rows)

@@ -242,6 +242,21 @@ class HeadLayouts(unittest.TestCase):
         self.assertEqual([line.split(",")[3:5] for line in layouts.csv().splitlines()[1:]],
                          [["bf16", "9.0"], ["uniform-4bit", "10.0"], ["uniform-4bit", "99.0"], ["PyTorch (cuDNN)", "7.2"]])
 
+    def test_cells_that_were_measured_again_have_their_own_day(self):
+        path = pathlib.Path(tempfile.mkdtemp()) / "rows.json"
+        row = {"head_dim": 128, "kv_heads": 2, "group": 6, "seqs": 1, "context": 2048, "limit_us": 1.5}
+        rows = [row | {"what": "kvant bf16+bf16", "us": 9.0}, row | {"what": "kvant bf16+bf16", "us": 8.0, "context": 512},
+                row | {"what": "kvant tcq4+tcq4", "us": 10.0}]
+        path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+        before = import_layouts(path, "An H200, 2026-11-29.")
+        path.write_text(json.dumps(rows[2] | {"us": 6.0}), encoding="utf-8")
+        merged, = results.merged([before], [import_layouts(path, "An H200, 2026-11-30.")], lambda document: document["kind"])
+        layouts = Layouts(merged)
+        self.assertIn("| 12/2/128 | - | 1.50x |", layouts.page())
+        self.assertIn("Another run measured the cells 1 x 2k. The caches of that run are uniform-4bit. An H200, 2026-11-30.", layouts.page())
+        self.assertEqual([line.split(",")[4::2] for line in layouts.csv().splitlines()[1:]],
+                         [["9.0", "2026-11-29"], ["8.0", "2026-11-29"], ["6.0", "2026-11-30"]])
+
 
 class QualityTables(unittest.TestCase):
     @staticmethod

@@ -99,7 +99,8 @@ def merged(known, measured, run_of):
 
 
 def key_of(row):
-    return tuple(row.get(field) for field in ("recipe", "label", "task", "depth"))
+    fields = ("recipe", "label", "task", "depth", "layout", "sequences", "context", "cache")
+    return tuple(row.get(field) for field in fields)
 
 
 def with_lines(document):
