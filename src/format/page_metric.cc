@@ -7,11 +7,9 @@
 #include "base/check.h"
 
 namespace kvant {
-namespace {
 
 static_assert(sizeof(ChannelFrame) == 2 * sizeof(float));
 
-// Returns R(position) v for the directions v, one direction per row, [kMetricRank][d].
 std::vector<float> turned_rows(const PageMetric& metric, int position) {
   const auto d = static_cast<int>(metric.frames.size());
   std::vector<float> rows(metric.directions.size());
@@ -33,7 +31,13 @@ std::vector<float> turned_rows(const PageMetric& metric, int position) {
   return rows;
 }
 
-}  // namespace
+ErrorMetric metric_of_rows(std::span<const float> rows) {
+  const std::size_t d = rows.size() / kMetricRank;
+  std::vector<float> directions(rows.size());
+  for (std::size_t i = 0; i < d; ++i)
+    for (std::size_t r = 0; r < kMetricRank; ++r) directions[i * kMetricRank + r] = rows[r * d + i];
+  return ErrorMetric(directions);
+}
 
 std::size_t page_metric_size(int d) {
   return static_cast<std::size_t>(d) * (kMetricRank + 2);
@@ -69,11 +73,7 @@ std::optional<ErrorMetric> metric_of_page(const HeadConstants& constants, const 
   if (constant.empty()) return std::nullopt;
   std::vector<float> rows = turned_rows(read_page_metric(constant, d), middle_of_page(first_position));
   transform.query({rows.data(), kMetricRank, d}, nullptr);
-  std::vector<float> directions(rows.size());
-  for (int i = 0; i < d; ++i)
-    for (int r = 0; r < kMetricRank; ++r)
-      directions[static_cast<std::size_t>(i) * kMetricRank + r] = rows[static_cast<std::size_t>(r) * d + i];
-  return ErrorMetric(directions);
+  return metric_of_rows(rows);
 }
 
 void encode_page(const Format& format, const Transform& transform, const PageContext& context,

@@ -43,6 +43,11 @@ struct PageMetric {
 // Splits the constant kPageMetric into its parts, which refer to `constant`.
 PageMetric read_page_metric(std::span<const float> constant, int d);
 
+// Returns R(position) v for the directions v, one direction per row, [kMetricRank][d].
+std::vector<float> turned_rows(const PageMetric& metric, int position);
+// Makes the metric of directions, one per row.
+ErrorMetric metric_of_rows(std::span<const float> rows);
+
 // Returns the position of a page's middle, given the position of the page's first token.
 constexpr int middle_of_page(int first_position) {
   return first_position + kPageTokens / 2;

@@ -2,54 +2,45 @@
 #include <atomic>
 #include <cmath>
 #include <cstring>
-#include <memory>
-#include <numbers>
+#include <optional>
 #include <vector>
 
 #include "base/float16.h"
+#include "base/gemm.h"
 #include "base/linear_correction.h"
 #include "device/cpu/calls.h"
 #include "device/cpu/rows.h"
 #include "device/cpu/workers.h"
-#include "format/error_metric.h"
+#include "format/page_metric.h"
 
 namespace kvant::device::cpu {
 namespace {
 
-// Returns the metric of a head's keys in a page, by its definition, or null if the head has no metric.
-std::unique_ptr<ErrorMetric> metric_of(const kvant_page_metrics& all, int d, int layer, int head, int page) {
-  const float* w =
-      all.directions + layer * all.direction_layer_stride + std::ptrdiff_t{1} * head * d * kMetricRank;
-  const float* turns = all.turns + layer * all.turn_layer_stride;
-  const float* basis = all.basis == nullptr ? nullptr : all.basis + head * all.basis_head_stride;
-  if (std::isnan(w[0])) return nullptr;
-  std::vector<float> directions(std::size_t{1} * d * kMetricRank);
-  const int middle = page * kPageTokens + kPageTokens / 2;
-  for (int r = 0; r < kMetricRank; ++r) {
-    std::vector<double> turned(d), stored(d);
-    for (int i = 0; i < d; ++i) {
-      const double angle = 2 * std::numbers::pi * turns[2 * i + 1] * middle;
-      const int partner = static_cast<int>(turns[2 * i]);
-      turned[i] = w[i * kMetricRank + r] * std::cos(angle) - w[partner * kMetricRank + r] * std::sin(angle);
-    }
-    if (basis == nullptr) stored = turned;
-    for (int i = 0; basis != nullptr && i < d; ++i)
-      for (int j = 0; j < d; ++j) stored[j] += turned[i] * basis[i * d + j];
-    for (int i = 0; i < d; ++i) directions[i * kMetricRank + r] = static_cast<float>(stored[i]);
-  }
-  return std::make_unique<ErrorMetric>(directions);
+// Returns the metric of a head's keys in a page, or nothing if the head has no metric.
+std::optional<ErrorMetric> metric_of(const kvant_page_metrics& all, int d, int layer, int head, int page) {
+  const std::size_t n = std::size_t{1} * d * kMetricRank;
+  const float* directions = all.directions + layer * all.direction_layer_stride + head * n;
+  if (std::isnan(directions[0])) return std::nullopt;
+  const auto* turns = reinterpret_cast<const ChannelFrame*>(all.turns + layer * all.turn_layer_stride);
+  const std::vector<float> turned =
+      turned_rows({{directions, n}, {turns, std::size_t{1} * d}}, middle_of_page(page * kPageTokens));
+  if (all.basis == nullptr) return metric_of_rows(turned);
+  std::vector<float> stored(n);
+  gemm(kMetricRank, d, d, row_major(turned.data(), d), row_major(all.basis + head * all.basis_head_stride, d),
+       /*accumulate=*/false, stored.data(), d);
+  return metric_of_rows(stored);
 }
 
 // Reads kvant_decode_layer.key_metrics of a head. Only the directions among its numbers are used.
-std::unique_ptr<ErrorMetric> fixed_metric(const float* all, int d, int head) {
+std::optional<ErrorMetric> fixed_metric(const float* all, int d, int head) {
   constexpr int kNumbers = 1 + 2 * kMetricRank;
   const float* of_head = all + std::ptrdiff_t{1} * head * d * kNumbers;
-  if (of_head[0] == 0) return nullptr;
+  if (of_head[0] == 0) return std::nullopt;
   std::vector<float> directions;
   for (int i = 0; i < d; ++i)
     directions.insert(directions.end(), of_head + i * kNumbers + 1 + kMetricRank,
                       of_head + (i + 1) * kNumbers);
-  return std::make_unique<ErrorMetric>(directions);
+  return ErrorMetric(directions);
 }
 
 // Adds the nth page of a sequence, which was just sealed, to the state of a correction. Rows are
@@ -128,8 +119,8 @@ class Sealing {
       const Format& format = sealed.format();
       PageContext of_page = sealed.context();
       const auto metric =
-          side == KVANT_KEY && format.shapes_errors() ? metric_of_page(layer, page, head, d) : nullptr;
-      of_page.metric = metric.get();
+          side == KVANT_KEY && format.shapes_errors() ? metric_of_keys(layer, page, head, d) : std::nullopt;
+      if (metric) of_page.metric = &*metric;
       std::byte* const to = sealed_address(layer, page.seq, head, side, page.sealed);
       format.encode(values.data(), left_out, of_page, to);
       count_out_of_range(layer, format, values, left_out, d);
@@ -163,11 +154,11 @@ class Sealing {
     }
   }
 
-  std::unique_ptr<ErrorMetric> metric_of_page(const kvant_decode_layer& layer, const DuePage& page, int head,
-                                              int d) const {
+  std::optional<ErrorMetric> metric_of_keys(const kvant_decode_layer& layer, const DuePage& page, int head,
+                                            int d) const {
     const kvant_page_metrics* metrics = range_.page_metrics;
     if (metrics == nullptr)
-      return layer.key_metrics == nullptr ? nullptr : fixed_metric(layer.key_metrics, d, head);
+      return layer.key_metrics == nullptr ? std::nullopt : fixed_metric(layer.key_metrics, d, head);
     const int place =
         metrics->first_pages == nullptr ? page.sealed : metrics->first_pages[page.seq] + page.nth;
     return metric_of(*metrics, d, page.layer, head, place);
