@@ -1,7 +1,7 @@
 // Checks that the attention of a decode step allocates nothing, and that a step fails cleanly when an
 // allocation fails. This test program counts every allocation and can refuse any of them.
 #include "attention/attention.h"
-#include "attention/reference/attention_fixture.h"
+#include "attention/attention_fixture.h"
 #include "base/testing/counted_new.h"
 #include "device/cpu/kernels/byte_kernels.h"
 

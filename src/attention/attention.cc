@@ -1,8 +1,28 @@
 #include "attention/attention.h"
 
-#include "device/cpu/kernels/byte_kernels.h"
+#include "attention/layer_loop.h"
 
 namespace kvant {
+namespace {
+
+// Returns null without kernels.
+std::unique_ptr<AttentionBackend> backend_with(const cpu::ByteKernels* kernels) {
+  return kernels == nullptr ? nullptr : make_layer_loop(kernels);
+}
+
+}  // namespace
+
+std::unique_ptr<AttentionBackend> make_reference_backend() {
+  return make_layer_loop(nullptr);
+}
+
+std::unique_ptr<AttentionBackend> make_cpu_backend() {
+  return backend_with(cpu::best_kernels());
+}
+
+std::unique_ptr<AttentionBackend> make_cpu_backend(const std::string& kernels) {
+  return backend_with(cpu::find_kernels(kernels.c_str()));
+}
 
 Result<std::unique_ptr<AttentionBackend>> make_backend(const std::string& name) {
   constexpr std::string_view kCpu = "cpu/";

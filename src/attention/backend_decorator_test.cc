@@ -1,7 +1,7 @@
 // Checks that a decorated backend serves pages as the backend does alone.
 #include <gtest/gtest.h>
 
-#include "attention/reference/attention_fixture.h"
+#include "attention/attention_fixture.h"
 
 namespace kvant {
 namespace {

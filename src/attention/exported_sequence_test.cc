@@ -2,7 +2,7 @@
 // The tests cover every product recipe and both orders of codes.
 #include <gtest/gtest.h>
 
-#include "attention/reference/attention_fixture.h"
+#include "attention/attention_fixture.h"
 #include "recipe/recipe_fixture.h"
 
 namespace kvant {

@@ -8,7 +8,7 @@
 #include <numbers>
 #include <random>
 
-#include "attention/reference/attention_fixture.h"
+#include "attention/attention_fixture.h"
 #include "device/cpu/kernels/byte_kernels.h"
 
 namespace kvant::flashq_test {

@@ -7,7 +7,7 @@
 #include <array>
 #include <cmath>
 
-#include "attention/reference/attention_fixture.h"
+#include "attention/attention_fixture.h"
 
 namespace kvant {
 namespace {

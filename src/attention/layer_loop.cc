@@ -2,7 +2,9 @@
 // threads attend to runs of pages, and heads merge the runs and seal what is due. If V may be skipped, a
 // first pass over K alone finds the weights. If the recipe protects by score, scores are taken before
 // sealing.
-#include "attention/page_attention.h"
+#include "attention/layer_loop.h"
+
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <bit>
@@ -15,45 +17,35 @@
 #include "attention/prompt_attention.h"
 #include "attention/query_tile.h"
 #include "attention/step_memory.h"
-#include "base/softmax.h"
 #include "cache/host_sequence.h"
 #include "cache/page_counts.h"
 #include "cache/schedule.h"
 #include "device/cpu/kernels/finished_rows.h"
 #include "device/cpu/kernels/integer_products.h"
-#include "device/cpu/kernels/run_attention.h"
-#include "device/cpu/kernels/tile.h"
-#include "device/cpu/kernels/tile_attention.h"
+#include "device/cpu/kernels/page_attention.h"
+#include "device/cpu/kernels/shared_tile.h"
 #include "recipe/constant_needs.h"
 
 namespace kvant {
 namespace {
 
 // Holds one (slice, KV head) and its current tile.
-struct HeadWork {
+struct HeadWork : cpu::SharedTile {
   int slice = 0;
   int kv_head = 0;
   HeadState* state = nullptr;
   Tile tile;
   std::vector<float> new_rows[2];  // by side: transformed rows of the tile's new tokens
-  QueryTile queries;
-  std::vector<PageView> pages;
-  RoundedPages rounded;  // Pages of a prompt that attends in low bits.
-  int pages_per_run = 0;
-  std::vector<PartialAttention> runs;
-  PartialAttention total;             // The result of the first of two passes.
+  RoundedPages rounded;            // Pages of a prompt that attends in low bits.
+  PartialAttention total;          // The result of the first of two passes.
+  std::vector<const float*> sums;  // The correction's sums of the head, for each query of the tile.
+  FinishedRows finished;
   ObserverRows of_page;               // The step's observers of the page that the step ends next.
-  ObserverTile observers;             // The observers of the page that this tile ends.
+  ObserverTile observers;             // The observers of the page that this tile ends, or no rows.
   std::vector<double> token_weights;  // by absolute token: sums of the observers' weights
-  // correct_rows() uses these buffers.
-  std::vector<float> unscaled_q;
-  CorrectedRow corrected;
 };
 
-struct RunWork {
-  HeadWork* head = nullptr;
-  int run = 0;
-};
+using RunWork = cpu::TileRun<HeadWork>;
 
 // Infinities and NaN have the largest exponent. The loop has no branch, so compilers vectorize it.
 bool finite(const float* values, int n) {
@@ -68,26 +60,31 @@ bool within(const float* values, int n, float limit) {
   return std::all_of(values, values + n, [&](float x) { return std::abs(x) <= limit; });
 }
 
+AttentionRules rules_of(const Plan& plan, int layer) {
+  return {plan.geometry.dim(layer), plan.layers[layer].sliding_window, plan.geometry.score_softcap,
+          plan.recipe.softmax, plan.recipe.products};
+}
+
 class LayerLoop final : public AttentionBackend {
  public:
-  explicit LayerLoop(std::unique_ptr<PageAttention> pages) : pages_(std::move(pages)) {}
+  explicit LayerLoop(const cpu::ByteKernels* kernels) : kernels_(kernels) {}
 
   void run_layer(Step& step, int layer, const LayerRows& rows, Team& team) override;
   std::vector<SkipCount> skip_counts() const override;
-  PageOrder page_order() const override { return pages_->page_order(); }
+  PageOrder page_order() const override {
+    return kernels_ == nullptr ? PageOrder::canonical : PageOrder::lanes;
+  }
   Result<PlacedPlan> place(std::shared_ptr<const Plan> plan) const override {
     return PlacedPlan(std::move(plan));
   }
-  KernelChoice kernel(const Plan& plan, int layer, int kv_head, Side side) const override {
-    return pages_->kernel(plan, layer, kv_head, side);
-  }
+  KernelChoice kernel(const Plan& plan, int layer, int kv_head, Side side) const override;
   RowObserver* observer() override { return nullptr; }
 
  private:
   bool try_to_start(const Step& step, int layer, int n_threads);
   void start(const Step& step, int layer, int n_threads);
   void start_round(std::size_t round);
-  void list_runs(const Plan& plan, int layer);
+  void list_runs(const AttentionRules& rules);
   static void append(Step& step, int layer, const LayerRows& rows, HeadWork& work);
   static void load_queries(Step& step, int layer, const LayerRows& rows, HeadWork& work);
   static void round_prompt(const Step& step, int layer, HeadWork& work);
@@ -96,7 +93,8 @@ class LayerLoop final : public AttentionBackend {
   static void start_observation(const Step& step, int layer, HeadWork& work);
   static void seal_after(HeadWork& work, std::vector<float>& scratch);
 
-  std::unique_ptr<PageAttention> pages_;
+  const cpu::ByteKernels* kernels_;            // null for the reference
+  std::vector<cpu::PageAttention> attention_;  // by thread
   // The members below describe the layer that runs. The team's first thread writes them between barriers.
   std::vector<std::vector<Tile>> tiles_;  // by slice
   std::size_t n_rounds_ = 0;
@@ -110,6 +108,25 @@ class LayerLoop final : public AttentionBackend {
   std::vector<std::vector<SkipCount>> skipped_;   // by thread and layer, since the backend was made
 };
 
+KernelChoice LayerLoop::kernel(const Plan& plan, int layer, int kv_head, Side side) const {
+  if (kernels_ == nullptr) return {"reference", ""};
+  const Format& format = *plan.head(layer, kv_head).side(side).sealed;
+  const int d = plan.geometry.dim(layer);
+  if (format.number_type() != NumberType::none && plan.recipe.products == Products::real)
+    return {fmt::format("cpu/{}/rows", kernels_->name), ""};
+  if (!cpu::multiplies_codes(format, d)) {
+    return {
+        fmt::format("cpu/{}/decoded", kernels_->name),
+        fmt::format("no kernel multiplies codes of {} with heads of {} channels: pages are dequantized first",
+                    format.name(), d)};
+  }
+  static constexpr const char* kMeanings[] = {"numbers", "levels", "states", "vectors", "vectors"};
+  const auto scheme = format.code_scheme(d);
+  return {
+      fmt::format("cpu/{}/{}{}", kernels_->name, kMeanings[static_cast<int>(scheme->meaning)], scheme->bits),
+      ""};
+}
+
 // Returns false if memory is short.
 bool LayerLoop::try_to_start(const Step& step, int layer, int n_threads) {
   try {
@@ -122,7 +139,7 @@ bool LayerLoop::try_to_start(const Step& step, int layer, int n_threads) {
 
 void LayerLoop::start(const Step& step, int layer, int n_threads) {
   const Plan& plan = step.plan();
-  pages_->prepare(n_threads);
+  while (std::ssize(attention_) < n_threads) attention_.emplace_back(kernels_);
   scratch_.resize(n_threads);
   seal_scratch_.resize(n_threads);
   skipped_.resize(std::max<std::size_t>(skipped_.size(), n_threads));
@@ -135,7 +152,7 @@ void LayerLoop::start(const Step& step, int layer, int n_threads) {
                           .prefill = plan.recipe.prefill,
                           .window = plan.layers[layer].window,
                           .n_sealed = step.ledger(s, layer).n_sealed(),
-                          .decode_tile = pages_->decode_tile()};
+                          .decode_tile = kernels_ == nullptr ? kPageTokens : 1};
     schedule(step.first_token(s), slice.n_tokens, rules, tiles_[s]);
     n_rounds_ = std::max(n_rounds_, tiles_[s].size());
   }
@@ -161,16 +178,11 @@ void LayerLoop::start_round(std::size_t round) {
   }
 }
 
-void LayerLoop::list_runs(const Plan& plan, int layer) {
+void LayerLoop::list_runs(const AttentionRules& rules) {
   runs_.clear();
   for (HeadWork* work : active_) {
-    const int length = cpu::run_pages(work->pages.size(), plan.recipe.softmax);
-    work->pages_per_run = length;
-    work->runs.resize((work->pages.size() + length - 1) / length);
-    for (int run = 0; run < static_cast<int>(work->runs.size()); ++run) {
-      work->runs[run].reset(work->queries.rows(), plan.geometry.dim(layer));
-      runs_.push_back({work, run});
-    }
+    work->divide(rules);
+    cpu::add_runs(*work, runs_);
   }
 }
 
@@ -264,36 +276,14 @@ void LayerLoop::round_prompt(const Step& step, int layer, HeadWork& work) {
   if (recipe.prompt == PromptAttention::sage) round_sage_queries(work.queries, plan.geometry.dim(layer));
 }
 
-AttentionRules rules_of(const Plan& plan, int layer) {
-  return {plan.geometry.dim(layer), plan.layers[layer].sliding_window, plan.geometry.score_softcap,
-          plan.recipe.softmax, plan.recipe.products};
-}
-
 bool attends_in_bytes(const Step& step, const HeadWork& work) {
   return step.plan().recipe.prompt == PromptAttention::flashq && step.slices()[work.slice].is_prompt;
 }
 
-std::span<const PageView> pages_of(const RunWork& work) {
-  const std::vector<PageView>& pages = work.head->pages;
-  const std::size_t length = work.head->pages_per_run;
-  const std::size_t first = work.run * length;
-  return std::span(pages).subspan(first, std::min(length, pages.size() - first));
-}
-
-// Merges all runs of a head into its first run.
-PartialAttention& merge_runs(HeadWork& work, int head_dim) {
-  PartialAttention& total = work.runs.front();
-  for (std::size_t run = 1; run < work.runs.size(); ++run) total.merge(work.runs[run], head_dim);
-  return total;
-}
-
-// Adds sink logits to the softmax of their heads.
-void add_sinks(const Geometry& geometry, int layer, const HeadWork& work, PartialAttention& total) {
-  const QueryTile& tile = work.queries;
-  if (geometry.sink_logits.empty()) return;
-  for (int r = 0; r < tile.rows(); ++r)
-    add_sink(geometry.sink_logit(layer, work.kv_head * tile.group + r / tile.n_queries), r,
-             geometry.dim(layer), total);
+// Returns the sink logits of the head's query heads, or null.
+const float* sink_logits(const Geometry& geometry, int layer, const HeadWork& work) {
+  if (geometry.sink_logits.empty()) return nullptr;
+  return &geometry.sink_logits[layer * geometry.n_heads + work.kv_head * work.queries.group];
 }
 
 void LayerLoop::attend(Step& step, int layer, Team& team) {
@@ -307,15 +297,14 @@ void LayerLoop::attend(Step& step, int layer, Team& team) {
   const double tau = plan.recipe.skip;
   if (tau > 0) {
     for_each(n_runs, [&](int i) {
-      if (attends_in_bytes(step, *runs_[i].head)) return;
-      pages_->weigh_pages(thread, runs_[i].head->queries, pages_of(runs_[i]), rules,
-                          runs_[i].head->runs[runs_[i].run]);
+      if (attends_in_bytes(step, *runs_[i].tile)) return;
+      attention_[thread].weigh(runs_[i].tile->queries, runs_[i].pages(), rules, runs_[i].result());
     });
     for_each(static_cast<int>(active_.size()), [&](int i) {
       HeadWork& work = *active_[i];
       if (attends_in_bytes(step, work)) return;
-      work.total = merge_runs(work, rules.head_dim);
-      add_sinks(plan.geometry, layer, work, work.total);
+      work.total = work.merge(rules.head_dim);
+      add_sinks(work.queries, sink_logits(plan.geometry, layer, work), rules.head_dim, work.total);
       for (PartialAttention& run : work.runs) {
         run.reset(work.queries.rows(), rules.head_dim);
         run.max = work.total.max;
@@ -324,32 +313,26 @@ void LayerLoop::attend(Step& step, int layer, Team& team) {
     });
   }
   for_each(n_runs, [&](int i) {
-    HeadWork& work = *runs_[i].head;
+    HeadWork& work = *runs_[i].tile;
     const SkipRule skip{tau, &work.total};
     AttentionRules of_work = rules;
     of_work.in_bytes = attends_in_bytes(step, work);
     const bool skips = tau > 0 && !of_work.in_bytes;
-    const SkipCount count = pages_->attend_pages(thread, work.queries, pages_of(runs_[i]), of_work,
-                                                 skips ? &skip : nullptr, work.runs[runs_[i].run]);
+    const SkipCount count = attention_[thread].attend(work.queries, runs_[i].pages(), of_work,
+                                                      skips ? &skip : nullptr, runs_[i].result());
     if (skips) skipped_[thread][layer].add(count);
   });
 }
 
-// Applies KVLinC's correction to rows that have seen all pages.
-void correct_rows(const Plan& plan, int layer, HeadWork& work, const float* sums, PartialAttention& total) {
-  const int d = plan.geometry.dim(layer);
-  const QueryTile& tile = work.queries;
-  const std::span<const float> adapters =
-      plan.head(layer, work.kv_head).k.context.constants.find(kQueryAdapter);
-  const auto scale =
-      plan.recipe.correction == Correction::absolute ? CorrectionScale::absolute : CorrectionScale::relative;
-  work.unscaled_q.resize(d);
-  for (int r = 0; r < tile.rows(); ++r) {
-    const float unscale = (tile.q_scale.empty() ? 1.0F : tile.q_scale[r]) / plan.geometry.softmax_scale;
-    for (int c = 0; c < d; ++c) work.unscaled_q[c] = tile.q[static_cast<std::ptrdiff_t>(r) * d + c] * unscale;
-    const auto map = adapters.subspan(r / tile.n_queries * feature_map_weights(d), feature_map_weights(d));
-    correct_row(map.data(), work.unscaled_q.data(), sums, scale, r, d, work.corrected, total);
-  }
+RowEnds row_ends(const Plan& plan, int layer, HeadWork& work) {
+  const float* sums = work.state->correction();
+  work.sums.assign(sums == nullptr ? 0 : work.queries.n_queries, sums);
+  return {.sink_logits = sink_logits(plan.geometry, layer, work),
+          .sums = work.sums,
+          .query_maps = plan.head(layer, work.kv_head).k.context.constants.find(kQueryAdapter).data(),
+          .scale = plan.recipe.correction == Correction::absolute ? CorrectionScale::absolute
+                                                                  : CorrectionScale::relative,
+          .softmax_scale = plan.geometry.softmax_scale};
 }
 
 // Merges the runs and writes the outputs.
@@ -357,18 +340,13 @@ void LayerLoop::finish(Step& step, int layer, const LayerRows& rows, HeadWork& w
   const Plan& plan = step.plan();
   const int d = plan.geometry.dim(layer);
   const QueryTile& tile = work.queries;
-  PartialAttention& total = merge_runs(work, d);
-  add_sinks(plan.geometry, layer, work, total);
-  HeadState& state = *work.state;
+  PartialAttention& total = work.merge(d);
+  finish_rows(tile, d, row_ends(plan, layer, work), total, work.finished);
   if (rows.has_kv() && plan.layers[layer].needs_scores()) {
     const int open_page = step.ledger(work.slice, layer).end() / kPageTokens;
-    keep_observers(tile, total, d, [&](int token) -> ObserverRows& {
-      return token / kPageTokens == open_page ? *state.next_observers() : work.of_page;
+    keep_observers(tile, work.finished.lse, d, [&](int token) -> ObserverRows& {
+      return token / kPageTokens == open_page ? *work.state->next_observers() : work.of_page;
     });
-  }
-  if (state.correction() != nullptr) correct_rows(plan, layer, work, state.correction(), total);
-  for (int r = 0; r < tile.rows(); ++r) {
-    scale_row(total.accumulator.data() + static_cast<std::ptrdiff_t>(r) * d, d, 1.0F / total.sum[r]);
   }
   plan.head(layer, work.kv_head).v.transform.inverse({total.accumulator.data(), tile.rows(), d});
   const int first_row = step.first_row(work.slice) + tile.first_token - step.first_token(work.slice);
@@ -376,7 +354,8 @@ void LayerLoop::finish(Step& step, int layer, const LayerRows& rows, HeadWork& w
     const float* from = total.accumulator.data() + static_cast<std::ptrdiff_t>(r) * d;
     const int head = work.kv_head * tile.group + r / tile.n_queries;
     std::copy(from, from + d, rows.out.row(first_row + r % tile.n_queries) + head * d);
-    if (finite(from, d)) continue;
+    // A query sees its own token, so an LSE of -infinity also comes from scores that are not finite.
+    if (finite(from, d) && finite(&work.finished.lse[r], 1)) continue;
     step.fail(
         error("the attention of layer {}, query head {}, token {} is not a finite number: the model's "
               "weights or its "
@@ -452,7 +431,7 @@ void LayerLoop::run_layer(Step& step, int layer, const LayerRows& rows, Team& te
       load_queries(step, layer, rows, *active_[i]);
       round_prompt(step, layer, *active_[i]);
     };
-    for_each(n_heads, prepare, [&] { list_runs(plan, layer); });
+    for_each(n_heads, prepare, [&] { list_runs(rules_of(plan, layer)); });
     attend(step, layer, team);
     const auto next_round = [&] {
       if (round + 1 < n_rounds_) start_round(round + 1);
@@ -467,11 +446,11 @@ void LayerLoop::run_layer(Step& step, int layer, const LayerRows& rows, Team& te
       continue;
     }
     const auto weigh = [&](int i) {
-      HeadWork& work = *runs_[i].head;
+      HeadWork& work = *runs_[i].tile;
       if (work.observers.queries.rows() == 0) return;
       AttentionRules rules = rules_of(plan, layer);
       rules.products = Products::real;
-      weigh_tokens(work.observers, pages_of(runs_[i]), rules, scratch_[team.index()], work.token_weights);
+      weigh_tokens(work.observers, runs_[i].pages(), rules, scratch_[team.index()], work.token_weights);
     };
     for_each(n_heads, end, [] {});
     for_each(static_cast<int>(runs_.size()), weigh, [] {});
@@ -482,8 +461,8 @@ void LayerLoop::run_layer(Step& step, int layer, const LayerRows& rows, Team& te
 
 }  // namespace
 
-std::unique_ptr<AttentionBackend> make_layer_loop(std::unique_ptr<PageAttention> pages) {
-  return std::make_unique<LayerLoop>(std::move(pages));
+std::unique_ptr<AttentionBackend> make_layer_loop(const cpu::ByteKernels* kernels) {
+  return std::make_unique<LayerLoop>(kernels);
 }
 
 }  // namespace kvant

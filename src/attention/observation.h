@@ -1,29 +1,20 @@
-// Computes how much weight the kept queries of a page give to each token, as VQuant's vertical scores need
-// (VQuant section 5).
+// Keeps the queries of a page that observe, and makes a tile of them when the page ends (token_weights.h).
 #pragma once
 
 #include <algorithm>
-#include <cmath>
 #include <span>
 #include <vector>
 
 #include "cache/token_scores.h"
-#include "device/cpu/kernels/tile_attention.h"
+#include "device/cpu/kernels/token_weights.h"
 
 namespace kvant {
 
-// Holds the observers of a page that has just ended. Without such a page, the tile has no rows.
-struct ObserverTile {
-  QueryTile queries;
-  std::vector<float> lse;  // by row of the tile
-};
-
-// Keeps the observers among the rows of a tile, with the statistics of their finished softmax. `rows_of`
-// returns the ObserverRows of a token. Rows of tile.q are real numbers; with integer products the function
+// Keeps the observers among the rows of a tile, with the rows' LSEs. `rows_of` returns the ObserverRows of a
+// token. Rows of tile.q are real numbers; with integer products the function
 // multiplies them by tile.q_scale.
 template <class RowsOf>
-void keep_observers(const QueryTile& tile, const PartialAttention& total, int head_dim,
-                    const RowsOf& rows_of) {
+void keep_observers(const QueryTile& tile, std::span<const float> lse, int head_dim, const RowsOf& rows_of) {
   for (int r = 0; r < tile.rows(); ++r) {
     const int token = tile.token(r);
     if (observer_row(token) < 0) continue;
@@ -33,7 +24,7 @@ void keep_observers(const QueryTile& tile, const PartialAttention& total, int he
     const float* q = tile.q.data() + static_cast<std::ptrdiff_t>(r) * head_dim;
     std::transform(q, q + head_dim, to.q.begin() + row * head_dim, [&](float x) { return x * scale; });
     to.offset[row] = tile.offset.empty() ? 0.0F : tile.offset[r];
-    to.lse[row] = total.max[r] + std::log(total.sum[r]);
+    to.lse[row] = lse[r];
   }
 }
 
@@ -57,10 +48,5 @@ void list_observers(int first, int end, int group, int head_dim, const RowsOf& r
     tile.lse[r] = from.lse[row];
   }
 }
-
-// Adds to weights[t], for each token t of `pages`, the sum of its softmax weights over `observers`. `rules`
-// are the layer's, with real products. Different threads may weigh different runs of pages at the same time.
-void weigh_tokens(const ObserverTile& observers, std::span<const PageView> pages, const AttentionRules& rules,
-                  TileScratch& scratch, std::span<double> weights);
 
 }  // namespace kvant

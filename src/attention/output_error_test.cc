@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include "attention/reference/attention_fixture.h"
+#include "attention/attention_fixture.h"
 
 namespace kvant::output_error_test {
 namespace {

@@ -8,7 +8,7 @@
 #include <functional>
 #include <set>
 
-#include "attention/reference/graded_tokens.h"
+#include "attention/graded_tokens.h"
 
 namespace kvant::prompt_attention_test {
 namespace {

@@ -7,7 +7,7 @@
 #include <cmath>
 #include <map>
 
-#include "attention/reference/attention_fixture.h"
+#include "attention/attention_fixture.h"
 #include "format/page_metric.h"
 #include "recipe/constant_needs.h"
 #include "recipe/recipe_fixture.h"

@@ -10,8 +10,8 @@
 #include <map>
 #include <tuple>
 
+#include "attention/attention_fixture.h"
 #include "attention/device_backend.h"
-#include "attention/reference/attention_fixture.h"
 #include "cache/testing/host_pages.h"
 #include "recipe/recipe_fixture.h"
 

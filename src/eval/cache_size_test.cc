@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "attention/reference/attention_fixture.h"
+#include "attention/attention_fixture.h"
 #include "cache/cache_fixture.h"
 #include "cache/device_layout.h"
 #include "cache/synthetic_sequence.h"

@@ -10,7 +10,7 @@
 #include <sstream>
 #include <tuple>
 
-#include "attention/reference/attention_fixture.h"
+#include "attention/attention_fixture.h"
 #include "model/engine.h"
 #include "model/tokenizer.h"
 #include "recipe/stand_in_constants.h"

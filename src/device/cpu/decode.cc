@@ -18,8 +18,8 @@
 #include "cache/page_counts.h"
 #include "device/caller_structs.h"
 #include "device/cpu/calls.h"
-#include "device/cpu/kernels/finished_rows.h"
-#include "device/cpu/kernels/run_attention.h"
+#include "device/cpu/kernels/page_attention.h"
+#include "device/cpu/kernels/shared_tile.h"
 #include "device/cpu/rows.h"
 #include "device/cpu/workers.h"
 
@@ -27,7 +27,7 @@ namespace kvant::device::cpu {
 namespace {
 
 using kvant::cpu::ByteKernels;
-using kvant::cpu::RunAttention;
+using kvant::cpu::PageAttention;
 using kvant::cpu::UnreadPages;
 
 constexpr char kReference[] = "reference";
@@ -36,13 +36,10 @@ constexpr int kLeastKernelHead = 64;
 
 // QueryWork holds what one KV head needs for one query. Each query lists its pages alone, because its output
 // must not depend on the queries that come with it.
-struct QueryWork {
+struct QueryWork : kvant::cpu::SharedTile {
   std::int64_t row = 0;  // The index among the call's queries.
   AttentionRules rules;
-  QueryTile tile;
-  std::vector<PageView> pages;
-  int pages_per_run = 0;
-  std::vector<PartialAttention> runs;
+  FinishedRows finished;
 };
 
 // HeadWork holds what one KV head of one sequence needs during a call.
@@ -53,10 +50,7 @@ struct HeadWork {
   std::vector<std::unique_ptr<QueryWork>> queries;  // at least n_queries
 };
 
-struct Run {
-  QueryWork* query;
-  int number;
-};
+using Run = kvant::cpu::TileRun<QueryWork>;
 
 // A thread keeps these buffers from call to call, like the buffers of buffers_of_thread().
 struct CallBuffers {
@@ -125,7 +119,7 @@ void Decode::list_plain(const HeadWork& head, const kvant_pages& from, int n_tok
 
 void Decode::load_query(const HeadWork& head, const Visible& visible, QueryWork& work) const {
   const int first_of_tail = visible.sealed * kPageTokens, n_tokens = first_of_tail + visible.tail;
-  QueryTile& tile = work.tile;
+  QueryTile& tile = work.queries;
   tile.group = shape_.group;
   tile.n_queries = 1;
   tile.first_token = n_tokens - 1;
@@ -143,9 +137,7 @@ void Decode::load_query(const HeadWork& head, const Visible& visible, QueryWork&
   list_sealed(head, visible.sealed, work);
   list_plain(head, layer_.protected_pages, visible.protected_tokens, {.is_protected = true}, work);
   list_plain(head, layer_.tail, visible.tail, {.first_token = first_of_tail}, work);
-  work.pages_per_run = kvant::cpu::run_pages(work.pages.size(), work.rules.softmax);
-  work.runs.resize((work.pages.size() + work.pages_per_run - 1) / work.pages_per_run);
-  for (PartialAttention& run : work.runs) run.reset(tile.rows(), shape_.head_dim);
+  work.divide(work.rules);
 }
 
 // Leaves the head without queries if the sequence has no queries or no tokens.
@@ -171,19 +163,14 @@ void Decode::load(HeadWork& head) const {
 }
 
 void Decode::attend(const ByteKernels& kernels, const Run& run) const {
-  QueryWork& work = *run.query;
-  const std::size_t first = std::size_t{1} * run.number * work.pages_per_run;
-  const auto pages = std::span(work.pages)
-                         .subspan(first)
-                         .first(std::min<std::size_t>(work.pages_per_run, work.pages.size() - first));
-  RunAttention& buffers = buffers_of_thread<RunAttention>(kernels);
-  PartialAttention& partial = work.runs[run.number];
+  const QueryWork& work = *run.tile;
+  PageAttention& attention = buffers_of_thread<PageAttention>(kernels);
   if (shape_.skip_threshold <= 0) {
-    buffers.attend(work.tile, pages, work.rules, nullptr, partial);
+    attention.attend(work.queries, run.pages(), work.rules, nullptr, run.result());
     return;
   }
   UnreadPages unread{.threshold = shape_.skip_threshold};
-  buffers.attend_but(unread, work.tile, pages, work.rules, partial);
+  attention.attend_but(unread, work.queries, run.pages(), work.rules, run.result());
   if (layer_.skip_counts == nullptr) return;
   const auto add = [](std::uint64_t& to, std::int64_t n) {
     std::atomic_ref<std::uint64_t>(to).fetch_add(n, std::memory_order_relaxed);
@@ -194,23 +181,16 @@ void Decode::attend(const ByteKernels& kernels, const Run& run) const {
 
 void Decode::finish_query(const HeadWork& head, QueryWork& work) const {
   const int d = shape_.head_dim;
-  if (work.runs.empty()) work.runs.resize(1);  // The query sees no token, so its output is zeros.
-  PartialAttention& total = work.runs.front();
-  if (work.pages.empty()) total.reset(work.tile.rows(), d);
-  for (std::size_t run = 1; run < work.runs.size(); ++run) total.merge(work.runs[run], d);
-  std::vector<float> q(layer_.correction != nullptr ? d : 0);
-  CorrectedRow corrected;
-  for (int r = 0; r < work.tile.rows(); ++r) {
-    const int query_head = head.head * work.tile.group + r;
-    if (layer_.correction != nullptr) {
-      read_query(shape_, layer_, work.row, query_head, q.data());
-      correct_row(*layer_.correction, head.seq, head.head, query_head, q.data(), r, d, corrected, total);
-    }
-    if (layer_.sink_logits != nullptr) add_sink(layer_.sink_logits[query_head], r, d, total);
-    const float lse = finish_row(r, d, total);
-    write_output(shape_, layer_, work.row, query_head,
-                 total.accumulator.data() + static_cast<std::ptrdiff_t>(r) * d, lse);
-  }
+  PartialAttention& total = work.merge(d);
+  const float* const sums =
+      layer_.correction == nullptr ? nullptr : correction_state(*layer_.correction, head.seq, head.head);
+  finish_rows(work.queries, d,
+              row_ends(layer_.correction, {&sums, 1}, layer_.sink_logits, head.head, shape_.group, d,
+                       shape_.softmax_scale),
+              total, work.finished);
+  for (int r = 0; r < work.queries.rows(); ++r)
+    write_output(shape_, layer_, work.row, head.head * shape_.group + r,
+                 total.accumulator.data() + static_cast<std::ptrdiff_t>(r) * d, work.finished.lse[r]);
 }
 
 void Decode::finish(HeadWork& head) const {
@@ -265,10 +245,8 @@ void decode_attention(const kvant_decode_shape& shape, const kvant_decode_length
   const auto list_runs = [&] {
     runs.clear();
     for (int i = 0; i < n_heads; ++i) {
-      for (int query = 0; query < heads[i]->n_queries; ++query) {
-        QueryWork* const work = heads[i]->queries[query].get();
-        for (int run = 0; run < static_cast<int>(work->runs.size()); ++run) runs.push_back({work, run});
-      }
+      for (int query = 0; query < heads[i]->n_queries; ++query)
+        kvant::cpu::add_runs(*heads[i]->queries[query], runs);
     }
   };
   TeamWork work;

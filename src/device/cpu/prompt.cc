@@ -7,9 +7,7 @@
 #include "base/softmax.h"
 #include "cache/page_counts.h"
 #include "device/cpu/calls.h"
-#include "device/cpu/kernels/finished_rows.h"
-#include "device/cpu/kernels/tile_attention.h"
-#include "device/cpu/kernels/tile_products.h"
+#include "device/cpu/kernels/page_attention.h"
 #include "device/cpu/rows.h"
 #include "device/cpu/workers.h"
 
@@ -17,7 +15,7 @@ namespace kvant::device::cpu {
 namespace {
 
 using kvant::cpu::ByteKernels;
-using kvant::cpu::TileProducts;
+using kvant::cpu::PageAttention;
 
 constexpr int kQueriesOfTask = 64;
 
@@ -27,13 +25,12 @@ struct PromptTask {
 };
 
 struct PromptBuffers {
-  explicit PromptBuffers(const ByteKernels& kernels) : products(kernels) {}
-  TileProducts products;
-  TileScratch scratch;
+  explicit PromptBuffers(const ByteKernels* kernels) : attention(kernels) {}
+  PageAttention attention;
   QueryTile tile;
   PartialAttention partial;
-  std::vector<float> q;
-  CorrectedRow corrected;
+  std::vector<const float*> sums;  // The correction's sums, by query of the task.
+  FinishedRows finished;
   std::vector<std::byte> rows[2];  // a page of each side
 };
 
@@ -80,7 +77,6 @@ class Prompt {
   };
 
   void load_queries(Work& work) const;
-  void add(Work& work, const PageView& page) const;
   bool reaches(const Work& work, const PageView& page) const;
   void add_sealed(Work& work) const;
   void add_protected(Work& work) const;
@@ -124,17 +120,14 @@ void Prompt::load_queries(Work& work) const {
                                               (prompt_.query_begins[work.task.seq + 1] - work.task.first)
                                         : work.sequence.n_tokens - 1;
   tile.q.resize(static_cast<std::size_t>(tile.rows()) * d);
-  work.buffers.q.resize(tile.q.size());
   for (int r = 0; r < tile.rows(); ++r) {
-    const std::ptrdiff_t at = static_cast<std::ptrdiff_t>(r) * d;
-    float* const q = work.buffers.q.data() + at;
+    float* const q = tile.q.data() + static_cast<std::ptrdiff_t>(r) * d;
     read_numbers(prompt_.q, prompt_.q_type,
                  std::int64_t{work.task.first + r % tile.n_queries} * prompt_.q_token_stride +
                      (work.head * group_ + r / tile.n_queries) * prompt_.q_head_stride,
                  d, q);
     if (prompt_.q_hadamard != 0) rotate_row(q, d);
-    std::copy_n(q, d, tile.q.data() + at);
-    kvant::scale_row(tile.q.data() + at, d, shape_.softmax_scale);
+    kvant::scale_row(q, d, shape_.softmax_scale);
   }
   work.buffers.partial.reset(tile.rows(), d);
 }
@@ -147,22 +140,15 @@ bool Prompt::reaches(const Work& work, const PageView& page) const {
          page.first_token + page.n_tokens > first_visible;
 }
 
-void Prompt::add(Work& work, const PageView& page) const {
-  PromptBuffers& buffers = work.buffers;
-  if (work.rules.softmax == Softmax::exact && buffers.products.takes(page)) {
-    buffers.products.attend(page, buffers.partial);
-  } else {
-    kvant::attend_pages(buffers.tile, {&page, 1}, work.rules, nullptr, buffers.scratch, buffers.partial);
-  }
-}
-
 void Prompt::add_sealed(Work& work) const {
   const kvant_prompt_pages& pages = *prompt_.pages;
   const SideContext sides[2] = {{*pages.shape, *pages.layer, work.head, KVANT_KEY},
                                 {*pages.shape, *pages.layer, work.head, KVANT_VALUE}};
   for (int p = 0; p < work.task.n_seen; ++p) {
     if (!reaches(work, {.first_token = p * kPageTokens, .n_tokens = kPageTokens})) continue;
-    add(work, sealed_page(*pages.layer, work.task.seq, work.head, p, sides[KVANT_KEY], sides[KVANT_VALUE]));
+    work.buffers.attention.add(
+        sealed_page(*pages.layer, work.task.seq, work.head, p, sides[KVANT_KEY], sides[KVANT_VALUE]),
+        work.buffers.partial);
   }
 }
 
@@ -196,7 +182,7 @@ void Prompt::add_protected(Work& work) const {
     }
     at += mask.count();
     for (std::size_t i = 0; i < mask.words.size(); ++i) page.masked.words[i] = ~mask.words[i];
-    add(work, page);
+    work.buffers.attention.add(page, work.buffers.partial);
   }
 }
 
@@ -230,7 +216,7 @@ void Prompt::add_rows(Work& work) const {
                     row_bytes);
       to = {rows_.format, rows.data(), &rows_.context};
     }
-    add(work, page);
+    work.buffers.attention.add(page, work.buffers.partial);
   }
 }
 
@@ -238,21 +224,24 @@ void Prompt::finish(Work& work) const {
   const int d = shape_.head_dim;
   const QueryTile& tile = work.buffers.tile;
   PartialAttention& total = work.buffers.partial;
+  std::vector<const float*>& sums = work.buffers.sums;
+  sums.clear();
+  for (int row = work.task.first; prompt_.correction != nullptr && row < work.task.end; ++row)
+    sums.push_back(correction_state(*prompt_.correction, row, work.head));
+  finish_rows(
+      tile, d,
+      row_ends(prompt_.correction, sums, prompt_.sink_logits, work.head, group_, d, shape_.softmax_scale),
+      total, work.buffers.finished);
   for (int r = 0; r < tile.rows(); ++r) {
-    const std::ptrdiff_t at = static_cast<std::ptrdiff_t>(r) * d;
     const std::int64_t row = work.task.first + r % tile.n_queries;
     const int query_head = work.head * group_ + r / tile.n_queries;
-    if (prompt_.correction != nullptr)
-      correct_row(*prompt_.correction, row, work.head, query_head, work.buffers.q.data() + at, r, d,
-                  work.buffers.corrected, total);
-    if (prompt_.sink_logits != nullptr) add_sink(prompt_.sink_logits[query_head], r, d, total);
-    const float lse = finish_row(r, d, total);
-    float* const out = total.accumulator.data() + at;
+    float* const out = total.accumulator.data() + static_cast<std::ptrdiff_t>(r) * d;
     if (prompt_.out_hadamard != 0) rotate_row(out, d);
     write_numbers(out, d, prompt_.out_type,
                   row * prompt_.out_token_stride + query_head * prompt_.out_head_stride, prompt_.out);
     if (prompt_.lse != nullptr)
-      prompt_.lse[row * prompt_.lse_token_stride + query_head * prompt_.lse_head_stride] = lse;
+      prompt_.lse[row * prompt_.lse_token_stride + query_head * prompt_.lse_head_stride] =
+          work.buffers.finished.lse[r];
   }
 }
 
@@ -266,7 +255,7 @@ void Prompt::attend(const PromptTask& task, int head) const {
              .softmax = shape_.sas != 0 ? Softmax::sas : Softmax::exact},
             buffers_of_thread<PromptBuffers>(kernels_)};
   load_queries(work);
-  work.buffers.products.begin(work.buffers.tile, work.rules);
+  work.buffers.attention.begin(work.buffers.tile, work.rules);
   if (task.n_seen > 0) {
     add_sealed(work);
     add_protected(work);

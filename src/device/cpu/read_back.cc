@@ -4,8 +4,10 @@
 #include <limits>
 #include <vector>
 
+#include "base/softmax.h"
 #include "device/caller_structs.h"
 #include "device/cpu/calls.h"
+#include "device/cpu/kernels/token_weights.h"
 #include "device/cpu/rows.h"
 #include "device/cpu/workers.h"
 
@@ -74,43 +76,50 @@ void ReadBack::write(int n_sealed, int n_tail) const {
   }
 }
 
-// Returns the scores that a query's head gives to the rows that the query sees.
-std::vector<double> scores_of(const kvant_decode_shape& shape, const kvant_token_weights& w, int query,
-                              int query_head) {
-  const int d = shape.head_dim;
-  std::vector<float> q(d), k(d);
-  read_numbers(w.q, w.q_type, query * w.q_token_stride + query_head * w.q_head_stride, d, q.data());
-  std::vector<double> scores(std::clamp(w.n_visible + query, 0, w.n_tokens));
-  for (std::size_t t = 0; t < scores.size(); ++t) {
-    read_numbers(
-        w.keys, KVANT_BF16,
-        static_cast<std::int64_t>(t) * w.key_token_stride + query_head / shape.group * w.key_head_stride, d,
-        k.data());
-    scores[t] = dot(q.data(), k.data(), d) * shape.softmax_scale;
-    if (shape.score_softcap > 0) scores[t] = shape.score_softcap * std::tanh(scores[t] / shape.score_softcap);
+// Copies a head's keys into pages without values.
+std::vector<PageView> key_pages(const kvant_token_weights& w, int head, const StoredFormat& bf16,
+                                std::vector<std::uint16_t>& keys) {
+  const std::size_t d = bf16.context.head_dim;
+  keys.resize(w.n_tokens * d);
+  std::vector<PageView> pages;
+  for (int t = 0; t < w.n_tokens; ++t) {
+    std::copy_n(static_cast<const std::uint16_t*>(w.keys) + t * w.key_token_stride + head * w.key_head_stride,
+                d, &keys[t * d]);
+    if (t % kPageTokens == 0)
+      pages.push_back({.first_token = t,
+                       .k = {bf16.format, reinterpret_cast<const std::byte*>(&keys[t * d]), &bf16.context}});
+    ++pages.back().n_tokens;
   }
-  return scores;
-}
-
-float log_sum_exp(const std::vector<double>& scores) {
-  if (scores.empty()) return -std::numeric_limits<float>::infinity();
-  const double max = *std::max_element(scores.begin(), scores.end());
-  double sum = 0;
-  for (const double score : scores) sum += std::exp(score - max);
-  return static_cast<float>(max + std::log(sum));
+  return pages;
 }
 
 void weigh_head(const kvant_decode_shape& shape, const kvant_token_weights& w, int head) {
-  std::vector<double> sums(w.n_tokens);
-  for (int i = 0; i < w.n_queries; ++i) {
-    for (int query_head = head * shape.group; query_head < (head + 1) * shape.group; ++query_head) {
-      const std::vector<double> scores = scores_of(shape, w, i, query_head);
-      const std::int64_t at = i * w.lse_token_stride + query_head * w.lse_head_stride;
-      if (w.found_lse != nullptr) w.found_lse[at] = log_sum_exp(scores);
-      const float lse = (w.found_lse != nullptr ? w.found_lse : w.lse)[at];
-      for (std::size_t t = 0; t < scores.size(); ++t) sums[t] += std::exp(scores[t] - lse);
-    }
+  const int d = shape.head_dim, n_rows = shape.group * w.n_queries;
+  ObserverTile observers{{.first_token = w.n_visible - 1, .n_queries = w.n_queries, .group = shape.group},
+                         std::vector<float>(n_rows)};
+  std::vector<float>& q = observers.queries.q;
+  q.resize(std::size_t{1} * n_rows * d);
+  for (int r = 0; r < n_rows; ++r)
+    read_numbers(
+        w.q, w.q_type,
+        r % w.n_queries * w.q_token_stride + (head * shape.group + r / w.n_queries) * w.q_head_stride, d,
+        &q[std::size_t{1} * r * d]);
+  kvant::scale_row(q.data(), static_cast<int>(q.size()), shape.softmax_scale);
+  std::vector<std::uint16_t> keys;
+  const std::vector<PageView> pages = key_pages(w, head, stored_format("bf16", KVANT_KEY, d), keys);
+  const AttentionRules rules{.head_dim = d, .softcap = shape.score_softcap};
+  TileScratch scratch;
+  PartialAttention seen;
+  seen.reset(n_rows, d);
+  if (w.found_lse != nullptr) weigh_pages(observers.queries, pages, rules, scratch, seen);
+  for (int r = 0; r < n_rows; ++r) {
+    const std::int64_t at =
+        r % w.n_queries * w.lse_token_stride + (head * shape.group + r / w.n_queries) * w.lse_head_stride;
+    if (w.found_lse != nullptr) w.found_lse[at] = seen.max[r] + std::log(seen.sum[r]);
+    observers.lse[r] = (w.found_lse != nullptr ? w.found_lse : w.lse)[at];
   }
+  std::vector<double> sums(w.n_tokens);
+  kvant::weigh_tokens(observers, pages, rules, scratch, sums);
   for (int t = 0; t < w.n_tokens; ++t)
     w.weights[head * w.weight_head_stride + t] += static_cast<float>(sums[t]);
 }

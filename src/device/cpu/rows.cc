@@ -157,11 +157,16 @@ float* correction_state(const kvant_correction& c, std::int64_t seq, int head) {
          head * c.state_head_stride;
 }
 
-void correct_row(const kvant_correction& c, std::int64_t seq, int head, int query_head, const float* q, int r,
-                 int d, CorrectedRow& buffers, PartialAttention& total) {
-  kvant::correct_row(c.query_maps + query_head * feature_map_weights(d), q, correction_state(c, seq, head),
-                     c.absolute != 0 ? CorrectionScale::absolute : CorrectionScale::relative, r, d, buffers,
-                     total);
+RowEnds row_ends(const kvant_correction* correction, std::span<const float* const> sums,
+                 const float* sink_logits, int head, int group, int head_dim, float softmax_scale) {
+  const std::ptrdiff_t first_head = std::ptrdiff_t{head} * group;
+  RowEnds ends{.sink_logits = sink_logits == nullptr ? nullptr : sink_logits + first_head,
+               .softmax_scale = softmax_scale};
+  if (correction == nullptr) return ends;
+  ends.sums = sums;
+  ends.query_maps = correction->query_maps + first_head * feature_map_weights(head_dim);
+  if (correction->absolute != 0) ends.scale = CorrectionScale::absolute;
+  return ends;
 }
 
 }  // namespace kvant::device::cpu

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -94,8 +95,9 @@ void add_row(double factor, const float* row, int n, double* sums);
 
 // Returns the sums of a correction for a sequence and KV head: S [kCorrectionFeatures][head_dim], then z.
 float* correction_state(const kvant_correction& c, std::int64_t seq, int head);
-// Corrects row r. `q` is [d], without the softmax scale.
-void correct_row(const kvant_correction& c, std::int64_t seq, int head, int query_head, const float* q, int r,
-                 int d, CorrectedRow& buffers, PartialAttention& total);
+// Returns what ends the rows of a KV head. `correction` and `sink_logits` may be null, and `sums` are those
+// of each query.
+RowEnds row_ends(const kvant_correction* correction, std::span<const float* const> sums,
+                 const float* sink_logits, int head, int group, int head_dim, float softmax_scale);
 
 }  // namespace kvant::device::cpu

@@ -23,7 +23,7 @@ Buffers& buffers_of_thread(const kvant::cpu::ByteKernels& kernels) {
   thread_local const kvant::cpu::ByteKernels* made_for = nullptr;
   thread_local std::optional<Buffers> buffers;
   if (made_for != &kernels) {
-    buffers.emplace(kernels);
+    buffers.emplace(&kernels);
     made_for = &kernels;
   }
   return *buffers;

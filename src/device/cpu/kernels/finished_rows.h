@@ -1,8 +1,9 @@
-// Finishes the rows of a PartialAttention after the last page. The engine and the CPU library share these
+// Finishes the rows of a tile after the last page. The engine's loop and the CPU library share these
 // functions.
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "base/linear_correction.h"
@@ -10,28 +11,35 @@
 
 namespace kvant {
 
-// Adds a sink logit to row r, as the score of a token without a value. A row that has seen nothing does not
-// change.
-void add_sink(float sink, int r, int d, PartialAttention& total);
-
-// Holds the buffers of correct_row().
-struct CorrectedRow {
-  std::vector<float> phi, correction;
-};
-
 // Says by which c KVLinC's correction enters a row: c phi(q) S is added to the accumulator, and c phi(q) P to
 // the sum. `relative` uses c = 1, as Algorithm 1 prints it. `absolute` uses equation 5 with both sides
 // multiplied by e^-m, where m = max(row's maximum, 0). So c = e^-m is at most 1, and the exponentials of a
 // row without positive scores stay unscaled.
 enum class CorrectionScale : std::uint8_t { relative, absolute };
 
-// Corrects row r. `map` has the weights of phi_q for the row's query head (base/linear_correction.h), and q
-// is [d], without the softmax scale. A row that has seen nothing does not change.
-void correct_row(const float* map, const float* q, const float* sums, CorrectionScale scale, int r, int d,
-                 CorrectedRow& buffers, PartialAttention& total);
+// Says what a row has seen besides pages.
+struct RowEnds {
+  const float* sink_logits = nullptr;  // by query head of the group; null for none
+  // Holds the sums that correct each query of the tile (base/linear_correction.h). Without sums, no row is
+  // corrected.
+  std::span<const float* const> sums;
+  const float* query_maps = nullptr;  // the weights of phi_q, by query head of the group
+  CorrectionScale scale = CorrectionScale::relative;
+  float softmax_scale = 1;  // the factor in the tile's queries
+};
 
-// Turns row r of the accumulator into the output, and returns the LSE. A row that has seen nothing becomes
-// zeros, and its LSE is -infinity.
-float finish_row(int r, int d, PartialAttention& total);
+struct FinishedRows {
+  std::vector<float> lse;                 // by row of the tile
+  std::vector<float> q, phi, correction;  // buffers
+};
+
+// Adds the sink logits to the tile's rows, each as the score of a token without a value. `sink_logits` may be
+// null. A row that has seen nothing does not change.
+void add_sinks(const QueryTile& tile, const float* sink_logits, int d, PartialAttention& total);
+
+// Corrects the tile's rows, adds sink logits, and turns the accumulator into outputs. A row that has seen
+// nothing becomes zeros, and its LSE is -infinity.
+void finish_rows(const QueryTile& tile, int d, const RowEnds& ends, PartialAttention& total,
+                 FinishedRows& finished);
 
 }  // namespace kvant

@@ -10,9 +10,6 @@
 namespace kvant::cpu {
 namespace {
 
-constexpr int kMinRunPages = 4;
-constexpr int kMaxRuns = 16;
-
 int tokens_of(std::span<const PageView> pages) {
   int n = 0;
   for (const PageView& page : pages) n += page.n_tokens;
@@ -51,11 +48,6 @@ bool counts_little(const MatrixView<float>& weights, float threshold) {
 }
 
 }  // namespace
-
-int run_pages(std::size_t n_pages, Softmax softmax) {
-  if (softmax == Softmax::sas_paper) return std::max(1, static_cast<int>(n_pages));
-  return std::max(kMinRunPages, (static_cast<int>(n_pages) + kMaxRuns - 1) / kMaxRuns);
-}
 
 // Computes the scores of all pages, and then their weights relative to the largest score.
 void RunAttention::score(const QueryTile& tile, std::span<const PageView> pages, const AttentionRules& rules,

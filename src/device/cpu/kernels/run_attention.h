@@ -21,12 +21,6 @@ struct UnreadPages {
   std::int64_t seen = 0, unread = 0;
 };
 
-// Returns how many pages a run has, of n_pages in all. A run must be long enough to outweigh the merge, and
-// short enough to share out. The length of runs depends on the number of pages alone, because results must
-// not depend on the number of threads. Algorithm 1 as printed (sas_paper) rescales from page to page, so its
-// error would depend on the runs. sas_paper therefore gets a single run.
-int run_pages(std::size_t n_pages, Softmax softmax);
-
 // Each thread has a RunAttention of its own, because it contains buffers.
 class RunAttention {
  public:

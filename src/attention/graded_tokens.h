@@ -8,7 +8,7 @@
 #include <set>
 #include <vector>
 
-#include "attention/reference/attention_fixture.h"
+#include "attention/attention_fixture.h"
 
 namespace kvant::testing::graded {
 

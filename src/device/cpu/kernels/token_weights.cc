@@ -1,4 +1,6 @@
-#include "attention/observation.h"
+#include "device/cpu/kernels/token_weights.h"
+
+#include <cmath>
 
 namespace kvant {
 

@@ -6,7 +6,7 @@
 #include <numeric>
 #include <set>
 
-#include "attention/reference/graded_tokens.h"
+#include "attention/graded_tokens.h"
 
 namespace kvant::protection_test {
 namespace {

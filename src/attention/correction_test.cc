@@ -2,7 +2,7 @@
 // adapters.
 #include <gtest/gtest.h>
 
-#include "attention/reference/attention_fixture.h"
+#include "attention/attention_fixture.h"
 #include "recipe/constant_needs.h"
 
 namespace kvant::correction_test {

@@ -1,7 +1,7 @@
 // Compares Sparse V, which skips V of tokens with small weights, with softmax weights in double precision.
 #include <gtest/gtest.h>
 
-#include "attention/reference/attention_fixture.h"
+#include "attention/attention_fixture.h"
 
 namespace kvant::skip_test {
 namespace {

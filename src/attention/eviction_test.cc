@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <set>
 
-#include "attention/reference/graded_tokens.h"
+#include "attention/graded_tokens.h"
 
 namespace kvant::eviction_test {
 namespace {

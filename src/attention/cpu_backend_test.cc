@@ -7,7 +7,7 @@
 #include <map>
 #include <tuple>
 
-#include "attention/reference/attention_fixture.h"
+#include "attention/attention_fixture.h"
 #include "device/cpu/kernels/byte_kernels.h"
 
 namespace kvant {

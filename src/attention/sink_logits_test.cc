@@ -2,7 +2,7 @@
 // term to each denominator.
 #include <algorithm>
 
-#include "attention/reference/attention_fixture.h"
+#include "attention/attention_fixture.h"
 #include "recipe/recipe.h"
 
 namespace kvant::sink_logits_test {
