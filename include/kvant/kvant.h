@@ -146,8 +146,8 @@ typedef struct kvant_decode_shape {
   int32_t max_queries;
   /* Names the kernels that attend on a CPU, and is null on a GPU. On a CPU, null selects the best kernels
    * that the processor runs. "avx512", "avxvnni", "avx2", "i8mm", "dotprod", "neon" and "portable" select
-   * an instruction set. "reference" selects attention in double precision, with which kernels are
-   * compared. */
+   * an instruction set. "reference" decodes pages and multiplies in F32, as heads of less than 64 channels
+   * always do. */
   const char* kernels;
 } kvant_decode_shape;
 

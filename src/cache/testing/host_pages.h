@@ -15,19 +15,19 @@
 
 namespace kvant::testing {
 
-// Attends in double precision, because tests compare two ways to one result more closely than kernels round.
-inline kvant_status decode_in_double(const kvant_decode_shape* shape, const kvant_decode_lengths* lengths,
-                                     const kvant_decode_layer* layer, void* workspace,
-                                     std::size_t workspace_bytes, kvant_stream stream) {
-  kvant_decode_shape exact = *shape;
-  exact.kernels = "reference";
-  return kvant_decode_attention(&exact, lengths, layer, workspace, workspace_bytes, stream);
+// Attends by the reference, because tests compare two ways to one result more closely than kernels round.
+inline kvant_status decode_by_reference(const kvant_decode_shape* shape, const kvant_decode_lengths* lengths,
+                                        const kvant_decode_layer* layer, void* workspace,
+                                        std::size_t workspace_bytes, kvant_stream stream) {
+  kvant_decode_shape plain = *shape;
+  plain.kernels = "reference";
+  return kvant_decode_attention(&plain, lengths, layer, workspace, workspace_bytes, stream);
 }
-inline kvant_status prompt_in_double(const kvant_prompt_shape* shape, const kvant_prompt* prompt,
-                                     void* workspace, std::size_t workspace_bytes, kvant_stream stream) {
-  kvant_prompt_shape exact = *shape;
-  exact.kernels = "reference";
-  return kvant_prompt_attention(&exact, prompt, workspace, workspace_bytes, stream);
+inline kvant_status prompt_by_reference(const kvant_prompt_shape* shape, const kvant_prompt* prompt,
+                                        void* workspace, std::size_t workspace_bytes, kvant_stream stream) {
+  kvant_prompt_shape plain = *shape;
+  plain.kernels = "reference";
+  return kvant_prompt_attention(&plain, prompt, workspace, workspace_bytes, stream);
 }
 
 // Returns the CPU library's functions.
@@ -37,8 +37,8 @@ inline PageLibrary cpu_library() {
 #include "cache/page_calls.def"
 #undef KVANT_PAGE_CALL
   };
-  library.decode_attention = decode_in_double;
-  library.prompt_attention = prompt_in_double;
+  library.decode_attention = decode_by_reference;
+  library.prompt_attention = prompt_by_reference;
   return library;
 }
 

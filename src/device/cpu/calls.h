@@ -19,7 +19,7 @@ void append_row(const kvant_decode_shape& shape, const kvant_decode_layer& layer
 void stored_row(const kvant_new_rows& rows, int head_dim, int row, int head, int side, float* to);
 
 // Returns the kernels called `name`, or the best that the processor runs if `name` is null. A null result
-// stands for attention in double precision, which "reference" names and narrow heads get.
+// stands for the reference (kernels/page_attention.h), which "reference" names and narrow heads get.
 const kvant::cpu::ByteKernels* kernels_of(const char* name, int head_dim);
 // Returns whether `name` is null, "reference", or an instruction set that the processor and the build have.
 bool knows_kernels(const char* name);
@@ -27,11 +27,7 @@ bool knows_kernels(const char* name);
 const char* kernel_name(const kvant_decode_shape& shape);
 void decode_attention(const kvant_decode_shape& shape, const kvant_decode_lengths& lengths,
                       const kvant_decode_layer& layer);
-// Attends in double precision, page by page. Tests compare kernels with this function.
-void reference_decode_attention(const kvant_decode_shape& shape, const kvant_decode_lengths& lengths,
-                                const kvant_decode_layer& layer);
 void prompt_attention(const kvant_prompt_shape& shape, const kvant_prompt& prompt);
-void reference_prompt_attention(const kvant_prompt_shape& shape, const kvant_prompt& prompt);
 
 void seal_pages(const kvant_decode_shape& shape, const kvant_decode_layer& layer,
                 const kvant_seal_range& range);

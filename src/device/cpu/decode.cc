@@ -76,7 +76,7 @@ class Decode {
         plain_(stored_format("bf16", KVANT_KEY, shape.head_dim)) {}
 
   void load(HeadWork& work) const;
-  void attend(const ByteKernels& kernels, const Run& run) const;
+  void attend(const ByteKernels* kernels, const Run& run) const;
   void finish(HeadWork& work) const;
 
  private:
@@ -162,10 +162,10 @@ void Decode::load(HeadWork& head) const {
   }
 }
 
-void Decode::attend(const ByteKernels& kernels, const Run& run) const {
+void Decode::attend(const ByteKernels* kernels, const Run& run) const {
   const QueryWork& work = *run.tile;
   PageAttention& attention = buffers_of_thread<PageAttention>(kernels);
-  if (shape_.skip_threshold <= 0) {
+  if (shape_.skip_threshold <= 0 || kernels == nullptr) {
     attention.attend(work.queries, run.pages(), work.rules, nullptr, run.result());
     return;
   }
@@ -232,7 +232,6 @@ const char* kernel_name(const kvant_decode_shape& shape) {
 void decode_attention(const kvant_decode_shape& shape, const kvant_decode_lengths& lengths,
                       const kvant_decode_layer& layer) {
   const ByteKernels* const kernels = kernels_of(shape.kernels, shape.head_dim);
-  if (kernels == nullptr) return reference_decode_attention(shape, lengths, layer);
   const Decode decode(shape, lengths, layer);
   const int n_heads = shape.n_seqs * shape.n_kv_heads;
   std::vector<std::unique_ptr<HeadWork>>& heads = buffers_of_call().heads;
@@ -253,7 +252,7 @@ void decode_attention(const kvant_decode_shape& shape, const kvant_decode_length
   run_on_workers(attention_work(shape, lengths), [&](Team& team) {
     work.for_each(
         team, n_heads, [&](int i) { decode.load(*heads[i]); }, list_runs);
-    work.for_each(team, static_cast<int>(runs.size()), [&](int i) { decode.attend(*kernels, runs[i]); });
+    work.for_each(team, static_cast<int>(runs.size()), [&](int i) { decode.attend(kernels, runs[i]); });
     work.for_each(team, n_heads, [&](int i) { decode.finish(*heads[i]); });
   });
   work.check();

@@ -55,7 +55,7 @@ PromptSequence sequence_of(const kvant_prompt& prompt, int seq) {
 
 class Prompt {
  public:
-  Prompt(const kvant_prompt_shape& shape, const kvant_prompt& prompt, const ByteKernels& kernels)
+  Prompt(const kvant_prompt_shape& shape, const kvant_prompt& prompt, const ByteKernels* kernels)
       : shape_(shape),
         prompt_(prompt),
         kernels_(kernels),
@@ -85,7 +85,7 @@ class Prompt {
 
   const kvant_prompt_shape& shape_;
   const kvant_prompt& prompt_;
-  const ByteKernels& kernels_;
+  const ByteKernels* kernels_;
   int group_;
   const StoredFormat &bf16_, &rows_;
 };
@@ -267,9 +267,7 @@ void Prompt::attend(const PromptTask& task, int head) const {
 }  // namespace
 
 void prompt_attention(const kvant_prompt_shape& shape, const kvant_prompt& prompt) {
-  const ByteKernels* const kernels = kernels_of(shape.kernels, shape.head_dim);
-  if (kernels == nullptr) return reference_prompt_attention(shape, prompt);
-  const Prompt attention(shape, prompt, *kernels);
+  const Prompt attention(shape, prompt, kernels_of(shape.kernels, shape.head_dim));
   const std::vector<PromptTask> tasks = attention.tasks();
   const std::int64_t n_tokens = shape.n_tokens + std::int64_t{kPageTokens} * (shape.n_sealed_pages + 1);
   const std::int64_t work = n_tokens * shape.n_queries * shape.n_heads * shape.head_dim;

@@ -1,4 +1,4 @@
-// Compares prompts by the kernels of the CPU library with its attention in double precision.
+// Compares prompts of the CPU library with attention in double precision.
 #include <cstring>
 #include <memory>
 
@@ -60,12 +60,24 @@ struct TestPrompt {
   }
 
   TestLayer::Result attend(const char* kernels) {
+    TestLayer::Result result = prepare_result();
+    shape.kernels = kernels;
+    EXPECT_EQ(kvant_prompt_attention(&shape, &prompt, nullptr, 0, nullptr), KVANT_OK) << kvant_last_error();
+    return result;
+  }
+
+  TestLayer::Result attend_in_double() {
+    TestLayer::Result result = prepare_result();
+    testing::prompt_in_double(shape, prompt);
+    return result;
+  }
+
+  // Lets attention write into the result.
+  TestLayer::Result prepare_result() {
     TestLayer::Result result{std::vector<float>(q.size(), -7.0F),
                              std::vector<float>(std::size_t{220} * 4, -7.0F)};
-    shape.kernels = kernels;
     prompt.out = result.out.data();
     prompt.lse = result.lse.data();
-    EXPECT_EQ(kvant_prompt_attention(&shape, &prompt, nullptr, 0, nullptr), KVANT_OK) << kvant_last_error();
     return result;
   }
 
@@ -78,13 +90,14 @@ struct TestPrompt {
   kvant_prompt prompt{};
 };
 
-void expect_prompt_like_reference(TestPrompt& test, const char* kernels, double most,
-                                  const std::string& name = "") {
-  const TestLayer::Result expected = test.attend("reference"), found = test.attend(kernels);
+void expect_prompt_like_double(TestPrompt& test, const char* kernels, double most,
+                               const std::string& name = "") {
+  const TestLayer::Result expected = test.attend_in_double(), found = test.attend(kernels);
   expect_close(found, expected, most, name);
 }
 
 class CpuPrompts : public WithKernels {};
+INSTANTIATE_TEST_SUITE_P(reference, CpuPrompts, ::testing::Values("reference"));
 #define KVANT_INSTRUCTION_SET(set) INSTANTIATE_TEST_SUITE_P(set, CpuPrompts, ::testing::Values(#set));
 #include "device/cpu/kernels/instruction_sets.def"
 #undef KVANT_INSTRUCTION_SET
@@ -95,7 +108,7 @@ constexpr double kMostOfPrompts = 1e-3;
 TEST_P(CpuPrompts, AttendToEveryFormat) {
   for (const std::string& format : read_formats(64)) {
     TestPrompt test(format, format);
-    expect_prompt_like_reference(test, GetParam(), kMostOfPrompts, format);
+    expect_prompt_like_double(test, GetParam(), kMostOfPrompts, format);
   }
 }
 
@@ -103,8 +116,7 @@ TEST_P(CpuPrompts, AttendWithEveryHeadSizeWithAndWithoutPages) {
   for (const int d : {64, 80, 128, 256, 512}) {
     for (const int n_sealed : {0, 1, 3}) {
       TestPrompt test("ch4g128", "tok4g64", d, n_sealed);
-      expect_prompt_like_reference(test, GetParam(), kMostOfPrompts,
-                                   fmt::format("{}, {} pages", d, n_sealed));
+      expect_prompt_like_double(test, GetParam(), kMostOfPrompts, fmt::format("{}, {} pages", d, n_sealed));
     }
   }
 }
@@ -125,17 +137,17 @@ TEST_P(CpuPrompts, AttendWithAllThatScoresObey) {
   for (const auto& [name, ask] : asked) {
     TestPrompt test;
     ask(test);
-    expect_prompt_like_reference(test, GetParam(), kMostOfPrompts, name);
+    expect_prompt_like_double(test, GetParam(), kMostOfPrompts, name);
   }
 }
 
-// Kernels drop tokens that are 6 below the largest score so far. The reference drops tokens that are 6 below
-// the largest score of all. A token that only one of them drops has at most e^-6 of the largest weight, and
-// there are up to 450 tokens.
+// The library drops tokens that are 6 below the largest score so far. Double precision drops tokens that are
+// 6 below the largest score of all. A token that only one of them drops has at most e^-6 of the largest
+// weight, and there are up to 450 tokens.
 TEST_P(CpuPrompts, AttendWithSas) {
   TestPrompt test;
   test.shape.sas = 1;
-  expect_prompt_like_reference(test, GetParam(), 0.1);
+  expect_prompt_like_double(test, GetParam(), 0.1);
 }
 
 // The first queries see one sealed page, and later queries see two. The rows begin within a page or at its
@@ -151,8 +163,8 @@ TEST_P(CpuPrompts, SeeWhatIsSealedWhenTheyAttend) {
       test.pages.query_sealed_pages = seen.data();
       test.pages.first_row_tokens = first_row_tokens;
       test.shape.window = window;
-      expect_prompt_like_reference(test, GetParam(), kMostOfPrompts,
-                                   fmt::format("{}, window {}", first, window));
+      expect_prompt_like_double(test, GetParam(), kMostOfPrompts,
+                                fmt::format("{}, window {}", first, window));
     }
   }
 }
@@ -183,7 +195,7 @@ TEST_P(CpuPrompts, TakeProtectedTokensFromTheirPages) {
     test.layer.layer.mask_seq_stride = 4;
     test.layer.layer.mask_head_stride = 2;
     test.shape.window = window;
-    expect_prompt_like_reference(test, GetParam(), kMostOfPrompts, fmt::format("window {}", window));
+    expect_prompt_like_double(test, GetParam(), kMostOfPrompts, fmt::format("window {}", window));
   }
 }
 
@@ -206,7 +218,7 @@ TEST_P(CpuPrompts, CorrectWhatPagesLose) {
   test.prompt.correction = &correction;
   for (const int absolute : {0, 1}) {
     correction.absolute = absolute;
-    expect_prompt_like_reference(test, GetParam(), kMostOfPrompts);
+    expect_prompt_like_double(test, GetParam(), kMostOfPrompts);
   }
 }
 

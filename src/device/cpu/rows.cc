@@ -1,14 +1,12 @@
 #include "device/cpu/rows.h"
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <tuple>
 
 #include "base/float16.h"
-#include "base/simd_clones.h"
 #include "format/code_order.h"
 #include "transform/walsh_hadamard.h"
 
@@ -135,21 +133,6 @@ void scale_row(float* row, int d, const float* factors) {
 
 void rotate_row(float* row, int d) {
   walsh_hadamard({row, 1, d}, hadamard_order(d));
-}
-
-KVANT_SIMD_CLONES double dot(const float* a, const float* b, int n) {
-  double lanes[kReductionLanes] = {};
-  const int whole = n / kReductionLanes * kReductionLanes;
-  for (int i = 0; i < whole; i += kReductionLanes)
-    for (int l = 0; l < kReductionLanes; ++l) lanes[l] += double{a[i + l]} * b[i + l];
-  double sum = 0;
-  for (const double lane : lanes) sum += lane;
-  for (int i = whole; i < n; ++i) sum += double{a[i]} * b[i];
-  return sum;
-}
-
-KVANT_SIMD_CLONES void add_row(double factor, const float* row, int n, double* sums) {
-  for (int i = 0; i < n; ++i) sums[i] += factor * row[i];
 }
 
 float* correction_state(const kvant_correction& c, std::int64_t seq, int head) {

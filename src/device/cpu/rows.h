@@ -89,10 +89,6 @@ void scale_row(float* row, int d, const float* factors);
 // Multiplies a row by the orthonormal Walsh-Hadamard matrix.
 void rotate_row(float* row, int d);
 
-double dot(const float* a, const float* b, int n);
-// Adds factor * row to sums.
-void add_row(double factor, const float* row, int n, double* sums);
-
 // Returns the sums of a correction for a sequence and KV head: S [kCorrectionFeatures][head_dim], then z.
 float* correction_state(const kvant_correction& c, std::int64_t seq, int head);
 // Returns what ends the rows of a KV head. `correction` and `sink_logits` may be null, and `sums` are those

@@ -16,8 +16,9 @@
 
 #include "base/float16.h"
 #include "cache/page_counts.h"
-#include "device/cpu/kernels/byte_kernels.h"
+#include "device/cpu/calls.h"
 #include "device/cpu/rows.h"
+#include "device/cpu/testing/double_attention.h"
 #include "format/error_metric.h"
 #include "kvant/kvant.h"
 
@@ -168,12 +169,24 @@ struct TestLayer {
     std::vector<float> out, lse;
   };
   Result attend(const char* kernels) {
-    Result result{std::vector<float>(q.size(), -7.0F), std::vector<float>(q.size() / sizes.d, -7.0F)};
+    Result result = prepare_result();
     shape.kernels = kernels;
-    layer.out = result.out.data();
-    layer.lse = result.lse.data();
     EXPECT_EQ(kvant_decode_attention(&shape, &lengths, &layer, nullptr, 0, nullptr), KVANT_OK)
         << kvant_last_error();
+    return result;
+  }
+
+  Result attend_in_double() {
+    Result result = prepare_result();
+    testing::decode_in_double(shape, lengths, layer);
+    return result;
+  }
+
+  // Lets attention write into the result.
+  Result prepare_result() {
+    Result result{std::vector<float>(q.size(), -7.0F), std::vector<float>(q.size() / sizes.d, -7.0F)};
+    layer.out = result.out.data();
+    layer.lse = result.lse.data();
     return result;
   }
 
@@ -207,13 +220,12 @@ inline void expect_close(const TestLayer::Result& found, const TestLayer::Result
   }
 }
 
-// WithKernels runs a test with the kernels of one instruction set, and skips the test if this machine lacks
-// the instruction set.
+// WithKernels runs a test with the kernels of one instruction set, or with the reference. The test is skipped
+// if this machine lacks the instruction set.
 class WithKernels : public ::testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
-    if (kvant::cpu::find_kernels(GetParam()) == nullptr)
-      GTEST_SKIP() << "this processor (or this build) has no " << GetParam();
+    if (!knows_kernels(GetParam())) GTEST_SKIP() << "this processor (or this build) has no " << GetParam();
   }
 };
 

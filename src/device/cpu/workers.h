@@ -16,15 +16,16 @@ namespace kvant::device::cpu {
 // nothing. The threads sleep between calls. A forked process gets threads of its own.
 void run_on_workers(std::int64_t work, const std::function<void(Team&)>& body);
 
-// Returns the calling thread's Buffers, which are made for these kernels. A thread keeps its buffers from
-// call to call, because new memory costs as much time as a short sequence.
+// Returns the calling thread's Buffers, which are made for these kernels or, if `kernels` is null, for the
+// reference. A thread keeps its buffers from call to call, because new memory costs as much time as a short
+// sequence.
 template <class Buffers>
-Buffers& buffers_of_thread(const kvant::cpu::ByteKernels& kernels) {
+Buffers& buffers_of_thread(const kvant::cpu::ByteKernels* kernels) {
   thread_local const kvant::cpu::ByteKernels* made_for = nullptr;
   thread_local std::optional<Buffers> buffers;
-  if (made_for != &kernels) {
-    buffers.emplace(&kernels);
-    made_for = &kernels;
+  if (!buffers || made_for != kernels) {
+    buffers.emplace(kernels);
+    made_for = kernels;
   }
   return *buffers;
 }

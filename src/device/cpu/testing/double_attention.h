@@ -1,5 +1,7 @@
-// Attends in double precision, page by page. A page is decoded once for all queries of a KV head. Tests
-// compare the kernels with this file.
+// Attends in double precision, page by page, by the rules of kvant/kvant.h. Tests compare the CPU library
+// with this file.
+#pragma once
+
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -11,13 +13,11 @@
 #include "device/caller_structs.h"
 #include "device/cpu/calls.h"
 #include "device/cpu/rows.h"
-#include "device/cpu/workers.h"
 
-namespace kvant::device::cpu {
-namespace {
+namespace kvant::device::cpu::testing {
 
-constexpr double kNothing = -std::numeric_limits<double>::infinity();
-constexpr double kLeastSas = -6;
+inline constexpr double kNothing = -std::numeric_limits<double>::infinity();
+inline constexpr double kLeastSas = -6;
 
 // Holds the rules by which scores become weights.
 struct ScoreRules {
@@ -56,8 +56,19 @@ class TokenBlocks {
   virtual void read(int block, int side, float* rows) const = 0;
 };
 
+inline double dot(const float* a, const float* b, int n) {
+  double sum = 0;
+  for (int i = 0; i < n; ++i) sum += double{a[i]} * b[i];
+  return sum;
+}
+
+// Adds factor * row to sums.
+inline void add_row(double factor, const float* row, int n, double* sums) {
+  for (int i = 0; i < n; ++i) sums[i] += factor * row[i];
+}
+
 // Computes phi(x) by its definition.
-std::vector<double> features(const float* maps, const float* x, int d) {
+inline std::vector<double> features(const float* maps, const float* x, int d) {
   constexpr int kHalf = kCorrectionFeatures / 2;
   std::vector<double> phi(kCorrectionFeatures);
   for (int half = 0; half < 2; ++half) {
@@ -70,7 +81,7 @@ std::vector<double> features(const float* maps, const float* x, int d) {
   return phi;
 }
 
-void add_correction(const ScoreRules& rules, int group, Query& query) {
+inline void add_correction(const ScoreRules& rules, int group, Query& query) {
   const kvant_correction& c = *rules.correction;
   const int d = rules.head_dim;
   const double scale = c.absolute != 0 ? std::exp(-query.max) : 1;
@@ -83,7 +94,8 @@ void add_correction(const ScoreRules& rules, int group, Query& query) {
 }
 
 // Fills out, lse and sees_any. With SAS, the exact exponential replaces the polynomial that approximates it.
-void attend(const ScoreRules& rules, int group, const TokenBlocks& blocks, std::vector<Query>& queries) {
+inline void attend(const ScoreRules& rules, int group, const TokenBlocks& blocks,
+                   std::vector<Query>& queries) {
   const int d = rules.head_dim, n_blocks = blocks.count();
   std::vector<float> rows(std::size_t{kPageTokens} * d);
   for (Query& query : queries) {
@@ -190,8 +202,8 @@ class DecodeBlocks : public TokenBlocks {
   SideContext sides_[2];
 };
 
-void attend_sequence(const kvant_decode_shape& shape, const kvant_decode_lengths& lengths,
-                     const kvant_decode_layer& layer, int seq, int head) {
+inline void attend_sequence(const kvant_decode_shape& shape, const kvant_decode_lengths& lengths,
+                            const kvant_decode_layer& layer, int seq, int head) {
   const auto [first, end] = query_rows(shape, lengths, seq);
   append_new_rows(shape, lengths, layer, seq, head);
   if (first == end) return;
@@ -298,8 +310,8 @@ class PromptBlocks : public TokenBlocks {
   std::optional<SideContext> sides_[2];
 };
 
-void attend_prompt_rows(const kvant_prompt_shape& shape, const kvant_prompt& prompt,
-                        const PromptBlocks& blocks, int head, int first, int end) {
+inline void attend_prompt_rows(const kvant_prompt_shape& shape, const kvant_prompt& prompt,
+                               const PromptBlocks& blocks, int head, int first, int end) {
   const int group = shape.n_heads / shape.n_kv_heads, d = shape.head_dim;
   std::vector<Query> queries;
   for (int row = first; row < end; ++row) {
@@ -325,33 +337,20 @@ void attend_prompt_rows(const kvant_prompt_shape& shape, const kvant_prompt& pro
   }
 }
 
-constexpr int kRowsTogether = 32;  // A page is decoded once for this many queries.
-
-}  // namespace
-
-void reference_decode_attention(const kvant_decode_shape& shape, const kvant_decode_lengths& lengths,
-                                const kvant_decode_layer& layer) {
-  for_each_task(shape.n_seqs * shape.n_kv_heads, attention_work(shape, lengths), [&](int i) {
-    attend_sequence(shape, lengths, layer, i / shape.n_kv_heads, i % shape.n_kv_heads);
-  });
-}
-
-void reference_prompt_attention(const kvant_prompt_shape& shape, const kvant_prompt& prompt) {
-  struct Task {
-    int seq, first, end;
-  };
-  std::vector<Task> tasks;
+// Attend as kvant_decode_attention and kvant_prompt_attention do.
+inline void decode_in_double(const kvant_decode_shape& shape, const kvant_decode_lengths& lengths,
+                             const kvant_decode_layer& layer) {
   for (int seq = 0; seq < shape.n_seqs; ++seq)
-    for (int row = prompt.query_begins[seq]; row < prompt.query_begins[seq + 1]; row += kRowsTogether)
-      tasks.push_back({seq, row, std::min(row + kRowsTogether, prompt.query_begins[seq + 1])});
-  const std::int64_t work =
-      std::int64_t{shape.n_queries} * (shape.n_tokens + kPageTokens) * shape.n_heads * shape.head_dim;
-  for_each_task(static_cast<int>(tasks.size()) * shape.n_kv_heads, work, [&](int i) {
-    const Task& task = tasks[i / shape.n_kv_heads];
-    const int head = i % shape.n_kv_heads;
-    const PromptBlocks blocks(shape, prompt, task.seq, head);
-    attend_prompt_rows(shape, prompt, blocks, head, task.first, task.end);
-  });
+    for (int head = 0; head < shape.n_kv_heads; ++head) attend_sequence(shape, lengths, layer, seq, head);
 }
 
-}  // namespace kvant::device::cpu
+inline void prompt_in_double(const kvant_prompt_shape& shape, kvant_prompt prompt) {
+  // KVANT_BF16 stands for the 16-bit type of the rows.
+  if (prompt.q_type == KVANT_BF16 && shape.half != 0) prompt.q_type = KVANT_F16;
+  for (int seq = 0; seq < shape.n_seqs; ++seq)
+    for (int head = 0; head < shape.n_kv_heads; ++head)
+      attend_prompt_rows(shape, prompt, PromptBlocks(shape, prompt, seq, head), head,
+                         prompt.query_begins[seq], prompt.query_begins[seq + 1]);
+}
+
+}  // namespace kvant::device::cpu::testing
