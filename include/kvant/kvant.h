@@ -43,7 +43,9 @@ extern "C" {
 #define KVANT_API
 #endif
 
-/* The version of this header: 1000 * major + minor. */
+/* The version of this header: 1000 * major + minor. The first release has version 1.0, so until then the
+ * header changes without a new number. After the first release, a call or a member that is added raises the
+ * minor number. */
 #define KVANT_VERSION 1000
 
 /* Returns the KVANT_VERSION that the library was built with. */
