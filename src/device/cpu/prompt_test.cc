@@ -7,32 +7,39 @@
 namespace kvant::device::cpu {
 namespace {
 
-// TestPrompt has two sequences. The queries of the first are the last 150 of its 200 rows, and the queries of
-// the second the last 70 of its 90. Sealed pages come before the rows, and may also hold the first rows.
+struct PromptSizes {
+  int d = 64, n_kv_heads = 2, n_seqs = 2, n_sealed = 2, n_protected = 0;
+};
+
+// TestPrompt has one or two sequences. The queries of the first are the last 150 of its 200 rows, and the
+// queries of the second the last 70 of its 90. Sealed pages come before the rows, and may also hold the first
+// rows.
 struct TestPrompt {
-  explicit TestPrompt(const std::string& key = "ch4g128", const std::string& value = "tok4g128", int d = 64,
-                      int n_sealed = 2, int n_protected = 0)
-      : layer({.d = d,
+  explicit TestPrompt(const std::string& key = "ch4g128", const std::string& value = "tok4g128",
+                      const PromptSizes& of = {})
+      : layer({.d = of.d,
                .group = 2,
-               .n_kv_heads = 2,
-               .n_sealed = n_sealed,
+               .n_kv_heads = of.n_kv_heads,
+               .n_seqs = of.n_seqs,
+               .n_sealed = of.n_sealed,
                .n_tail = 200,
-               .n_protected = n_protected},
+               .n_protected = of.n_protected},
               key, value) {
+    const int d = of.d, n_heads = 2 * of.n_kv_heads, n_sealed = of.n_sealed;
     layer.fill_sealed();
-    q = halves_of(normal(std::size_t{220} * 4 * d, 1));
-    k = halves_of(normal(std::size_t{290} * 2 * d, 2));
-    v = halves_of(normal(std::size_t{290} * 2 * d, 3));
     shape.struct_size = sizeof shape;
-    shape.n_seqs = 2;
-    shape.n_heads = 4;
-    shape.n_kv_heads = 2;
+    shape.n_seqs = of.n_seqs;
+    shape.n_heads = n_heads;
+    shape.n_kv_heads = of.n_kv_heads;
     shape.head_dim = d;
-    shape.n_queries = 220;
-    shape.n_tokens = 290;
+    shape.n_queries = query_begins[of.n_seqs];
+    shape.n_tokens = token_begins[of.n_seqs];
+    q = halves_of(normal(std::size_t{1} * shape.n_queries * n_heads * d, 1));
+    k = halves_of(normal(std::size_t{1} * shape.n_tokens * of.n_kv_heads * d, 2));
+    v = halves_of(normal(std::size_t{1} * shape.n_tokens * of.n_kv_heads * d, 3));
     shape.softmax_scale = layer.shape.softmax_scale;
     shape.causal = shape.half_products = 1;
-    shape.n_sealed_pages = 2 * n_sealed;
+    shape.n_sealed_pages = of.n_seqs * n_sealed;
     pages.struct_size = sizeof pages;
     pages.shape = &layer.shape;
     pages.layer = &layer.layer;
@@ -44,11 +51,11 @@ struct TestPrompt {
     prompt.q = q.data();
     prompt.k = k.data();
     prompt.v = v.data();
-    prompt.q_token_stride = prompt.out_token_stride = std::int64_t{4} * d;
-    prompt.k_token_stride = prompt.v_token_stride = std::int64_t{2} * d;
+    prompt.q_token_stride = prompt.out_token_stride = std::int64_t{n_heads} * d;
+    prompt.k_token_stride = prompt.v_token_stride = std::int64_t{of.n_kv_heads} * d;
     prompt.q_head_stride = prompt.k_head_stride = prompt.v_head_stride = prompt.out_head_stride = d;
     prompt.out_type = KVANT_F32;
-    prompt.lse_token_stride = 4;
+    prompt.lse_token_stride = n_heads;
     prompt.lse_head_stride = 1;
     if (n_sealed > 0) prompt.pages = &pages;
   }
@@ -75,7 +82,7 @@ struct TestPrompt {
   // Lets attention write into the result.
   TestLayer::Result prepare_result() {
     TestLayer::Result result{std::vector<float>(q.size(), -7.0F),
-                             std::vector<float>(std::size_t{220} * 4, -7.0F)};
+                             std::vector<float>(q.size() / shape.head_dim, -7.0F)};
     prompt.out = result.out.data();
     prompt.lse = result.lse.data();
     return result;
@@ -107,7 +114,7 @@ constexpr double kMostOfPrompts = 1e-3;
 
 TEST_P(CpuPrompts, AttendToEveryFormat) {
   for (const std::string& format : read_formats(64)) {
-    TestPrompt test(format, format);
+    TestPrompt test(format, format, {.n_kv_heads = 1, .n_seqs = 1});
     expect_prompt_like_double(test, GetParam(), kMostOfPrompts, format);
   }
 }
@@ -115,7 +122,7 @@ TEST_P(CpuPrompts, AttendToEveryFormat) {
 TEST_P(CpuPrompts, AttendWithEveryHeadSizeWithAndWithoutPages) {
   for (const int d : {64, 80, 128, 256, 512}) {
     for (const int n_sealed : {0, 1, 3}) {
-      TestPrompt test("ch4g128", "tok4g64", d, n_sealed);
+      TestPrompt test("ch4g128", "tok4g64", {.d = d, .n_kv_heads = 1, .n_seqs = 1, .n_sealed = n_sealed});
       expect_prompt_like_double(test, GetParam(), kMostOfPrompts, fmt::format("{}, {} pages", d, n_sealed));
     }
   }
@@ -171,7 +178,7 @@ TEST_P(CpuPrompts, SeeWhatIsSealedWhenTheyAttend) {
 
 // KVANT_BF16 names the type of the rows, so half-precision rows make it half precision.
 TEST_P(CpuPrompts, ReadSixteenBitQueriesInTheTypeOfTheRows) {
-  TestPrompt test("ch4g128", "tok4g64", 64, /*n_sealed=*/0);
+  TestPrompt test("ch4g128", "tok4g64", {.n_sealed = 0});
   test.shape.half = 1;
   test.prompt.q_type = KVANT_BF16;
   const TestLayer::Result named = test.attend(GetParam());
@@ -183,7 +190,7 @@ TEST_P(CpuPrompts, ReadSixteenBitQueriesInTheTypeOfTheRows) {
 
 TEST_P(CpuPrompts, TakeProtectedTokensFromTheirPages) {
   for (const int window : {0, 250}) {
-    TestPrompt test("ch4g128", "tok4g128", 64, 2, /*n_protected=*/140);
+    TestPrompt test("ch4g128", "tok4g128", {.n_protected = 140});
     std::vector<std::uint32_t> masks(std::size_t{4} * 2 * 2 * 2);
     std::mt19937 random(3);
     for (std::uint32_t& word : masks) {
