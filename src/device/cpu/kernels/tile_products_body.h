@@ -84,30 +84,49 @@ void expand_for_mix(const kvant::cpu::CodePage& page, std::uint8_t* bytes) {
   with_exact_kind<Isa>(page, [&](auto kind) { expand_mix<Isa, typename decltype(kind)::type>(page, bytes); });
 }
 
+// Multiplies one quad of a tile at a time, as decode does. An Isa whose products take more quads at once
+// specializes this class.
+template <class Isa>
+struct TileQuads {
+  static constexpr int kQuads = 1;
+  using Sums = typename Isa::Ints;
+  using Codes = typename Isa::Codes;
+  static KVANT_INLINE Sums sums_from(std::int32_t number) { return Isa::sums_from(number); }
+  // Loads a register of lanes. Quads are `quad_bytes` apart.
+  static KVANT_INLINE Codes load(const std::uint8_t* bytes, std::ptrdiff_t /*quad_bytes*/) {
+    return Isa::split(Isa::load(bytes));
+  }
+  static KVANT_INLINE void multiply(Sums& sums, const Codes& codes, const std::uint32_t (*of_row)[2]) {
+    Isa::multiply_query(sums, codes, *of_row);
+  }
+  static KVANT_INLINE auto to_floats(const Sums& sums) { return Isa::to_floats(sums); }
+};
+
 // Multiplies R rows with L registers of lanes from `lane` on.
 template <class Isa, int R, int L>
 KVANT_INLINE void multiply_strip(const kvant::cpu::TileTask& task, int row, int lane) {
   using F = typename Isa::Floats;
+  using Quads = TileQuads<Isa>;
   constexpr int kLanes = Isa::kBytes / 4;
   static_assert(kLanes == F::kLanes);
-  typename Isa::Ints sums[R][L];
+  typename Quads::Sums sums[R][L];
   unroll<R * L>([&](auto i) __attribute__((always_inline)) {
     sums[decltype(i)::value / L][decltype(i)::value % L] =
-        Isa::sums_from(-task.factors[row + decltype(i)::value / L].bias);
+        Quads::sums_from(-task.factors[row + decltype(i)::value / L].bias);
   });
   const kvant::cpu::ByteQuery* numbers = task.numbers + row;
-  const std::uint8_t* bytes =
-      task.bytes + (static_cast<std::ptrdiff_t>(task.first_quad) * task.lanes + lane) * 4;
+  const std::ptrdiff_t quad_bytes = static_cast<std::ptrdiff_t>(task.lanes) * 4;
+  const std::uint8_t* bytes = task.bytes + task.first_quad * quad_bytes + lane * 4;
   for (int quad = task.first_quad; quad < task.end_quad;
-       ++quad, bytes += static_cast<std::ptrdiff_t>(task.lanes) * 4) {
-    typename Isa::Codes codes[L];
+       quad += Quads::kQuads, bytes += Quads::kQuads * quad_bytes) {
+    typename Quads::Codes codes[L];
     unroll<L>([&](auto l) __attribute__((always_inline)) {
-      codes[decltype(l)::value] = Isa::split(Isa::load(bytes + decltype(l)::value * Isa::kBytes));
+      codes[decltype(l)::value] = Quads::load(bytes + decltype(l)::value * Isa::kBytes, quad_bytes);
     });
     unroll<R>([&](auto r) __attribute__((always_inline)) {
-      const std::uint32_t* of_row = numbers[decltype(r)::value].quads[quad];
+      const std::uint32_t(*of_row)[2] = numbers[decltype(r)::value].quads + quad;
       unroll<L>([&](auto l) __attribute__((always_inline)) {
-        Isa::multiply_query(sums[decltype(r)::value][decltype(l)::value], codes[decltype(l)::value], of_row);
+        Quads::multiply(sums[decltype(r)::value][decltype(l)::value], codes[decltype(l)::value], of_row);
       });
     });
   }
@@ -122,7 +141,7 @@ KVANT_INLINE void multiply_strip(const kvant::cpu::TileTask& task, int row, int 
       rest = F::multiply_add(F::fill(factors.offset), F::load(task.lane_offset + first), rest);
     auto unit = F::fill(factors.unit);
     if (task.scale != nullptr) unit = F::multiply(unit, F::load(task.scale + first));
-    F::store(out, F::multiply_add(Isa::to_floats(sums[kRow][kRegister]), unit, rest));
+    F::store(out, F::multiply_add(Quads::to_floats(sums[kRow][kRegister]), unit, rest));
   });
 }
 
