@@ -8,6 +8,9 @@ include(cmake/precompiled_headers.cmake)
 function(kvant_test_program name label)
   target_link_libraries(${name} PRIVATE GTest::gtest GTest::gtest_main)
   target_compile_options(${name} PRIVATE $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release>>:-O1>)
+  if(CMAKE_CROSSCOMPILING_EMULATOR)
+    target_compile_definitions(${name} PRIVATE KVANT_EMULATED)  # src/base/testing/emulation.h
+  endif()
   kvant_test_suites(${name} ${label})
 endfunction()
 

@@ -11,6 +11,9 @@
 namespace kvant {
 namespace {
 
+// Searches in double precision take nearly all of the time of these tests.
+constexpr int kSearchedRows = testing::kEmulated ? 40 : 400;
+
 // Returns directions with a few strong ones, as real queries have.
 std::vector<float> directions(int d, std::uint32_t seed) {
   std::vector<float> v = normal_numbers(static_cast<std::size_t>(d) * kMetricRank, seed);
@@ -202,7 +205,7 @@ std::vector<float> with_strengths(std::vector<float> v, const std::array<double,
 }
 
 TEST(ShapedEncoder, FindsWhatASearchInDoublePrecisionDoes) {
-  constexpr int kRows = 400;
+  constexpr int kRows = kSearchedRows;
   for (const int kValues : {64, 128}) {
     const std::vector<float> v = with_strengths(
         normal_numbers(static_cast<std::size_t>(kValues) * kMetricRank, 11), {132, 59, 29, 14, 9, 6, 4, 3});
@@ -214,7 +217,7 @@ TEST(ShapedEncoder, FindsWhatASearchInDoublePrecisionDoes) {
 
 // The metrics are nearly flat, dominated by one direction, or concentrated on few channels.
 TEST(ShapedEncoder, KeepsItsPrecisionUnderExtremeMetrics) {
-  constexpr int kRows = 400, kValues = 64;
+  constexpr int kRows = kSearchedRows, kValues = 64;
   const std::vector<float> values = normal_numbers(kRows * kValues, 13);
   const std::vector<float> any = normal_numbers(kValues * kMetricRank, 14);
   std::vector<float> few = any;
@@ -234,7 +237,7 @@ TEST(ShapedEncoder, KeepsItsPrecisionUnderExtremeMetrics) {
 
 // The rows have a root mean square of 1, and a few of the values, or only one, lie beyond all levels.
 TEST(ShapedEncoder, BearsOutlyingValues) {
-  constexpr int kRows = 200;
+  constexpr int kRows = kSearchedRows / 2;
   for (const int kValues : {64, 128}) {
     const std::vector<float> v =
         with_strengths(normal_numbers(static_cast<std::size_t>(kValues) * kMetricRank, 15),

@@ -7,15 +7,19 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <iterator>
 #include <random>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "base/testing/emulation.h"
 #include "format/format.h"
 
 namespace kvant {
 
-inline constexpr int kTestHeadDims[] = {64, 80, 96, 128, 256, 512};
+inline constexpr int kAllHeadDims[] = {64, 80, 96, 128, 256, 512};
+inline constexpr std::span kTestHeadDims(kAllHeadDims, testing::kEmulated ? 2 : std::size(kAllHeadDims));
 
 // Returns the members of the family whose pattern is `pattern`.
 inline std::vector<std::string> members_of(const std::string& pattern) {

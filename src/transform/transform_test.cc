@@ -4,16 +4,20 @@
 
 #include <bit>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <numeric>
 #include <random>
+#include <span>
 
+#include "base/testing/emulation.h"
 #include "transform/walsh_hadamard.h"
 
 namespace kvant {
 namespace {
 
-constexpr int kHeadDims[] = {64, 80, 96, 128, 256, 512};
+constexpr int kAllHeadDims[] = {64, 80, 96, 128, 256, 512};
+constexpr std::span kHeadDims(kAllHeadDims, testing::kEmulated ? 2 : std::size(kAllHeadDims));
 using Names = std::vector<std::string>;
 
 std::vector<float> random_values(std::size_t n, unsigned seed, float low, float high) {
