@@ -155,7 +155,10 @@ KVANT_INLINE void multiply_rows(const kvant::cpu::TileTask& task, int row) {
 }
 
 template <class Isa>
-void multiply_tile(const kvant::cpu::TileTask& task) {
+void multiply_tile(const kvant::cpu::TileTask& of_caller) {
+  // Results might overwrite the caller's task as far as the compiler knows, so it would read the task again
+  // after each result.
+  const kvant::cpu::TileTask task = of_caller;
   int row = 0;
   for (; row + Isa::kTileRows <= task.n_rows; row += Isa::kTileRows)
     multiply_rows<Isa, Isa::kTileRows>(task, row);
