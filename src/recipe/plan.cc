@@ -32,8 +32,11 @@ Status check_geometry(const Geometry& geometry) {
 
 Status check_override(const SideOverride& override, const Geometry& geometry) {
   const char side = override.side == Side::key ? 'k' : 'v';
-  // Edges of a model with few layers are all of its layers.
   const bool at_edges = override.first_layer < 0;
+  if (at_edges && -override.first_layer > geometry.n_layers) {
+    return error("an override {}@edge{} names {} layers at each end, but {} has {}", side,
+                 -override.first_layer, -override.first_layer, geometry.model, geometry.n_layers);
+  }
   if (!at_edges && override.last_layer >= geometry.n_layers) {
     return error("an override {}@... names layer {}, but {} has layers 0 to {}", side, override.last_layer,
                  geometry.model, geometry.n_layers - 1);

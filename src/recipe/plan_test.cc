@@ -110,9 +110,10 @@ TEST(Resolve, GivesEveryHeadItsFormatsAndContext) {
 TEST(Resolve, AcceptsEveryBuiltinRecipe) {
   for (int d : {64, 80, 96, 128, 256, 512}) {
     Geometry geometry = small_geometry();
-    geometry.n_layers = 1;
+    // Some recipes name the two first and last layers.
+    geometry.n_layers = 2;
     geometry.head_dim = d;
-    geometry.sliding_window.assign(1, 0);
+    geometry.sliding_window.assign(2, 0);
     for (const Recipe& recipe : builtin_recipes()) {
       const auto constants = constants_of(recipe, geometry);
       const auto plan = resolve(recipe, geometry, constants);
@@ -441,6 +442,8 @@ TEST(Resolve, GivesTheFirstAndLastLayersTheirOwnFormat) {
   EXPECT_EQ(one_head->head(6, 0).k.sealed->name(), "bf16");
   EXPECT_EQ(one_head->head(6, 1).k.sealed->name(), "ch4g128");
   expect_in("names KV head 9", message_of("k=ch4g128,v=tok4g128,k@edge1.9=bf16", geometry));
+  expect_in("k@edge8 names 8 layers at each end, but the test model has 7",
+            message_of("k=ch4g128,v=tok4g128,k@edge8=bf16", geometry));
   EXPECT_EQ(to_string(*parse_recipe("k=ch4g128,v=fp8,k@edge2.1=bf16")), "k=ch4g128,v=fp8,k@edge2.1=bf16");
   for (const char* wrong : {"k@edge=bf16", "k@edge0=bf16", "k@edge-1=bf16", "k@edge1-2=bf16"})
     expect_in("does not name layers", parse_recipe(wrong).error().message);

@@ -38,7 +38,8 @@ Status set_sink(Recipe& recipe, const std::string& text) {
 Status set_window(Recipe& recipe, const std::string& text) {
   const auto tokens = parse_count(text, kLargestWindow);
   if (!tokens || *tokens % kPageTokens != 0) {
-    return error("{} is not a multiple of {} tokens (0, 128, 256, ...)", quoted(text), kPageTokens);
+    return error("{} is not a multiple of {} tokens (0, 128, 256, ..., {})", quoted(text), kPageTokens,
+                 kLargestWindow);
   }
   recipe.window = *tokens;
   return {};
@@ -51,8 +52,8 @@ Status set_prefill(Recipe& recipe, const std::string& text) {
   }
   const auto tokens = parse_count(text, kLargestWindow);
   if (!tokens || *tokens == 0 || *tokens % kPageTokens != 0) {
-    return error("{} is neither 'all' nor a multiple of {} tokens (128, 256, ...)", quoted(text),
-                 kPageTokens);
+    return error("{} is neither 'all' nor a multiple of {} tokens (128, 256, ..., {})", quoted(text),
+                 kPageTokens, kLargestWindow);
   }
   recipe.prefill = *tokens;
   return {};
