@@ -94,6 +94,9 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  // Without this line, the system ends a program that writes beyond a limit on the size of files, and nobody
+  // could save what the program holds. A write that fails is an error like that of a full disk.
+  std::signal(SIGXFSZ, SIG_IGN);
   try {
     return run(argc, argv);
   } catch (const std::bad_alloc&) {

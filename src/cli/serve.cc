@@ -431,6 +431,9 @@ Status serve(const ServeOptions& options) {
   loop.end();
   server.stop();
   listener.join();
+  if (const int lost = loop.lost_sessions(); lost > 0)
+    return error("the server has ended, and {} {} lost, because {} could not be written", lost,
+                 lost == 1 ? "session is" : "sessions are", lost == 1 ? "it" : "they");
   return {};
 }
 

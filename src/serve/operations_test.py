@@ -12,6 +12,7 @@ import os
 import pathlib
 import pty
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -332,6 +333,25 @@ class Process(unittest.TestCase):
                 os.kill(server.pid, signal.SIGHUP)  # a shell sends SIGHUP once more
             self.assertEqual(server.wait(timeout=60), 0)
             self.assertEqual([p.stem for p in pathlib.Path(folder).iterdir() if not p.name.startswith(".")], ["kept"])
+
+    def test_a_limit_on_file_sizes_is_like_a_full_disk(self):
+        with tempfile.TemporaryDirectory() as folder:
+            server = self.start(folder, "--port", "0", preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000)))
+            while " at http://" not in (line := server.stderr.readline()):
+                self.assertTrue(line)
+            port = int(re.search(r"127\.0\.0\.1:(\d+)", line)[1])
+            self.ask_in_session(port)
+            with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as connection:
+                connection.request("POST", "/v1/sessions/kept/save")
+                response = connection.getresponse()
+                self.assertEqual(response.status, 507)
+                self.assertIn("File too large", json.loads(response.read())["error"]["message"])
+            server.terminate()
+            _, messages = server.communicate(timeout=60)
+            self.assertEqual(messages.count("the session 'kept' is lost"), 1, messages)
+            self.assertIn("1 session is lost", messages)
+            self.assertEqual(server.returncode, 2)
+            self.assertEqual([p.name for p in pathlib.Path(folder).iterdir() if not p.name.startswith(".")], [])
 
     def test_goes_on_where_hangups_are_ignored(self):
         with tempfile.TemporaryDirectory() as folder:

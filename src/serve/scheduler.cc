@@ -87,7 +87,7 @@ std::unique_ptr<PrefixDisk> Scheduler::prefix_disk() {
 Scheduler::~Scheduler() {
   for (Job& job : jobs_) job.stream->fail(error("the server is shutting down"));
   queue_.for_each([](const Job& job) { job.stream->fail(error("the server is shutting down")); });
-  if (sessions_ != nullptr) sessions_->finish();
+  (void)finish_sessions();
 }
 
 void Scheduler::step(bool others_wait) {

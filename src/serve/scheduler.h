@@ -148,6 +148,9 @@ class Scheduler {
   const Cache& cache() const { return cache_; }
 
   SessionStore* sessions() { return sessions_.get(); }  // null if sessions are not kept
+  // Writes the sessions that are not on disk. Returns how many of them are lost because they can't be
+  // written.
+  int finish_sessions() { return sessions_ == nullptr ? 0 : sessions_->finish(); }
   // Makes the session `to`, a copy that continues from the present state of `name`. Sessions must be kept.
   void fork_session(const std::string& name, const std::string& to, SessionDone done);
 

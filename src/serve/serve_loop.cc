@@ -78,6 +78,7 @@ void ServeLoop::run() {
   const std::deque<std::function<void()>> actions = std::move(actions_);
   lock.unlock();
   for (const auto& action : actions) action();
+  for (const auto& each : schedulers_) lost_sessions_ += each->finish_sessions();
   schedulers_.clear();
   idle_ = true;
 }

@@ -50,6 +50,8 @@ class ServeLoop {
   bool idle() const { return idle_; }
   // Ends the loop after the running step. Unfinished requests fail. A second call does nothing.
   void end();
+  // Returns how many sessions the end has lost because they could not be written. Call it after end().
+  int lost_sessions() const { return lost_sessions_; }
 
  private:
   void run();
@@ -65,6 +67,7 @@ class ServeLoop {
   std::deque<std::function<void()>> actions_;
   bool ending_ = false;
   bool disk_news_ = false;
+  int lost_sessions_ = 0;
   std::atomic<bool> refuses_{false}, idle_{true};
   std::thread thread_;
 };

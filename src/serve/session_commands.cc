@@ -25,6 +25,7 @@ SessionStatus SessionStore::status_of(const std::string& name, const Session& se
   const auto file = folder_->read(name);
   if (!file.ok()) {
     status.problem = file.error().message;
+    status.is_saved = false;
     return status;
   }
   status.file_bytes = file->file_bytes();
@@ -90,9 +91,12 @@ void SessionStore::load(const std::string& name, SessionDone done) {
 }
 
 void SessionStore::save(const std::string& name, SessionDone done) {
-  if (!status(name)) return done(unknown_session(name));
+  const auto status = this->status(name);
+  if (!status) return done(unknown_session(name));
   Session& session = sessions_.at(name);
   if (session.is_restoring) return done(session_in_use(name, "being restored"));
+  if (!session.sequence && !status->problem.empty())
+    return done(SessionError{Kind::unusable, status->problem});
   if (!session.sequence || is_on_disk(name, session)) return done(std::nullopt);
   session.when_saved.emplace_back(session.version, std::move(done));
   want_write(name, session);

@@ -58,8 +58,12 @@ DiskResult SessionDisk::perform(const Task& task) const try {
   DiskResult result{.name = task.name, .was_read = reads, .done = {}, .contents = {}};
   if (!reads) {
     const auto written = folder_->write(task.name, task.contents);
-    written.ok() ? static_cast<void>(result.file_bytes = *written)
-                 : static_cast<void>(result.done = written.error());
+    if (written.ok()) {
+      result.file_bytes = *written;
+      result.stamp = folder_->stamp(task.name);
+    } else {
+      result.done = written.error();
+    }
   } else if (auto contents = whole_session(*folder_, task.name); contents.ok()) {
     result.contents = std::move(*contents);
   } else {

@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -20,8 +21,9 @@ struct DiskResult {
   std::string name;
   bool was_read = false;  // true after a read, false after a write
   Status done;
-  LoadedSession contents;       // only after a read
-  std::int64_t file_bytes = 0;  // only after a write
+  LoadedSession contents;               // only after a read
+  std::int64_t file_bytes = 0;          // only after a write
+  std::optional<FileStamp> stamp = {};  // the new file; only after a write
 };
 
 class SessionDisk {

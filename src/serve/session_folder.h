@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -39,6 +40,7 @@ class SessionFolder {
   std::vector<std::string> names() const;  // names in alphabetical order
   bool holds(const std::string& name) const;
   std::int64_t last_write(const std::string& name) const;  // seconds since 1970; 0 if there is no file
+  std::optional<FileStamp> stamp(const std::string& name) const { return stamp_of(file_of(name)); }
   std::string file_of(const std::string& name) const;
   Result<SessionFile> read(const std::string& name) const;
   // Writes a session's file and returns the file's size in bytes.

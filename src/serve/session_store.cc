@@ -141,9 +141,11 @@ void SessionStore::keep(const std::string& name, SequenceId sequence, std::vecto
   use(session);
 }
 
-// Users may remove files, so the folder is checked, too.
+// Users may remove or change files, so the folder is checked, too.
 bool SessionStore::is_on_disk(const std::string& name, const Session& session) const {
-  return session.is_saved() && folder_->holds(name);
+  if (!session.is_saved()) return false;
+  if (!session.sequence) return folder_->holds(name);
+  return session.saved_file && session.saved_file == folder_->stamp(name);
 }
 
 }  // namespace kvant

@@ -47,7 +47,7 @@ struct SessionStatus {
   double bits = 0;         // bits per value of K and V; 0 if the session is not in memory
   bool in_memory = false;
   bool on_disk = false;
-  bool is_saved = false;      // the disk has the session's present state
+  bool is_saved = false;      // the disk has the session's present state, as far as the server knows
   bool is_running = false;    // a completion is being generated
   std::int64_t last_use = 0;  // seconds since 1970
   std::int64_t file_bytes = 0;
@@ -119,7 +119,9 @@ class SessionStore {
   // and can send all of it.
   Room make_room(const std::string& needed);
   void finish_writing();  // waits until the writes that make_room() started are done
-  void finish();          // finishes all tasks, and writes the sessions that are not on disk
+  // Finishes all tasks, and writes the sessions that are not on disk. Returns how many of them are lost
+  // because they can't be written. A second call does nothing.
+  int finish();
   int in_memory() const;
   std::int64_t bytes() const;  // bytes of the sessions in memory, where shared pages count fully
   std::map<SequenceId, std::string> held() const;
@@ -133,6 +135,9 @@ class SessionStore {
     bool is_known = false;     // `tokens` and `text` are set
     std::int64_t version = 1;  // changes with the session's contents
     std::int64_t saved_version = 0;
+    // The file with the saved version, if the session is in memory. Another file is there once a user or a
+    // fault of the disk has changed it.
+    std::optional<FileStamp> saved_file;
     bool is_running = false;
     bool is_saving = false;   // the session is being written or waits to be written
     bool is_reading = false;  // the session is being read or waits to be read
@@ -172,11 +177,11 @@ class SessionStore {
   bool take_results();
   bool advance_writing();
   Status start_writing();
-  void finish_write(const Status& written);
+  void finish_write(const Status& written, const std::optional<FileStamp>& file = {});
   Result<bool> advance_reading();
   Status take_imported(Session& session);
   void finish_read(const Status& read);
-  void write_now(const std::string& name, Session& session);
+  bool write_now(const std::string& name, Session& session);
 
   // forget() manages memory (session_memory.cc).
   void forget(const std::string& name);

@@ -451,6 +451,75 @@ TEST_F(Sessions, AFullDiskIsAnErrorToTheOneWhoSaves) {
   EXPECT_FALSE(save("chat"));
 }
 
+// Changes one byte of a file, or cuts the file to its first bytes.
+void flip_middle_byte(const std::string& path) {
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  const auto middle = static_cast<std::streamoff>(fs::file_size(path)) / 2;
+  file.seekg(middle);
+  const char flipped = static_cast<char>(file.get() ^ 1);
+  file.seekp(middle);
+  file.put(flipped);
+}
+void cut_short(const std::string& path) {
+  fs::resize_file(path, 500);
+}
+
+TEST_F(Sessions, AreWrittenAgainOverAFileThatHasChanged) {
+  for (const auto damage : {flip_middle_byte, cut_short}) {
+    for (const bool is_restored : {false, true}) {
+      const Tokens next = begin("chat");
+      ASSERT_FALSE(save("chat"));
+      EXPECT_TRUE(sessions().status("chat")->is_saved);
+      const auto time = fs::last_write_time(file("chat"));
+      damage(file("chat"));
+      if (is_restored) {
+        // A fault of the disk leaves the time of the file as it is.
+        fs::last_write_time(file("chat"), time);
+        EXPECT_EQ(restore("chat")->kind, Kind::unusable);
+      } else {
+        fs::last_write_time(file("chat"), time + std::chrono::seconds(1));
+      }
+      EXPECT_FALSE(sessions().status("chat")->is_saved);
+      ASSERT_FALSE(save("chat"));
+      EXPECT_TRUE(sessions().status("chat")->is_saved);
+      start();
+      EXPECT_EQ(ask(request("chat", next)).cached, 209);
+      EXPECT_FALSE(sessions().remove("chat"));
+    }
+  }
+}
+
+TEST_F(Sessions, AreWrittenAtTheEndOverAFileThatHasChanged) {
+  const Tokens next = begin("chat");
+  ASSERT_FALSE(save("chat"));
+  cut_short(file("chat"));
+  start();
+  EXPECT_EQ(ask(request("chat", next)).cached, 209);
+}
+
+TEST_F(Sessions, AreNotSavedWhereOnlyADamagedFileHasThem) {
+  begin("chat");
+  start();
+  cut_short(file("chat"));
+  EXPECT_FALSE(sessions().status("chat")->is_saved);
+  EXPECT_EQ(save("chat")->kind, Kind::unusable);
+}
+
+TEST_F(Sessions, ThatCanNotBeWrittenAtTheEndAreLostOnce) {
+  begin("chat");
+  begin("kept");
+  ASSERT_FALSE(save("kept"));
+  fs::create_directory(file("chat"));
+  ::testing::internal::CaptureStderr();
+  EXPECT_EQ(scheduler_->finish_sessions(), 1);
+  EXPECT_EQ(scheduler_->finish_sessions(), 0);
+  scheduler_.reset();
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  const std::string sentence = "the session 'chat' is lost";
+  EXPECT_NE(said.find(sentence), std::string::npos) << said;
+  EXPECT_EQ(said.find(sentence), said.rfind(sentence)) << said;
+}
+
 TEST_F(Sessions, AFolderHasOneServer) {
   const auto second = SessionFolder::open(path_, kIdentity);
   ASSERT_FALSE(second.ok());

@@ -26,7 +26,7 @@ bool SessionStore::take_results() {
   std::vector<DiskResult> results = disk_.take_results();
   for (DiskResult& result : results) {
     if (!result.was_read) {
-      finish_write(result.done);
+      finish_write(result.done, result.stamp);
     } else if (!result.done.ok()) {
       finish_read(result.done);
     } else {
@@ -70,7 +70,7 @@ Status SessionStore::start_writing() {
   return {};
 }
 
-void SessionStore::finish_write(const Status& written) {
+void SessionStore::finish_write(const Status& written, const std::optional<FileStamp>& file) {
   const Writing ended = std::move(*writing_);
   writing_.reset();
   if (ended.owns_sequence) cache_.free(ended.sequence);
@@ -80,6 +80,7 @@ void SessionStore::finish_write(const Status& written) {
   std::optional<SessionError> failure;
   if (written.ok()) {
     session.saved_version = ended.version;
+    session.saved_file = file;
   } else {
     session.write_failure = Clock::now();
     failure = SessionError{SessionError::Kind::not_written, written.error().message};
@@ -124,6 +125,7 @@ Status SessionStore::take_imported(Session& session) {
   session.tokens = std::move(contents.tokens);
   session.text = std::move(contents.text);
   session.is_known = true;
+  session.saved_file = contents.stamp;
   if (session.is_restoring) session.saved_version = ++session.version;
   return {};
 }
@@ -139,6 +141,8 @@ void SessionStore::finish_read(const Status& read) {
   } else if (session.is_running) {
     session.read_failure = Error{read.error().message};  // the failure is final, because nothing tries again
   }
+  // A file that could not be read holds no saved state, so the next save must write the session.
+  if (!read.ok() && !read.error().is_shortage) session.saved_file.reset();
   const std::vector<SessionDone> waiting = std::exchange(session.when_read, {});
   if (!session.sequence && !session.is_running && !folder_->holds(name)) sessions_.erase(name);
   const auto failure = read.ok() ? std::nullopt : std::optional(unusable_session(read.error()));
@@ -149,27 +153,33 @@ void SessionStore::give_up_reading(const Error& why) {
   finish_read(why);
 }
 
-void SessionStore::finish() {
+int SessionStore::finish() {
   while (is_busy()) {
     const auto done = advance();
     if (!done.ok()) give_up_reading(done.error());
     if (done.ok() && !*done) disk_.wait();
   }
+  std::vector<std::string> lost;
   for (auto& [name, session] : sessions_) {
-    if (session.sequence && !is_on_disk(name, session)) write_now(name, session);
+    if (session.sequence && !is_on_disk(name, session) && !write_now(name, session)) lost.push_back(name);
   }
+  for (const std::string& name : lost) forget(name);
+  return static_cast<int>(lost.size());
 }
 
-void SessionStore::write_now(const std::string& name, Session& session) {
+// Returns false if the session is lost.
+bool SessionStore::write_now(const std::string& name, Session& session) {
   auto bytes = cache_.export_sequence(*session.sequence);
   const Result<std::int64_t> written =
       bytes.ok() ? folder_->write(name, {session.tokens, session.text, std::move(*bytes)})
                  : Result<std::int64_t>(bytes.error());
-  if (written.ok()) {
-    session.saved_version = session.version;
-  } else {
+  if (!written.ok()) {
     warn(fmt::format("the session '{}' is lost: {}", name, written.error().message));
+    return false;
   }
+  session.saved_version = session.version;
+  session.saved_file = folder_->stamp(name);
+  return true;
 }
 
 }  // namespace kvant

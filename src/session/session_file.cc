@@ -63,6 +63,7 @@ SessionFile::SessionFile(SessionFile&& other) noexcept
       file_(std::exchange(other.file_, -1)),
       coder_(std::move(other.coder_)),
       compact_(std::move(other.compact_)),
+      stamp_(other.stamp_),
       data_at_(other.data_at_),
       layout_(other.layout_),
       checksums_(std::move(other.checksums_)) {}
@@ -91,6 +92,7 @@ Status SessionFile::read_header(const SessionIdentity& wanted) {
   struct stat info {};
   if (fstat(file_, &info) != 0 || !S_ISREG(info.st_mode))
     return error("cannot read the session '{}': it is not a file", path_);
+  stamp_.emplace(info);
   const auto file_bytes = static_cast<std::uint64_t>(info.st_size);
   std::uint64_t length = 0;
   if (file_bytes < sizeof(length)) return damaged("it is cut short");
@@ -213,7 +215,7 @@ Result<LoadedSession> SessionFile::contents() const {
   if (!text.ok()) return text.error();
   auto sequence = this->sequence();
   if (!sequence.ok()) return sequence.error();
-  return LoadedSession{std::move(*tokens), std::move(*text), std::move(*sequence)};
+  return LoadedSession{std::move(*tokens), std::move(*text), std::move(*sequence), stamp_};
 }
 
 Result<SequenceId> import_session(Cache& cache, const SessionFile& file) {

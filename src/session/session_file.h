@@ -14,6 +14,7 @@
 #include "base/result.h"
 #include "cache/cache.h"
 #include "compact/sequence_coder.h"
+#include "session/file_stamp.h"
 #include "session/session_layout.h"
 
 namespace kvant {
@@ -30,6 +31,7 @@ struct LoadedSession {
   std::vector<std::int32_t> tokens;
   std::string text;
   HugeBuffer sequence;
+  std::optional<FileStamp> stamp;  // the file that was read
 };
 
 // Writes the whole file or nothing, and returns when the file is on disk. Returns the number of bytes; for
@@ -83,6 +85,7 @@ class SessionFile {
   int file_;
   std::shared_ptr<const SequenceCoder> coder_;
   std::optional<CompactCoding> compact_;
+  std::optional<FileStamp> stamp_;
   std::uint64_t data_at_ = 0;
   SessionLayout layout_;
   std::vector<std::uint64_t> checksums_;

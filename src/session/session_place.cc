@@ -15,11 +15,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-bool is_same(const struct stat& a, const struct stat& b) {
-  return a.st_dev == b.st_dev && a.st_ino == b.st_ino && a.st_size == b.st_size &&
-         a.st_mtim.tv_sec == b.st_mtim.tv_sec && a.st_mtim.tv_nsec == b.st_mtim.tv_nsec;
-}
-
 // Returns the first of "chat-2.kv", "chat-3.kv", ... that does not exist.
 std::string free_name_like(const fs::path& path) {
   std::error_code failure;
@@ -31,11 +26,6 @@ std::string free_name_like(const fs::path& path) {
 }
 
 }  // namespace
-
-SessionPlace::Stamp SessionPlace::look(const std::string& path) {
-  struct stat found {};
-  return stat(path.c_str(), &found) == 0 ? Stamp(found) : std::nullopt;
-}
 
 Result<SessionPlace> SessionPlace::open(std::string path) {
   SessionPlace place;
@@ -63,9 +53,9 @@ SessionPlace::~SessionPlace() {
 }
 
 bool SessionPlace::is_changed() const {
-  const Stamp found = look(path_);
-  // Devices and pipes keep nothing that could be lost.
-  return found && S_ISREG(found->st_mode) && !(seen_ && is_same(*found, *seen_));
+  // Devices and pipes have no stamp, because they keep nothing that could be lost.
+  const auto found = stamp_of(path_);
+  return found && found != seen_;
 }
 
 bool SessionPlace::move_if_changed() {

@@ -2,12 +2,11 @@
 // each other's conversation.
 #pragma once
 
-#include <sys/stat.h>
-
 #include <optional>
 #include <string>
 
 #include "base/result.h"
+#include "session/file_stamp.h"
 
 namespace kvant {
 
@@ -29,14 +28,11 @@ class SessionPlace {
   // in the same folder, and the function returns true.
   bool move_if_changed();
   // Call note_written() after the file was written.
-  void note_written() { seen_ = look(path_); }
+  void note_written() { seen_ = stamp_of(path_); }
 
  private:
-  using Stamp = std::optional<struct stat>;
-  static Stamp look(const std::string& path);
-
   std::string path_;
-  Stamp seen_;
+  std::optional<FileStamp> seen_;
   // Holds the lock of the folder's server; -1 if no server ever used the folder.
   int lock_ = -1;
 };
