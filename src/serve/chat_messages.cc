@@ -18,6 +18,18 @@ constexpr const char* kNoTemplate =
     "the model's file has no chat template: start the server with --chat-template FILE, or use "
     "/v1/completions";
 
+// The server sets some variables of a template itself. A request that sets them would replace the
+// conversation, and could write control tokens into it.
+void refuse_own_values(const Json& values, const char* where, JsonFields& fields) {
+  JsonFields own(values, where);
+  for (const char* name : {"messages", "tools"})
+    own.accept_only(name, {}, "give this parameter outside of 'chat_template_kwargs'");
+  for (const char* name : {"bos_token", "eos_token"})
+    own.accept_only(name, {}, "the model's file sets this token");
+  own.accept_only("add_generation_prompt", {true}, "the prompt ends where the assistant's message begins");
+  fields.take(own);
+}
+
 // Reads the values that a chat template may use in addition to the messages.
 void read_template_values(JsonFields& fields, ChatHistory& conversation) {
   constexpr const char* kKey = "chat_template_kwargs";
@@ -27,6 +39,7 @@ void read_template_values(JsonFields& fields, ChatHistory& conversation) {
     return fields.fail(kKey, "'chat_template_kwargs' must be an object", kInvalidType);
   if (values->contains("enable_thinking") && !(*values)["enable_thinking"].is_boolean())
     return fields.fail(kKey, "'chat_template_kwargs.enable_thinking' must be true or false", kInvalidType);
+  refuse_own_values(*values, kKey, fields);
   conversation.template_values = *values;
 }
 

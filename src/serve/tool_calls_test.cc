@@ -370,6 +370,17 @@ TEST_F(ToolCalls, LeaveValuesToTheTemplate) {
   EXPECT_NE(prompt(values({{"enable_thinking", "no"}}), thinking.get()).find("true or false"),
             std::string::npos);
   EXPECT_NE(prompt(values(5), thinking.get()).find("must be an object"), std::string::npos);
+  const Json own = {{"messages", Json::array()},
+                    {"tools", 5},
+                    {"bos_token", "x"},
+                    {"eos_token", "x"},
+                    {"add_generation_prompt", false}};
+  for (const auto& [name, value] : own.items())
+    EXPECT_NE(prompt(values({{name, value}}), thinking.get())
+                  .find(fmt::format("'chat_template_kwargs.{}' is not supported", name)),
+              std::string::npos)
+        << name;
+  EXPECT_EQ(prompt(values({{"add_generation_prompt", true}}), thinking.get()), "hi");
   EXPECT_NE(prompt(values({{"mood", "calm"}}), nullptr).find("--chat-template"), std::string::npos);
 }
 
