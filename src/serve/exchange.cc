@@ -22,7 +22,7 @@ ApiError api_error(const Refusal& refusal, const char* parameter) {
     case Refusal::Reason::wrong:
       break;
   }
-  return {.message = refusal.message};
+  return {.message = refusal.message, .parameter = refusal.parameter};
 }
 
 }  // namespace

@@ -224,6 +224,16 @@ class Manners(unittest.TestCase):
             status, _, text = ask("GET", path, headers=key)
             self.assertEqual(status, 404, path)
             self.assertIn(f"this server's address {end} '/v1' at its end", json.loads(text)["error"]["message"])
+        status, _, text = ask("POST", "/completion", b"{}", headers=key)
+        self.assertEqual(status, 404)
+        self.assertIn("use /v1/completions", json.loads(text)["error"]["message"])
+
+    def test_for_more_completions_than_can_run(self):
+        body = json.dumps({"prompt": "Hello", "n": 2}).encode()
+        status, _, text = ask("POST", "/v1/completions", body, [f"Authorization: Bearer {KEY}", "Content-Type: application/json"])
+        error = json.loads(text)["error"]
+        self.assertEqual((status, error["param"]), (400, "n"))
+        self.assertIn("--parallel 2", error["message"])
 
     def test_of_large_heads(self):
         self.assertEqual(ask("GET", "/health", headers=["Cookie: " + "a" * 20000])[0], 200)

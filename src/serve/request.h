@@ -62,6 +62,7 @@ struct Refusal {
   int retry_seconds = 0;               // the client should try again after this time; only for busy and
                                        // conflict
   int prompt_tokens = 0, context = 0;  // in tokens; only for too_long
+  std::string parameter = {};          // the wrong parameter; empty if no single parameter is wrong
 };
 
 }  // namespace kvant

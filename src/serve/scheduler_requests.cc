@@ -11,8 +11,8 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int kLongestRetry = 60;  // seconds
 
-Refusal wrong(Error why) {
-  return {Refusal::Reason::wrong, std::move(why.message), 0};
+Refusal wrong(Error why, std::string parameter = {}) {
+  return {.message = std::move(why.message), .parameter = std::move(parameter)};
 }
 
 }  // namespace
@@ -25,10 +25,11 @@ std::int64_t Scheduler::most_bytes(const GenerationRequest& request) const {
 std::optional<Refusal> Scheduler::match_session(GenerationRequest& request) {
   if (request.session.empty()) return std::nullopt;
   if (sessions_ == nullptr)
-    return wrong(error("this server keeps no sessions: start it with --sessions DIR"));
+    return wrong(error("this server keeps no sessions: start it with --sessions DIR"), "session");
   if (request.n_answers > 1)
     return wrong(
-        error("a session continues with one completion, but the request asks for {}", request.n_answers));
+        error("a session continues with one completion, but the request asks for {}", request.n_answers),
+        "n");
   return sessions_->match(request);
 }
 
@@ -53,18 +54,20 @@ std::optional<Refusal> Scheduler::submit(GenerationRequest request, std::shared_
   }
   if (request.n_answers > options_.parallel) {
     return refuse(
-        wrong(error("the request asks for {} completions, but the server generates at most {} at a time",
-                    request.n_answers, options_.parallel)));
+        wrong(error("'n' is {}, but this server generates at most {} completions of a prompt: give a smaller "
+                    "'n', or start the server with --parallel {}",
+                    request.n_answers, options_.parallel, request.n_answers),
+              "n"));
   }
   if (const auto sampler = Sampler::make(request.sampling); !sampler.ok())
     return refuse(wrong(sampler.error()));
   if (request.embeds && engine_.n_embd() == 0)
     return refuse(wrong(error("embeddings are computed on the CPU only: start the server without --device")));
   if (request.guard && shadows_ == nullptr)
-    return refuse(wrong(error("this server has no guard: start it with --guard")));
+    return refuse(wrong(error("this server has no guard: start it with --guard"), "guard"));
   if (request.guard && request.n_answers > 1)
     return refuse(
-        wrong(error("a guard supports one completion, but the request asks for {}", request.n_answers)));
+        wrong(error("a guard supports one completion, but the request asks for {}", request.n_answers), "n"));
   if (request.guard && request.grammar != nullptr)
     return refuse(
         wrong(error("a guard does not support grammars, formats and tools: leave out the guard, or the "
