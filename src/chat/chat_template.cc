@@ -102,8 +102,11 @@ class LibraryTemplate : public ChatTemplate {
         if (params.grammar.empty()) params = common_chat_templates_apply(templates_.get(), inputs);
       }
       // Without a grammar, the model may write calls in its own format.
-      if (tools.choice == ChatTools::Choice::automatic || chat.grammar.empty())
+      if (tools.choice == ChatTools::Choice::automatic || chat.grammar.empty()) {
         reading.untagged_functions = tools.functions;
+      } else {
+        reading.calls_alone = true;
+      }
       read_completions(params, reading, chat);
       return chat;
     } catch (const std::exception& e) {

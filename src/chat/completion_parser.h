@@ -27,8 +27,10 @@ class ToolAnswer {
  public:
   virtual ~ToolAnswer() = default;
   virtual AnswerDelta add(const std::string& text) = 0;
-  virtual AnswerDelta finish() = 0;  // called after the last text; returns the text that was held back
-  virtual bool has_calls() const = 0;
+  // finish() is called after the last text, and returns the text that was held back. `was_cut` says that a
+  // token limit ended the text. The beginning of a call without its name is then dropped.
+  virtual AnswerDelta finish(bool was_cut) = 0;
+  virtual bool has_calls() const = 0;  // a call has begun
   // Returns whether the request wants only one call and the call is complete. The rest of the completion is
   // then ignored.
   virtual bool is_complete() const = 0;

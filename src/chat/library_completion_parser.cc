@@ -10,6 +10,7 @@
 #include <optional>
 #include <random>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -158,7 +159,7 @@ class Reader : public ToolAnswer {
     return trimmed(std::move(delta));
   }
 
-  AnswerDelta finish() override {
+  AnswerDelta finish(bool was_cut) override {
     AnswerDelta delta;
     if (tags_) {
       ThoughtTags::Split split = tags_->finish();
@@ -167,16 +168,24 @@ class Reader : public ToolAnswer {
     }
     if (parse_ && !depth_.is_too_deep()) {
       take(parse_->finish(), delta);
-      add_content(parse_->unread(), delta);
+      const std::string rest = parse_->unread();
+      began_call_ = was_cut && !has_calls() && begins_call(rest);
+      if (!began_call_) add_content(rest, delta);
     }
     if (untagged_) take(untagged_->finish(/*is_call_next=*/false), delta);
     return trimmed(std::move(delta));
   }
 
-  bool has_calls() const override { return n_calls_ > 0; }
+  bool has_calls() const override { return n_calls_ > 0 || began_call_; }
   bool is_complete() const override { return format_->reading.one_call && n_calls_ > 1; }
 
  private:
+  // Returns whether text that is in no format yet is the beginning of a call.
+  bool begins_call(const std::string& rest) const {
+    if (format_->reading.calls_alone) return !rest.empty();
+    return begins_with_call_tag(std::string_view(rest).substr(after_spaces(rest, 0)));
+  }
+
   void add_text(const std::string& text, AnswerDelta& delta) {
     if (!tags_) return add_content_form(text, delta);
     const ThoughtTags::Split split = tags_->add(text);
@@ -245,7 +254,8 @@ class Reader : public ToolAnswer {
   std::optional<UntaggedCalls> untagged_;
   BracketDepth depth_;
   ThoughtEdges edges_;
-  int n_calls_ = 0;                // calls that have begun
+  int n_calls_ = 0;                // calls whose name is known
+  bool began_call_ = false;        // the completion was cut in a call before its name
   std::optional<int> n_untagged_;  // the number of calls before the first one with the template's marks
 };
 

@@ -14,6 +14,7 @@ namespace kvant {
 struct CompletionReading {
   bool splits_thoughts = true;  // if false, thoughts stay in the text with their tags
   bool one_call = false;        // further calls are not reported
+  bool calls_alone = false;     // the grammar allows nothing but calls after the thoughts
   bool continues = false;       // the prompt contains the start of the message, which clients already have
   // These tools may also be called without the template's marks. The list may be empty.
   nlohmann::ordered_json untagged_functions = nlohmann::ordered_json::array();

@@ -21,6 +21,10 @@ constexpr std::array<std::string_view, 7> kClosingTags = {
 
 }  // namespace
 
+bool begins_with_call_tag(std::string_view text) {
+  return std::ranges::any_of(kOpeningTags, [&](std::string_view tag) { return text.starts_with(tag); });
+}
+
 std::vector<std::string> call_tags() {
   std::vector<std::string> tags(kOpeningTags.begin(), kOpeningTags.end());
   tags.insert(tags.end(), kClosingTags.begin(), kClosingTags.end());

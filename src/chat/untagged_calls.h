@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "chat/call_json.h"
@@ -12,6 +13,7 @@ namespace kvant {
 
 // Returns the tags that models write around calls outside of the template's format.
 std::vector<std::string> call_tags();
+bool begins_with_call_tag(std::string_view text);
 
 // UntaggedCalls processes a completion while it arrives. Text that may be a call is held back until more text
 // decides. Any other text comes out unchanged, byte for byte. White space next to a call is removed.

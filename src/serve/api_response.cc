@@ -197,7 +197,7 @@ Json ApiResponse::whole(const TokenUsage& usage) const {
     const Choice& c = choices_[i];
     Json json = {{"index", i}};
     if (is_chat_) {
-      const bool is_call_alone = c.text.empty() && !c.calls.empty();
+      const bool is_call_alone = c.text.empty() && c.reader != nullptr && c.reader->has_calls();
       json["message"] = {
           {"role", "assistant"}, {"content", is_call_alone ? Json() : Json(c.text)}, {"refusal", nullptr}};
       if (!c.thought.empty()) json["message"]["reasoning_content"] = c.thought;

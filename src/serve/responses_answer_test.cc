@@ -23,7 +23,7 @@ class FakeReader : public ToolAnswer {
     if (part.arguments == "{") part.id = "c1", part.name = "look";
     return {.calls = {part}};
   }
-  AnswerDelta finish() override { return {}; }
+  AnswerDelta finish(bool) override { return {}; }
   bool has_calls() const override { return calls_; }
   bool is_complete() const override { return false; }
 

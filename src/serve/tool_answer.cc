@@ -9,7 +9,7 @@ AnswerDelta read_part(ToolAnswer* reader, const AnswerPart& part) {
   if (reader == nullptr) return {.text = part.text};
   AnswerDelta delta = reader->add(part.text);
   if (part.end == GenerationEnd::none) return delta;
-  AnswerDelta rest = reader->finish();
+  AnswerDelta rest = reader->finish(part.end == GenerationEnd::length);
   delta.thought += rest.thought;
   delta.text += rest.text;
   std::ranges::move(rest.calls, std::back_inserter(delta.calls));

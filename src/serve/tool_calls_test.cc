@@ -142,7 +142,8 @@ TEST_F(ToolCalls, AreMadeAndHeldToTheirSchemaWhereTheyAreRequired) {
   EXPECT_EQ(called, (std::set<std::string>{"news", "weather"}));
 }
 
-AnswerDelta read_text(const ToolFormat& format, const std::string& text, std::size_t step) {
+AnswerDelta read_text(const ToolFormat& format, const std::string& text, std::size_t step,
+                      bool is_cut = false) {
   AnswerDelta all;
   const auto reader = format.read();
   const auto take = [&all](const AnswerDelta& more) {
@@ -154,9 +155,33 @@ AnswerDelta read_text(const ToolFormat& format, const std::string& text, std::si
     }
   };
   for (std::size_t i = 0; i < text.size(); i += step) take(reader->add(text.substr(i, step)));
-  take(reader->finish());
-  EXPECT_EQ(reader->has_calls(), !all.calls.empty());
+  take(reader->finish(is_cut));
+  if (!is_cut) {
+    EXPECT_EQ(reader->has_calls(), !all.calls.empty());
+  }
   return all;
+}
+
+TEST_F(ToolCalls, ThatAreCutBeforeTheirNameLeaveNoText) {
+  const std::string call = "<tool_call>\n{\"name\": \"news\"";
+  for (const char* choice : {"auto", "required"}) {
+    const ApiRequest wanted = request({{"tool_choice", choice}});
+    for (std::size_t length = 11; length < call.size(); ++length) {
+      const AnswerDelta read = read_text(*wanted.tool_format, call.substr(0, length), 3, /*is_cut=*/true);
+      EXPECT_EQ(read.text, "") << choice << " " << call.substr(0, length);
+      EXPECT_TRUE(read.calls.empty() || read.calls[0].name == "news");
+    }
+    ApiResponse whole = response(wanted);
+    whole.add(0, {.text = call.substr(0, 20), .end = GenerationEnd::length});
+    const Json answer = Json::parse(response_text(whole.whole({})))["choices"][0];
+    EXPECT_TRUE(answer["message"]["content"].is_null()) << answer.dump();
+    EXPECT_EQ(answer["finish_reason"], "length");
+  }
+  const auto format = request({{"tool_choice", "auto"}}).tool_format;
+  EXPECT_EQ(read_text(*format, "a < b, and <tool", 3, /*is_cut=*/true).text, "a < b, and <tool");
+  const std::string text = read_text(*format, "I look.\n" + call.substr(0, 20), 3, /*is_cut=*/true).text;
+  EXPECT_TRUE(text.starts_with("I look.")) << text;
+  EXPECT_EQ(text.find('<'), std::string::npos) << text;
 }
 
 TEST_F(ToolCalls, AreReadFromTheTextInAnyParts) {

@@ -52,7 +52,7 @@ ReadCalls read_calls(const ToolFormat& format, const Json& tools, const std::str
     }
   };
   take(reader->add(completion));
-  take(reader->finish());
+  take(reader->finish(/*was_cut=*/false));
   ReadCalls read;
   for (const auto& [index, part] : parts) {
     const std::string &name = part.first, &text = part.second;
