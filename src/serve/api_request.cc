@@ -78,9 +78,9 @@ std::vector<std::int32_t> read_prediction(JsonFields& fields, const Tokenizer& t
       if (is_text) text += part["text"].get<std::string>();
     }
   }
-  if (!is_text) {
+  if (!is_text || json->value("type", Json("content")) != "content") {
     fields.fail("prediction", "'prediction' must be {\"type\": \"content\", \"content\": TEXT}",
-                kInvalidType);
+                is_text ? kInvalidValue : kInvalidType);
     return {};
   }
   auto tokens = tokenizer.encode(text, /*add_special=*/false, /*parse_special=*/false);

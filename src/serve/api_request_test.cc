@@ -372,6 +372,7 @@ TEST(ApiRequest, TellsAWrongTypeFromAWrongValue) {
   for (const Json& value : {Json(5), Json(Json::object()), Json({"a", 5}), Json({1.5})})
     EXPECT_EQ(error(completion({{"prompt", value}})).code, kInvalidType) << value.dump();
   const Json wrong_values = {{"temperature", -1},
+                             {"prediction", {{"type", "x"}, {"content", "text"}}},
                              {"n", 0},
                              {"max_tokens", 18446744073709551615U},
                              {"reasoning_effort", "huge"},

@@ -21,6 +21,7 @@ struct Refused {
 const std::vector<Refused>& refused() {
   constexpr const char* kTextAlone = "completions are text";
   constexpr const char* kOlder = "give 'tools' instead";
+  constexpr const char* kChat = "chats have tools, so use /v1/chat/completions";
   constexpr const char* kFormat = "give 'response_format', 'json_schema' or 'grammar'";
   constexpr const char* kDrawing = "this sampling method is not implemented";
   constexpr const char* kLength = "give 'max_tokens'";
@@ -36,6 +37,8 @@ const std::vector<Refused>& refused() {
       // These parameters ask for tools of the server, or are older forms of `tools`.
       {"functions", kOlder},
       {"function_call", kOlder, {"none", "auto"}},
+      {"tools", kChat},
+      {"tool_choice", kChat, {"none", "auto"}},
       {"web_search_options", "the server has no tools of its own"},
       {"mcp_servers", "the server has no tools of its own"},
       {"container", "the server has no tools of its own"},
@@ -98,6 +101,7 @@ const std::vector<Refused>& refused() {
       {"session", "only /v1/chat/completions and /v1/completions continue sessions"},
       // These parameters change what happens to the text.
       {"n_cmpl", "give 'n'", {1}},
+      {"n", "a request has one response", {1}},
       {"response_fields", kOutput},
       {"return_tokens_as_token_ids", kOutput},
   };

@@ -46,16 +46,14 @@ TEST(ParameterRule, RefusesWhatChangesTheMeaningByItsName) {
 
 // Other servers have these parameters, and each would change the completion.
 TEST(ParameterRule, RefusesOtherSamplersAndEnds) {
-  const Json refused = {{"dry_multiplier", 0.8},
-                        {"mirostat", 2},
-                        {"min_tokens", 5},
-                        {"stop_token_ids", {1, 2}},
-                        {"t_max_predict_ms", 500}};
-  const Json harmless = {{"dry_multiplier", 0},
-                         {"mirostat", 0},
-                         {"min_tokens", 0},
-                         {"stop_token_ids", Json::array()},
-                         {"t_max_predict_ms", -1}};
+  const Json refused = {{"dry_multiplier", 0.8},     {"mirostat", 2},
+                        {"min_tokens", 5},           {"stop_token_ids", {1, 2}},
+                        {"t_max_predict_ms", 500},   {"tools", {{{"type", "function"}}}},
+                        {"tool_choice", "required"}, {"n", 2}};
+  const Json harmless = {{"dry_multiplier", 0},    {"mirostat", 0},
+                         {"min_tokens", 0},        {"stop_token_ids", Json::array()},
+                         {"t_max_predict_ms", -1}, {"tools", Json::array()},
+                         {"tool_choice", "auto"},  {"n", 1}};
   for (const auto& [name, value] : refused.items()) {
     const auto error = apply({{name, value}});
     ASSERT_TRUE(error.has_value()) << name;
