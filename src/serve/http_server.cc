@@ -48,6 +48,7 @@ std::string hint_at(const std::string& path) {
   while (name.starts_with("/v1")) name.remove_prefix(3);
   constexpr std::array kNames = {"/chat/completions", "/completions", "/models",
                                  "/messages",         "/responses",   "/embeddings"};
+  if (path == "/completion") return ": use /v1/completions, which has OpenAI's parameters";
   if (std::ranges::find(kNames, name) == kNames.end()) return "";
   return fmt::format(": use /v1{}, so give your client this server's address {} '/v1' at its end", name,
                      path.starts_with("/v1") ? "without" : "with");
@@ -195,7 +196,8 @@ std::string HttpServer::Routes::status_sentence(int status, const std::string& p
     case 505:
       return "this server supports HTTP/1.1 and HTTP/1.0: make your client use one of them";
     default:
-      return "the request is not valid HTTP";
+      return "the request is not valid HTTP: each line of its head must end with CR LF, "
+             "Content-Length may come only once, and Transfer-Encoding can only be chunked";
   }
 }
 

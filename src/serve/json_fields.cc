@@ -94,11 +94,11 @@ std::optional<std::int64_t> JsonFields::integer(const char* key, std::int64_t lo
     const std::int64_t integer = too_large ? INT64_MAX : json->get<std::int64_t>();
     if (!too_large && integer >= low && integer <= high) return integer;
   }
-  const auto others = also_valid_.find(key);
+  std::vector<std::int64_t> others = also_valid_[key];
+  std::erase_if(others, [&](std::int64_t other) { return other >= low && other <= high; });
   fail(key,
-       fmt::format(
-           "'{}{}' must be an integer from {} to {}{}", where_, key, low, high,
-           others == also_valid_.end() ? "" : fmt::format(", or {}", fmt::join(others->second, " or "))),
+       fmt::format("'{}{}' must be an integer from {} to {}{}", where_, key, low, high,
+                   others.empty() ? "" : fmt::format(", or {}", fmt::join(others, " or "))),
        is_integer ? kInvalidValue : kInvalidType);
   return std::nullopt;
 }
