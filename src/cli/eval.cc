@@ -139,12 +139,11 @@ CLI::Option* add_task_options(CLI::App& command, EvalOptions& options) {
                   "maximum number of sequences that run at a time with --tasks [64 on a GPU, 8 on the CPU]")
       ->check(CLI::Range(1, 4096))
       ->needs(tasks);
-  auto* resume =
-      command
-          .add_flag(
-              "--resume", options.resume,
-              "continue the result of --tasks in the file of --json: tasks of recipes in it do not run again")
-          ->needs(tasks);
+  auto* resume = command
+                     .add_flag("--resume", options.resume,
+                               "continue the result of --tasks in the file of --json: tasks of recipes in it "
+                               "do not run again, and the other settings must be the same")
+                     ->needs(tasks);
   command
       .add_option("--judge", options.judged_files,
                   "judge the completions in these results of --tasks again, and join the results; no model "

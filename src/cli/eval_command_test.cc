@@ -1,6 +1,7 @@
 // Tests `kvant eval` from a user's view: exit codes, messages and files.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -159,9 +160,10 @@ TEST_F(Cli, EvalSolvesTasks) {
         "{\"question\": \"1 + 1?\", \"answer\": \"#### 2\"}\n{\"question\": \"1 + 2?\", \"answer\": \"#### "
         "3\"}\n");
   const auto solve = [&](const std::string& recipes, const std::vector<std::string>& more) {
-    std::vector<std::string> words = {"--tasks", "gsm8k", "--task-data", folder_.string(), "-n",
-                                      "9",       "--kv",  recipes,       "--json",         json_path};
+    std::vector<std::string> words = {"--tasks", "gsm8k", "--task-data", folder_.string(),
+                                      "--kv",    recipes, "--json",      json_path};
     words.insert(words.end(), more.begin(), more.end());
+    if (std::ranges::find(more, "-n") == more.end()) words.insert(words.end(), {"-n", "9"});
     return run_model("eval", words);
   };
   const Outcome outcome = solve("kivi-2bit", {});
@@ -189,7 +191,12 @@ TEST_F(Cli, EvalSolvesTasks) {
   EXPECT_EQ(all["results"][1]["recipe"], "q4_0");
   EXPECT_EQ(all["results"][2], continued["results"][1]);
   EXPECT_EQ(all["results"][3], continued["results"][2]);
-  expect_user_error(solve("q8_0", {"--resume", "--weights", "stored"}), "\"weights\"");
+  expect_user_error(solve("q8_0", {"--resume", "--weights", "stored"}), "--weights");
+  // Rows on other problems or with other limits are not comparable, and stay.
+  const std::string before = read_file(json_path);
+  expect_user_error(solve("fp8", {"--resume", "--chunks", "1"}), "--chunks");
+  expect_user_error(solve("kivi-2bit", {"--resume", "-n", "10"}), "-n 9, and not 10");
+  EXPECT_EQ(read_file(json_path), before);
 }
 
 TEST_F(Cli, EvalJudgesEarlierCompletionsAgain) {
@@ -219,7 +226,7 @@ TEST_F(Cli, EvalJudgesEarlierCompletionsAgain) {
   EXPECT_EQ(both["results"][2]["lost"], both["results"][2]["right"] == 1 ? 0 : 1);
   a["weights"] = "q8_0";
   write("a.json", a.dump());
-  expect_user_error(act("c.json", {"--judge", path("b.json") + "," + path("a.json")}), "\"weights\"");
+  expect_user_error(act("c.json", {"--judge", path("b.json") + "," + path("a.json")}), "--weights");
   write("gsm8k-test.jsonl", "{\"question\": \"1 + 2?\", \"answer\": \"#### 3\"}\n");
   expect_user_error(act("c.json", {"--judge", path("b.json")}), "other problems");
 }

@@ -183,10 +183,15 @@ class TaskSetRun {
     const std::string name = row.name == label(row.recipe) ? (*plan)->name : row.name;
     const nlohmann::ordered_json plan_json = plan_to_json(session_.report(**plan));
     const auto known = std::ranges::find_if(earlier_, [&](const TaskRow& other) {
-      return is_row_of(other, name, row.label, task.name, task.depth) &&
-             other.prompts == task_fingerprint(task) && other.plan == plan_json;
+      return is_row_of(other, name, row.label, task.name, task.depth);
     });
     if (known != earlier_.end()) {
+      if (known->plan != plan_json) {
+        return error(
+            "{} had another plan in the earlier result, such as another calibration or backend: leave out "
+            "--resume, or name another file with --json",
+            name);
+      }
       done_.push_back(*known);
       progress.advance(std::ssize(task.problems));
       return {};
@@ -244,11 +249,21 @@ Status add_judged(std::vector<TaskRow> earlier, const std::vector<Task>& tasks, 
       return is_row_of(other, row.recipe, row.label, row.task, row.depth);
     });
     if (task == tasks.end() || is_known) continue;
-    if (row.prompts != task_fingerprint(*task) || row.answers.size() != task->problems.size())
-      return error("{} solved other problems of {}: give the --chunks, -n, -f and --task-data of that run",
-                   row.recipe, row.task);
+    KVANT_RETURN_IF_ERROR(check_problems(row, *task));
     KVANT_RETURN_IF_ERROR(judge_row(*task, judges, row));
     rows.push_back(std::move(row));
+  }
+  return {};
+}
+
+// Returns an error if rows of an earlier result cannot be compared with rows that this run makes.
+Status check_earlier(const std::vector<TaskRow>& earlier, const std::vector<Task>& tasks) {
+  for (const TaskRow& row : earlier) {
+    for (const Task& task : tasks) {
+      if (task.name != row.task || task.depth != row.depth) continue;
+      if (const Status same = check_problems(row, task); !same.ok())
+        return error("{}, or name another file with --json", same.error().message);
+    }
   }
   return {};
 }
@@ -284,6 +299,7 @@ Status run_task_sets(const TaskSetOptions& options,
   const Engine& engine = session->engine();
   const auto tasks = make_tasks(options, engine.tokenizer(), *data, *text);
   if (!tasks.ok()) return tasks.error();
+  KVANT_RETURN_IF_ERROR(check_earlier(earlier, *tasks));
   int longest = 0;
   for (const Task& task : *tasks) longest = std::max(longest, longest_sequence(task));
   warn_beyond_training(engine.geometry(), longest);

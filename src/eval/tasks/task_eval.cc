@@ -34,6 +34,13 @@ void judge_answers(const Task& task, int n_threads, std::vector<TaskAnswer>& ans
   work();
 }
 
+// Returns the limit of TaskRow::max_tokens.
+int max_tokens_of(const Task& task) {
+  int most = 0;
+  for (const TaskProblem& problem : task.problems) most = std::max(most, problem.prompt.options.max_tokens);
+  return most;
+}
+
 }  // namespace
 
 Result<TaskRow> evaluate_task(Engine& engine, AttentionBackend& backend, const PlacedPlan& plan,
@@ -49,6 +56,7 @@ Result<TaskRow> evaluate_task(Engine& engine, AttentionBackend& backend, const P
               .task = task.name,
               .depth = task.depth,
               .has_form = task.has_form,
+              .max_tokens = max_tokens_of(task),
               .prompts = task_fingerprint(task),
               .seconds = seconds.count()};
   for (std::size_t i = 0; i < completions->size(); ++i) {
@@ -65,6 +73,22 @@ Status judge_row(const Task& task, int judges, TaskRow& row) {
   for (const TaskAnswer& answer : row.answers) {
     if (!answer.score.fault.empty())
       return error("problem {} of {} was not judged: {}", answer.id, task.name, answer.score.fault);
+  }
+  return {};
+}
+
+Status check_problems(const TaskRow& row, const Task& task) {
+  if (row.answers.size() != task.problems.size()) {
+    return error("{} solved {} problems of {}, and not {}: give the --chunks of that run", row.recipe,
+                 row.answers.size(), row.task, task.problems.size());
+  }
+  if (row.max_tokens > 0 && row.max_tokens != max_tokens_of(task)) {
+    return error("{} solved {} with -n {}, and not {}: give the -n of that run", row.recipe, row.task,
+                 row.max_tokens, max_tokens_of(task));
+  }
+  if (row.prompts != task_fingerprint(task)) {
+    return error("{} solved other problems of {}: give the {}-f and --task-data of that run", row.recipe,
+                 row.task, row.max_tokens > 0 ? "" : "-n, ");
   }
   return {};
 }

@@ -29,6 +29,8 @@ struct TaskRow {
   std::string task;
   int depth = 0;
   bool has_form = false;
+  // Limits the tokens of a completion. 0 means that an earlier version has not written the limit.
+  int max_tokens = 0;
   // Holds the fingerprint of the prompts and of the limits of tokens.
   std::string prompts;
   std::vector<TaskAnswer> answers;  // one per problem
@@ -43,6 +45,10 @@ Result<TaskRow> evaluate_task(Engine& engine, AttentionBackend& backend, const P
 
 // Judges the completions of a row, with `judges` threads. Returns an error if a problem could not be judged.
 Status judge_row(const Task& task, int judges, TaskRow& row);
+
+// Returns an error, which names the option to change, if a row's completions are not those of the task's
+// problems.
+Status check_problems(const TaskRow& row, const Task& task);
 
 // Returns the fingerprint of TaskRow::prompts.
 std::string task_fingerprint(const Task& task);

@@ -20,6 +20,12 @@ TaskRow row_of(const std::string& recipe, const std::string& answers) {
   return row;
 }
 
+void expect_other_problems(const TaskRow& row, const Task& task, const std::string& part) {
+  const Status same = check_problems(row, task);
+  ASSERT_FALSE(same.ok());
+  EXPECT_NE(same.error().message.find(part), std::string::npos) << same.error().message;
+}
+
 TEST(TaskEval, SumsUpAnswers) {
   const TaskRow reference = row_of("bf16", "RRRV-"), own = row_of("q4_0", "RV-RV");
   const TaskFigures figures = summarize(own, reference);
@@ -40,6 +46,7 @@ TEST(TaskEval, WritesResultsThatItReadsAgain) {
   std::vector<TaskRow> rows = {row_of("bf16", "RRRV-"), row_of("q4_0", "RV-RV")};
   rows[1].label = "on essays";
   rows[1].plan = {{"tail", "bf16"}};
+  rows[1].max_tokens = 20;
   const auto json = tasks_to_json(run, rows);
   EXPECT_EQ(json["schema"], "kvant.tasks/1");
   EXPECT_EQ(json["results"][1]["score"], 0.4);
@@ -51,7 +58,7 @@ TEST(TaskEval, WritesResultsThatItReadsAgain) {
   EXPECT_EQ(tasks_to_json(run, *again), json);
   const auto other = tasks_from_json(json.dump(), {"model.gguf", "q8_0", "cuda", 64});
   ASSERT_FALSE(other.ok());
-  EXPECT_NE(other.error().message.find("\"weights\""), std::string::npos);
+  EXPECT_NE(other.error().message.find("--weights \"f32\", and not \"q8_0\""), std::string::npos);
   EXPECT_FALSE(tasks_from_json("{}", run).ok());
   EXPECT_FALSE(tasks_from_json("[", run).ok());
   auto broken = json;
@@ -111,9 +118,14 @@ TEST(TaskEval, JudgesWhatAModelCompletes) {
     EXPECT_EQ(row->answers[i].score.is_right, row->answers[i].completion.size() > 4);
     EXPECT_LE(row->answers[i].tokens, 3 + static_cast<int>(i));
   }
-  EXPECT_EQ(row->prompts, task_fingerprint(task));
+  EXPECT_EQ(row->max_tokens, 7);
+  EXPECT_TRUE(check_problems(*row, task).ok());
   task.problems[2].prompt.options.max_tokens = 7;
-  EXPECT_NE(row->prompts, task_fingerprint(task));
+  expect_other_problems(*row, task, "-f and --task-data");
+  task.problems[2].prompt.options.max_tokens = 9;
+  expect_other_problems(*row, task, "with -n 7, and not 9");
+  task.problems.pop_back();
+  expect_other_problems(*row, task, "5 problems of length, and not 4: give the --chunks");
 }
 
 }  // namespace

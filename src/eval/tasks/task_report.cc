@@ -31,10 +31,9 @@ Json row_to_json(const TaskRow& row, const TaskRow& reference) {
   const TaskFigures f = summarize(row, reference);
   Json json = {{"recipe", row.recipe}};
   if (!row.label.empty()) json["label"] = row.label;
-  json.update({{"task", row.task},
-               {"depth", row.depth},
-               {"problems", f.problems},
-               {"right", f.right},
+  json.update({{"task", row.task}, {"depth", row.depth}, {"problems", f.problems}});
+  if (row.max_tokens > 0) json["max_tokens"] = row.max_tokens;
+  json.update({{"right", f.right},
                {"score", f.score},
                {"score_lo", f.interval.lo},
                {"score_hi", f.interval.hi},
@@ -67,6 +66,7 @@ TaskRow row_from_json(const Json& json) {
               .task = json.at("task"),
               .depth = json.at("depth"),
               .has_form = json.contains("valid"),
+              .max_tokens = json.value("max_tokens", 0),
               .prompts = json.at("prompts"),
               .seconds = json.at("seconds"),
               .plan = json.at("plan")};
@@ -86,6 +86,11 @@ Json run_to_json(const TaskRun& run) {
           {"weights", run.weights},
           {"device", run.device},
           {"parallel", run.parallel}};
+}
+
+// Names the option that sets a value of run_to_json().
+std::string option_of(const std::string& key) {
+  return key == "model" ? "-m" : "--" + key;
 }
 
 // Returns a fingerprint of all tasks' prompts.
@@ -144,6 +149,10 @@ Result<EarlierTasks> tasks_from_json(const std::string& text) {
     EarlierTasks earlier{{json->at("model"), json->at("weights"), json->at("device"), json->at("parallel")},
                          {}};
     for (const Json& row : json->at("results")) earlier.rows.push_back(row_from_json(row));
+    for (const TaskRow& row : earlier.rows) {
+      if (row.answers.empty() || row.answers.size() != reference_of(row, earlier.rows).answers.size())
+        return error("the earlier result has rows of {} with different numbers of problems", row.task);
+    }
     return earlier;
   } catch (const Json::exception&) {
     return error("the earlier result lacks a part");
@@ -155,7 +164,9 @@ Result<std::vector<TaskRow>> tasks_from_json(const std::string& text, const Task
   if (!earlier.ok()) return earlier.error();
   const Json own = run_to_json(earlier->run), expected = run_to_json(run);
   for (const auto& [key, value] : expected.items()) {
-    if (own[key] != value) return error("the earlier result has a different \"{}\"", key);
+    if (own[key] != value)
+      return error("the earlier result was made with {} {}, and not {}", option_of(key), own[key].dump(),
+                   value.dump());
   }
   return std::move(earlier->rows);
 }
