@@ -238,6 +238,9 @@ Command add_eval_command(CLI::App& program) {
       ->excludes(tasks);
   command->add_flag("--control", options->evaluation.control,
                     "add a row for bf16 in smaller steps, which shows the effect of rounding alone");
+  // Earlier results have their own rows.
+  for (const char* chosen : {"--kv", "--reference", "--control"})
+    command->get_option("--judge")->excludes(command->get_option(chosen));
   add_weights_option(*command, options->weights);
   command->final_callback([options] {
     if (options->file.empty() && options->tasks.empty()) throw CLI::RequiredError("--file");

@@ -224,6 +224,7 @@ TEST_F(Cli, EvalJudgesEarlierCompletionsAgain) {
   EXPECT_EQ(both["results"][1]["seconds"], a["results"][1]["seconds"]);
   EXPECT_EQ(both["results"][2]["recipe"], "q4_0");
   EXPECT_EQ(both["results"][2]["lost"], both["results"][2]["right"] == 1 ? 0 : 1);
+  expect_user_error(act("c.json", {"--judge", path("b.json"), "--kv", "q8_0"}), "--kv");
   a["weights"] = "q8_0";
   write("a.json", a.dump());
   expect_user_error(act("c.json", {"--judge", path("b.json") + "," + path("a.json")}), "--weights");
