@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -54,12 +55,13 @@ inline constexpr const char* kKeyFactors = "key-factors";
 
 // RecipeQuality holds the errors of a recipe on passages that no constant was learned from. An error is the
 // sum of squared differences divided by the sum of squares, over all layers and heads. All tokens except the
-// sink are quantized.
+// sink are quantized. If the passages have no whole page, nothing is quantized and all errors are NaN.
 struct RecipeQuality {
   std::string recipe;  // the recipe in its string form
-  double key_error = 0;
-  double value_error = 0;
-  double output_error = 0;  // the error of the attention outputs of each passage's last tokens
+  double key_error = std::numeric_limits<double>::quiet_NaN();
+  double value_error = std::numeric_limits<double>::quiet_NaN();
+  double output_error = std::numeric_limits<double>::quiet_NaN();  // the error of the attention outputs of
+                                                                   // each passage's last tokens
 };
 
 struct Calibration {

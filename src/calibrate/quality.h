@@ -9,8 +9,8 @@
 namespace kvant {
 
 // Returns the errors on the capture's passages. All whole pages of the passages are sealed in the plan's
-// formats, except for the sink's tokens. Attention outputs belong to the last tokens of these pages. All
-// errors are 0 if passages have no whole page. The function runs on n_threads threads.
+// formats, except for the sink's tokens. Attention outputs belong to the last tokens of these pages. The
+// function runs on n_threads threads.
 RecipeQuality measure_quality(const Capture& capture, const Plan& plan, int n_threads);
 
 // Measures a recipe with constants that have scoped names. Returns an error for a missing constant, and the

@@ -3,7 +3,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -87,6 +89,10 @@ Status check_outputs(const CalibrateOptions& options, const std::vector<std::str
   return {};
 }
 
+std::string error_text(double error) {
+  return std::isnan(error) ? "-" : fmt::format("{:.5f}", error);
+}
+
 void print_summary(const Calibration& calibration, const std::vector<std::string>& files, double seconds) {
   const std::vector<TrainingGain> gains = training_gains(calibration.constants);
   if (!gains.empty()) {
@@ -101,7 +107,13 @@ void print_summary(const Calibration& calibration, const std::vector<std::string
   fmt::print("Relative squared errors on {} held-out passages:\n", calibration.settings.passages);
   fmt::print("{:>10} {:>10} {:>10}  recipe\n", "K", "V", "output");
   for (const RecipeQuality& q : calibration.quality) {
-    fmt::print("{:10.5f} {:10.5f} {:10.5f}  {}\n", q.key_error, q.value_error, q.output_error, q.recipe);
+    fmt::print("{:>10} {:>10} {:>10}  {}\n", error_text(q.key_error), error_text(q.value_error),
+               error_text(q.output_error), q.recipe);
+  }
+  if (std::ranges::any_of(calibration.quality, [](const auto& q) { return std::isnan(q.key_error); })) {
+    fmt::print(
+        "Passages of {} tokens have no whole page of {}, so no error was measured: give a larger --length\n",
+        calibration.settings.length, kPageTokens);
   }
   for (const std::string& file : files) fmt::print("Written: {}\n", file);
   fmt::print("Time: {}\n", readable_duration(seconds));
