@@ -235,6 +235,11 @@ Status write_calibration(const Calibration& calibration, const std::string& path
   return file.write(path);
 }
 
+bool is_calibration(const std::string& path) {
+  const auto file = GgufFile::open(path);
+  return file.ok() && (*file)->text("general.type") == kType;
+}
+
 Result<Calibration> read_calibration(const std::string& path) {
   const auto file = open_sealed_gguf(path);
   if (!file.ok()) return file.error();

@@ -78,6 +78,9 @@ struct Calibration {
 // f16 or F32. Either the whole file is written or none. Returns the errors of write_whole_file().
 Status write_calibration(const Calibration& calibration, const std::string& path);
 
+// Returns whether a file is a calibration of any version. A damaged file may be one.
+bool is_calibration(const std::string& path);
+
 // Reads a calibration. Returns the errors of open_sealed_gguf(), and an error if the GGUF file is not a
 // calibration, or has a different version.
 Result<Calibration> read_calibration(const std::string& path);

@@ -12,6 +12,7 @@
 
 #include "cli/command.h"
 #include "cli/option_errors.h"
+#include "cli/output_files.h"
 
 namespace {
 
@@ -83,7 +84,8 @@ int run(int argc, char** argv) {
   if (done) return code;
   for (const kvant::Command& command : commands) {
     if (!command.app->parsed()) continue;
-    const kvant::Status status = command.run();
+    kvant::Status status = kvant::check_output_files(*command.app);
+    if (status.ok()) status = command.run();
     if (status.ok()) return close_output();
     const bool interrupted = command.was_interrupted && command.was_interrupted();
     return fail(status.error().message, interrupted ? kInterrupted : kUserError);
