@@ -155,6 +155,8 @@ TEST_F(Cli, BadTextsAreOneClearSentence) {
   expect_user_error(run_model("eval", {"-f", path("latin1.txt"), "-c", "4"}), "UTF-8");
   expect_user_error(run_model("eval", {"-f", path("text.txt"), "-c", "1000"}), "longer text");
   expect_user_error(run_model("eval", {"-f", path("text.txt"), "-c", "255"}), "even");
+  // The second half of two tokens has no position to score.
+  expect_user_error(run_model("eval", {"-f", path("text.txt"), "-c", "2"}), "not in range 4 to");
 }
 
 TEST_F(Cli, ImpossibleSizesAreOneClearSentence) {

@@ -179,10 +179,10 @@ Command add_eval_command(CLI::App& program) {
           ->check(list_suites_if_asked);
   command
       ->add_option("-c,--ctx-size", options->evaluation.contexts,
-                   "tokens per chunk, of which the second half is scored; several values, separated by "
-                   "commas, run one after the other [2048]")
+                   "tokens per chunk, an even number, of which the second half is scored; several values, "
+                   "separated by commas, run one after the other [2048]")
       ->delimiter(',')
-      ->check(CLI::Range(2, 1 << 24));
+      ->check(CLI::Range(kFewestChunkTokens, 1 << 24));
   command
       ->add_option("--chunks", options->evaluation.chunks,
                    "maximum number of chunks, prompts, or problems of a task; 0: all [16; problems: all]")

@@ -26,6 +26,8 @@ constexpr std::size_t kPromptTokens =
     // A prompt must be much longer than a window of 128 tokens, which would hide the formats.
     512;
 constexpr int kLayerChunks = 1;
+// Some figures are also measured at contexts of a half and a quarter of -c.
+constexpr int kShortestPart = 4;
 constexpr int kFirstMemoryContext = 512;
 
 struct ReportOptions {
@@ -112,7 +114,7 @@ Status Report::measure_layers(const EvalStage& stage, const EvalText& text) {
     skips = skips || (row.recipe.skip > 0 && host_attends());
   }
   std::vector<int> contexts = {options_.context};
-  if (skips) contexts = {options_.context / 4, options_.context / 2, options_.context};
+  if (skips) contexts = {options_.context / kShortestPart, options_.context / 2, options_.context};
   for (const int context : contexts) {
     const QualityOptions quality{.context = context - context % 2, .chunks = kLayerChunks};
     auto layers = run_layers(own, text, quality);
@@ -143,7 +145,7 @@ Result<std::vector<std::vector<std::int32_t>>> Report::prompts(const Tokenizer& 
 
 Status Report::measure_limits(const EvalStage& stage, const std::string& text) {
   LimitOptions limits;
-  for (const int part : {4, 2, 1}) limits.contexts.push_back(options_.context / part);
+  for (const int part : {kShortestPart, 2, 1}) limits.contexts.push_back(options_.context / part);
   auto found = run_limits(stage, text, limits);
   if (!found.ok()) return found.error();
   figures_.limits = std::move(found).value();
@@ -275,8 +277,9 @@ Command add_report_command(CLI::App& program) {
   command->add_option("-f,--file", options->file, "text to measure quality on")->required();
   command->add_option("-o,--output", options->output, "HTML page to write")->required();
   command
-      ->add_option("-c,--ctx-size", options->context, "tokens per chunk, of which the second half is scored")
-      ->check(CLI::Range(2, 1 << 24))
+      ->add_option("-c,--ctx-size", options->context,
+                   "tokens per chunk, an even number, of which the second half is scored")
+      ->check(CLI::Range(kShortestPart * kFewestChunkTokens, 1 << 24))
       ->capture_default_str();
   command->add_option("--chunks", options->chunks, "maximum number of chunks; 0: the whole text")
       ->check(CLI::Range(0, 1 << 24))

@@ -16,8 +16,11 @@ namespace kvant {
 
 class Tokenizer;
 
+// A chunk of fewer tokens has no scored position.
+inline constexpr int kFewestChunkTokens = 4;
+
 struct QualityOptions {
-  int context = 2048;  // tokens of a chunk, an even number of at least 2
+  int context = 2048;  // tokens of a chunk, an even number of at least kFewestChunkTokens
   // At most this many chunks are scored. 0 means as many as the text has.
   int chunks = 16;
   // A step runs this many tokens of the scored half. The number limits the memory for logits to two arrays of

@@ -33,8 +33,8 @@ Result<Suite> suite_of(const EvaluationOptions& options) {
   suite.retrieval = suite.retrieval || options.retrieval;
   suite.all_prompt = suite.all_prompt || options.all_prompt;
   for (const int context : suite.contexts) {
-    if (context < 2 || context % 2 != 0)
-      return error("the context of {} tokens must be even, and at least 2", context);
+    if (context < kFewestChunkTokens || context % 2 != 0)
+      return error("the context of {} tokens must be even, and at least {}", context, kFewestChunkTokens);
   }
   return suite;
 }
