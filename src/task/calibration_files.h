@@ -11,7 +11,8 @@ namespace kvant {
 // that all users share, anybody could replace calibrations.
 std::string calibration_folder();
 
-// While an object exists, the first Ctrl-C sets its flag, and the second Ctrl-C ends the program.
+// While an object exists, the first SIGINT or SIGTERM sets its flag and prints that the work ends soon. The
+// second signal ends the program.
 class Interruption {
  public:
   Interruption();

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <csignal>
 #include <cstdlib>
 #include <optional>
 #include <string>
@@ -35,10 +37,15 @@ class Variable {
 
 TEST(CalibrationFolder, LiesInTheUsersCache) {
   const Variable home("HOME", "/home/user");
-  for (const char* unusable : {static_cast<const char*>(nullptr), "", "relative"}) {
+  ::testing::internal::CaptureStderr();
+  for (const char* unusable : {static_cast<const char*>(nullptr), "", "relative", "relative"}) {
     const Variable cache("XDG_CACHE_HOME", unusable);
     EXPECT_EQ(calibration_folder(), "/home/user/.cache/kvant");
   }
+  // A relative path is ignored, which is said once.
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  EXPECT_NE(said.find("XDG_CACHE_HOME is 'relative'"), std::string::npos) << said;
+  EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1) << said;
   const Variable cache("XDG_CACHE_HOME", "/var/cache/user");
   EXPECT_EQ(calibration_folder(), "/var/cache/user/kvant");
 }
@@ -49,6 +56,18 @@ TEST(CalibrationFolder, IsNoneWithoutAHome) {
   for (const char* none : {static_cast<const char*>(nullptr), ""}) {
     const Variable home("HOME", none);
     EXPECT_EQ(calibration_folder(), "");
+  }
+}
+
+TEST(Interruption, SaysThatTheWorkEndsSoon) {
+  for (const int signal : {SIGINT, SIGTERM}) {
+    const Interruption interruption;
+    EXPECT_FALSE(*interruption.flag());
+    ::testing::internal::CaptureStderr();
+    std::raise(signal);
+    const std::string said = ::testing::internal::GetCapturedStderr();
+    EXPECT_TRUE(*interruption.flag());
+    EXPECT_NE(said.find("kvant: ending after the sample"), std::string::npos) << said;
   }
 }
 
