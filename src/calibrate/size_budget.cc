@@ -30,6 +30,7 @@ constexpr Unit kByteUnits[] = {{"TiB", kKibi* kKibi* kKibi* kKibi},
                                {"kB", 1e3},
                                {"B", 1}};
 
+constexpr double kMostBits = 16;       // no cache has more bits per value
 constexpr double kMostBytes = 0x1p62;  // a double of at most this size fits into an int64
 
 // Parses the whole text as a positive number. Returns 0 if the text is anything else.
@@ -133,6 +134,8 @@ Result<SizeBudget> parse_size_budget(const std::string& text) {
     if (budget.bits == 0) return error("'{}' is not a number of bits; write 2.5bit", amount);
     return budget;
   }
+  if (const double bits = positive_number(amount); bits > 0 && bits <= kMostBits)
+    return error("'{}' has no unit: write {}bit, or bytes at a context such as 64MiB@16k", text, amount);
   const auto bytes = parse_bytes(amount);
   if (!bytes.ok())
     return error("'{}' is not a budget: write bits per value (2.5bit) or bytes at a context (64MiB@16k)",

@@ -83,11 +83,12 @@ TEST_F(Measuring, TuneWritesARecipeThatRunsWithinItsBudget) {
 }
 
 TEST_F(Measuring, TuneSaysWhatIsWrongWithABudget) {
-  for (const char* wrong : {"--budget lots", "--budget 64MiB"}) {
+  for (const char* wrong : {"--budget lots", "--budget 64MiB", "--budget 2.5", "--budget 2.5@1k"}) {
     const Outcome outcome = run("tune", std::string(wrong) + " -o " + path("x.json"));
     EXPECT_EQ(outcome.code, 2);
     EXPECT_NE(outcome.err.find("16k"), std::string::npos) << outcome.err;
   }
+  EXPECT_NE(run("tune", "--budget 2.5 -o " + path("x.json")).err.find("write 2.5bit"), std::string::npos);
   EXPECT_NE(run("tune", "--budget 3bit --kv q4_0 -o " + path("x.json")).err.find("ladder"),
             std::string::npos);
 }
