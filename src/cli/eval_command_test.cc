@@ -86,6 +86,9 @@ TEST_F(Cli, EvalComparesBackends) {
   EXPECT_LT(json["results"][1]["output_error"], 0.005);
   expect_user_error(run_model("eval", {"-f", path("text.txt"), "-c", "256", "--compare-backend", "gpu"}),
                     "gpu");
+  expect_user_error(
+      run_model("eval", {"-f", path("text.txt"), "-c", "256", "--compare-backend", "cpu", "--control"}),
+      "--control");
 }
 
 TEST_F(Cli, EvalRunsASuiteAsTheCommandLineSays) {
