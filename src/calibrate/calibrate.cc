@@ -111,6 +111,11 @@ class Calibrator {
     const Hparams& h = engine_.parts().hparams;
     const CalibrationWork work = work_left();
     if (reader_.device != nullptr || multiplications(h, work) < kFew) return {};
+    if (!settings_.self) {
+      // The estimate takes seconds, so a text that is too short is found first.
+      const auto all = samples(sample_size(capture_.size()));
+      if (!all.ok()) return all.error();
+    }
     const auto cost = estimated_cost(reader_, h, work, request_.n_threads);
     if (!cost.ok()) return cost.error();
     fmt::print(stderr, "kvant: this calibration needs {} on this machine{}\n", readable_cost(*cost),

@@ -110,6 +110,7 @@ TEST_F(Cli, CompareSaysWhatChanged) {
     EXPECT_EQ(figure["verdict"], "within noise");
   }
   expect_user_error(run({"compare", path("before.json"), path("text.txt")}), "not valid JSON");
+  expect_user_error(run({"compare", path("before.json")}), "after is missing: second result file");
 }
 
 TEST_F(Cli, BadModelsAreOneClearSentence) {
@@ -212,7 +213,7 @@ TEST_F(Cli, AnAnswerThatCouldNotBePrintedIsAnError) {
   if (!fs::exists("/dev/full")) GTEST_SKIP() << "no /dev/full on this system";
   for (const std::vector<std::string>& words :
        {std::vector<std::string>{"run", "-m", path("model.gguf"), "-t", "1", "-p", "abc", "-n", "2"},
-        std::vector<std::string>{"info", "-m", path("model.gguf")}}) {
+        std::vector<std::string>{"info", "-m", path("model.gguf")}, std::vector<std::string>{"recipes"}}) {
     const Outcome outcome = run(words, "", "/dev/full");
     EXPECT_EQ(outcome.code, 2) << words.front();
     EXPECT_NE(outcome.err.find("cannot write to the standard output"), std::string::npos) << outcome.err;

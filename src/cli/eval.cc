@@ -104,9 +104,13 @@ Status evaluate(const EvalOptions& options) {
   return write_whole_file(options.common.json, json_text(documents->size() == 1 ? documents->front() : all));
 }
 
-// Prints the list of tasks if the name is "help", which must work without a model.
-std::string list_tasks_if_asked(const std::string& name) {
-  if (name != "help") return "";
+// Prints the list of tasks if the name is "help", which must work without a model. Returns the error of any
+// other name that is no task.
+std::string check_task(const std::string& name) {
+  if (name != "help") {
+    const Status known = check_task_name(name);
+    return known.ok() ? "" : known.error().message;
+  }
   fmt::print("{}", task_set_list());
   throw CLI::Success();
 }
@@ -121,7 +125,7 @@ CLI::Option* add_task_options(CLI::App& command, EvalOptions& options) {
               "bfcl-multiple, bfcl-parallel; 'help' describes them. humaneval runs the programs that the "
               "model writes, in a sandbox")
           ->delimiter(',')
-          ->check(list_tasks_if_asked);
+          ->check(check_task);
   command
       .add_option("--task-data", options.task_data,
                   "folder of the data of --tasks, which scripts/fetch-tasks fills")

@@ -237,8 +237,7 @@ TEST_F(Cli, EvalJudgesEarlierCompletionsAgain) {
 
 TEST_F(Cli, EvalSaysWhatTasksNeed) {
   expect_user_error(run_model("eval", {"--tasks", "gsm8k"}), "--task-data");
-  expect_user_error(run_model("eval", {"--tasks", "gsm9k", "--task-data", folder_.string()}),
-                    "bfcl-parallel");
+  expect_user_error(run_model("eval", {"--tasks", "gsm9k"}), "bfcl-parallel");
   expect_user_error(run_model("eval", {"--tasks", "humaneval", "--task-data", folder_.string()}),
                     "fetch-tasks");
   write("gsm8k-test.jsonl", "{\"question\": \"1 + 1?\", \"answer\": \"2\"}\n");

@@ -8,6 +8,7 @@
 #include <iterator>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 #include "cli/command.h"
@@ -25,13 +26,16 @@ int fail(const std::string& message, int code = kUserError) {
   return code;
 }
 
+int fail_output(const std::string& why) {
+  return fail("cannot write to the standard output: " + why + "; free some disk space");
+}
+
 // Flushes stdout at the end, because a full disk shows only when buffered output is written.
 int close_output() {
   errno = 0;
   const bool written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
   if (written) return 0;
-  return fail(std::string("cannot write to the standard output: ") +
-              (errno != 0 ? std::strerror(errno) : "some output is lost") + "; free some disk space");
+  return fail_output(errno != 0 ? std::strerror(errno) : "some output is lost");
 }
 
 // Users of llama.cpp write the options of kOneDash with one dash, but CLI11 would read "-ctk" as "-c tk".
@@ -103,6 +107,9 @@ int main(int argc, char** argv) {
     return run(argc, argv);
   } catch (const std::bad_alloc&) {
     return fail("out of memory: use a smaller model, context or recipe");
+  } catch (const std::system_error& failure) {
+    // fmt::print() throws if the standard output is full.
+    return std::ferror(stdout) != 0 ? fail_output(failure.code().message()) : fail(failure.what());
   } catch (const std::exception& unexpected) {
     return fail(unexpected.what());
   }

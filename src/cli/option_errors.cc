@@ -69,12 +69,17 @@ std::string unexpected(const CLI::App& command, const std::string& otherwise,
 }
 
 // Rewords messages of CLI11 that do not tell the user what to do.
-std::string reworded(const std::string& text) {
+std::string reworded(const CLI::App& command, const std::string& text) {
   constexpr std::string_view kConversion = "Could not convert: ", kEquals = " = ";
   const std::size_t equals = text.find(kEquals);
   if (text.starts_with(kConversion) && equals != std::string::npos) {
     return text.substr(kConversion.size(), equals - kConversion.size()) + ": " +
            quoted(text.substr(equals + kEquals.size())) + " is not a valid number";
+  }
+  constexpr std::string_view kRequired = " is required";
+  if (!text.starts_with('-') && text.ends_with(kRequired)) {
+    const CLI::Option* missing = command.get_option_no_throw(text.substr(0, text.size() - kRequired.size()));
+    if (missing != nullptr) return missing->get_name() + " is missing: " + missing->get_description();
   }
   const std::size_t once = text.find(": At Most 1 required but received");
   return once == std::string::npos ? text : text.substr(0, once) + " is given more than once";
@@ -89,7 +94,7 @@ std::string option_error(const CLI::App& program, const CLI::ParseError& wrong,
   std::string text = no_command ? unknown_command(program, words.front())
                      : dynamic_cast<const CLI::ExtrasError*>(&wrong) != nullptr
                          ? unexpected(command, wrong.what(), words, typed)
-                         : reworded(wrong.what());
+                         : reworded(command, wrong.what());
   return text + "; see " + path_of(command) + " --help";
 }
 

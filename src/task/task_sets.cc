@@ -63,15 +63,15 @@ Result<std::string> read_data(const std::string& folder, const char* file) {
   return text;
 }
 
+const TaskSet* find_task_set(const std::string& name) {
+  return std::ranges::find_if(kTaskSets, [&](const TaskSet& s) { return s.name == name; });
+}
+
 Result<std::vector<TaskData>> read_task_data(const TaskSetOptions& options) {
   std::vector<TaskData> all;
   for (const std::string& name : options.tasks) {
-    const auto set = std::ranges::find_if(kTaskSets, [&](const TaskSet& s) { return s.name == name; });
-    if (set == std::end(kTaskSets)) {
-      std::string names;
-      for (const TaskSet& known : kTaskSets) names += std::string(names.empty() ? "" : ", ") + known.name;
-      return error("there is no task '{}'; the tasks are {}", name, names);
-    }
+    KVANT_RETURN_IF_ERROR(check_task_name(name));
+    const TaskSet* set = find_task_set(name);
     auto problems = read_data(options.data, set->problems), answers = read_data(options.data, set->answers);
     if (!problems.ok()) return problems.error();
     if (!answers.ok()) return answers.error();
@@ -269,6 +269,13 @@ Status check_earlier(const std::vector<TaskRow>& earlier, const std::vector<Task
 }
 
 }  // namespace
+
+Status check_task_name(const std::string& name) {
+  if (find_task_set(name) != std::end(kTaskSets)) return {};
+  std::string names;
+  for (const TaskSet& known : kTaskSets) names += std::string(names.empty() ? "" : ", ") + known.name;
+  return error("there is no task '{}'; the tasks are {}", name, names);
+}
 
 std::string task_set_list() {
   std::string text;

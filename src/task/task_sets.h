@@ -39,6 +39,9 @@ struct TaskSetOptions {
   std::vector<std::string> judged_files;
 };
 
+// Returns an error, which lists the tasks, if no task has this name.
+Status check_task_name(const std::string& name);
+
 // Returns a list with one line per task: the name, and the files that the task needs.
 std::string task_set_list();
 
