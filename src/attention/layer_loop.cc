@@ -11,6 +11,7 @@
 #include <cmath>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "attention/observation.h"
@@ -58,6 +59,14 @@ bool finite(const float* values, int n) {
 
 bool within(const float* values, int n, float limit) {
   return std::all_of(values, values + n, [&](float x) { return std::abs(x) <= limit; });
+}
+
+// Returns the error for numbers that no sound model computes.
+Error not_finite(const std::string& what) {
+  return error(
+      "{} is not a finite number: the model's weights or its activations are broken; get the file again, or "
+      "another quantization of the model",
+      what);
 }
 
 AttentionRules rules_of(const Plan& plan, int layer) {
@@ -204,10 +213,8 @@ void LayerLoop::append(Step& step, int layer, const LayerRows& rows, HeadWork& w
       float* to = out.data() + static_cast<std::ptrdiff_t>(r) * d;
       std::copy(in, in + d, to);
       if (finite(in, d)) continue;
-      step.fail(
-          error("{} of layer {}, KV head {}, token {} is not a finite number: the model's weights or its "
-                "activations are broken; get the file again, or another quantization of the model",
-                side_name(side), layer, work.kv_head, work.tile.append_first + r));
+      step.fail(not_finite(fmt::format("{} of layer {}, KV head {}, token {}", side_name(side), layer,
+                                       work.kv_head, work.tile.append_first + r)));
       std::fill(to, to + d, 0.0F);
     }
     head.side(side).transform.forward({out.data(), n, d});
@@ -228,10 +235,8 @@ void check_queries(Step& step, int layer, HeadWork& work) {
   for (int r = 0; r < tile.rows(); ++r) {
     float* q = tile.q.data() + static_cast<std::ptrdiff_t>(r) * d;
     if (finite(q, d)) continue;
-    step.fail(
-        error("the query of layer {}, query head {}, token {} is not a finite number: the model's weights or "
-              "its activations are broken; get the file again, or another quantization of the model",
-              layer, work.kv_head * tile.group + r / tile.n_queries, tile.token(r)));
+    step.fail(not_finite(fmt::format("the query of layer {}, query head {}, token {}", layer,
+                                     work.kv_head * tile.group + r / tile.n_queries, tile.token(r))));
     std::fill(q, q + d, 0.0F);
   }
 }
@@ -356,11 +361,8 @@ void LayerLoop::finish(Step& step, int layer, const LayerRows& rows, HeadWork& w
     std::copy(from, from + d, rows.out.row(first_row + r % tile.n_queries) + head * d);
     // A query sees its own token, so an LSE of -infinity also comes from scores that are not finite.
     if (finite(from, d) && finite(&work.finished.lse[r], 1)) continue;
-    step.fail(
-        error("the attention of layer {}, query head {}, token {} is not a finite number: the model's "
-              "weights or its "
-              "activations are broken; get the file again, or another quantization of the model",
-              layer, head, tile.token(r)));
+    step.fail(not_finite(
+        fmt::format("the attention of layer {}, query head {}, token {}", layer, head, tile.token(r))));
   }
 }
 
