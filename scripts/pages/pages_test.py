@@ -91,9 +91,33 @@ class TaskTables(unittest.TestCase):
         self.assertEqual(len(documents), 1)
         drift = tables.blocks()["drift-divergence"]()
         self.assertEqual(drift.count("| cache | 0 | 2 | all |"), 1)
-        self.assertIn("| `q8_0` | 0.001 | 0.003 | 0.001 |", drift)
-        self.assertIn("| `q4_0` | 0.1 | 0.3 | 0.1 |", drift)
+        self.assertIn("| `q8_0` | 0.001 | 0.003 | 0.001 (0 - 1) |", drift)
+        self.assertIn("| `q4_0` | 0.1 | 0.3 | 0.1 (0 - 1) |", drift)
         self.assertIn("| `q4_0` | 25.0 | 25.0 | 50.0 |", tables.blocks()["drift-same-token"]())
+
+
+    def test_needles_have_a_column_for_each_length(self):
+        def row(recipe, change):
+            return {"recipe": recipe, "questions": 6, "exact": 0.5, "logp": -1, "logp_change": change, "logp_lo": 2 * change,
+                    "logp_hi": 0, "seconds": 1, "answers": [], "plan": {},
+                    "cells": [{"context": c, "task": task, "questions": n, "exact": right / n, "logp": -1} for c, task, n, right in
+                              ((8192, "passkey", 1, 1), (8192, "keys", 2, 1), (16384, "passkey", 1, 0), (16384, "keys", 2, 1))]}
+
+        run = {"schema": "kvant.retrieval/1", "contexts": [8192, 16384], "documents": 1, "seed": 0, "text": "f00"}
+        documents, tables = self.tables_of(a={**run, "results": [row("bf16", 0), row("q8_0", -0.25)]})
+        self.assertNotIn("answers", documents[0]["results"][0])
+        needles = tables.blocks()["needles"]()
+        self.assertIn("| cache | 8,192 tokens | 16,384 tokens | change of log-probability |", needles)
+        self.assertIn("| `bf16` | 2 of 3 | 1 of 3 | - |", needles)
+        self.assertIn("| `q8_0` | 2 of 3 | 1 of 3 | -0.25 (-0.5 to +0) |", needles)
+
+    def test_tasks_after_other_text_have_a_table_of_their_own(self):
+        run = {"schema": "kvant.tasks/1", "parallel": 64, "weights": "f32", "device": "cuda"}
+        deep = {**task_row("q8_0", "bfcl-simple", 20, 1, 2), "depth": 8192, "problems": 40, "valid_share": 0.975}
+        _, tables = self.tables_of(a={**run, "results": [task_row("bf16", "gsm8k", 150, 0, 0), deep]})
+        self.assertNotIn("BFCL", tables.blocks()["tasks-scores"]())
+        self.assertIn("| BFCL simple | 8,192 | `q8_0` | 40 | 10.0 (10.0 - 90.0) | -0.5 (-25.0 to +5.0); +1 -2 | 97.5 |",
+                      tables.blocks()["tasks-depths"]())
 
 
 class Results(unittest.TestCase):

@@ -1,4 +1,5 @@
-"""Makes the tables of docs/results/quality-tasks.md: scores of tasks, and divergence along completions."""
+"""Makes the tables of docs/results/quality-tasks.md: scores of tasks, needles in long texts, and divergence along
+completions."""
 import pathlib
 
 from pages import markdown
@@ -12,11 +13,13 @@ ROW = ("recipe", "task", "depth", "problems", "right", "score", "score_lo", "sco
        "change_hi", "valid_share", "cut", "mean_tokens")
 DRIFT_ROW = ("recipe", "kld_mean", "kld_lo", "kld_hi", "top1", "blocks")
 BLOCK = ("first", "count", "kld_mean", "top1")
+NEEDLE_ROW = ("recipe", "questions", "exact", "logp_change", "logp_lo", "logp_hi")
+CELL = ("context", "task", "questions", "exact")
 
 
 def import_tasks(folder, where):
-    """Returns the documents of `kvant eval --tasks` and `--drift` in a folder, without completions. Rows of one run of
-    --drift may lie in several files."""
+    """Returns the documents of `kvant eval --tasks`, `--retrieval` and `--drift` in a folder, without completions. Rows
+    of one run of --drift or --retrieval may lie in several files."""
     documents = []
     for path in sorted(folder.rglob("*.json")):
         for raw in documents_in(path):
@@ -27,6 +30,10 @@ def import_tasks(folder, where):
             elif kind == "drift":
                 head = {key: raw[key] for key in ("generated_tokens", "prompts", "text", "ends")}
                 rows = [reduced(row, DRIFT_ROW) | {"blocks": [reduced(block, BLOCK) for block in row["blocks"]]}
+                        for row in raw["results"]]
+            elif kind == "retrieval":
+                head = {key: raw[key] for key in ("contexts", "documents", "seed", "text")}
+                rows = [reduced(row, NEEDLE_ROW) | {"cells": [reduced(cell, CELL) for cell in row["cells"]]}
                         for row in raw["results"]]
             else:
                 continue
@@ -78,6 +85,12 @@ def valid(row):
     return points(row["valid_share"])
 
 
+def divergence(part):
+    """Returns the divergence of a block of positions, or of all positions with its interval."""
+    interval = f" ({part['kld_lo']:.2g} - {part['kld_hi']:.2g})" if "blocks" in part else ""
+    return f"{part['kld_mean']:.2g}{interval}"
+
+
 class Tasks:
     def __init__(self, folder):
         self.documents = load(folder, "tasks")
@@ -91,7 +104,7 @@ class Tasks:
         for document in self.of("tasks"):
             rows = {(row["recipe"], row["task"]): row for row in document["results"] if row["depth"] == 0}
             tasks = [task for task in wanted if any(key[1] == task for key in rows)]
-            recipes = list(dict.fromkeys(row["recipe"] for row in document["results"]))[int(leaves_out_reference):]
+            recipes = list(dict.fromkeys(recipe for recipe, _ in rows))[int(leaves_out_reference):]
             problems = {task: next(row["problems"] for key, row in rows.items() if key[1] == task) for task in tasks}
             header = ("cache", *(f"{TITLES[task]} ({problems[task]})" for task in tasks))
             body = [(f"`{recipe}`", *(cell(rows[recipe, task]) if (recipe, task) in rows else "-" for task in tasks))
@@ -99,6 +112,41 @@ class Tasks:
             shown = {(recipe, TITLES[task]): rows[recipe, task] for recipe in recipes for task in tasks if (recipe, task) in rows}
             text += (markdown.paragraph(f"{MODELS[document['model']].title}. {places(document, shown)}") + "\n" +
                      markdown.table(header, body))
+        return text or "Not measured yet.\n"
+
+    def by_depth(self):
+        """Returns a table of the tasks that were asked for after other text, a row for each cache and depth."""
+        text = ""
+        for document in self.of("tasks"):
+            rows = [row for row in document["results"] if row["depth"] > 0]
+            if not rows:
+                continue
+            body = [(TITLES[row["task"]], f"{row['depth']:,}", f"`{row['recipe']}`", str(row["problems"]), score(row), change(row),
+                     valid(row)) for row in rows]
+            shown = {(row["recipe"], row["task"], row["depth"]): row for row in rows}
+            lines = {(recipe, f"{TITLES[task]}, {depth:,}"): row for (recipe, task, depth), row in shown.items()}
+            header = ("task", "tokens before", "cache", "problems", "right, %", "change", "valid, %")
+            text += (markdown.paragraph(f"{MODELS[document['model']].title}. {places(document, lines)}") + "\n" +
+                     markdown.table(header, body))
+        return text or "Not measured yet.\n"
+
+    def needles(self):
+        """Returns a table with a row for each cache: right values by length, and the change of their log-probability."""
+        text = ""
+        for document in self.of("retrieval"):
+            contexts = document["contexts"]
+            body = []
+            for row in document["results"]:
+                cells = {c: [cell for cell in row["cells"] if cell["context"] == c] for c in contexts}
+                right = {c: round(sum(cell["exact"] * cell["questions"] for cell in cells[c])) for c in contexts}
+                asked = {c: sum(cell["questions"] for cell in cells[c]) for c in contexts}
+                logp = f"{row['logp_change']:+.2g} ({row['logp_lo']:+.2g} to {row['logp_hi']:+.2g})"
+                body.append((f"`{row['recipe']}`", *(f"{right[c]} of {asked[c]}" for c in contexts),
+                             logp if row is not document["results"][0] else "-"))
+            header = ("cache", *(f"{c:,} tokens" for c in contexts), "change of log-probability")
+            shown = {(row["recipe"], "all"): row for row in document["results"]}
+            text += (markdown.paragraph(f"{MODELS[document['model']].title}, {document['documents']} documents of each "
+                                        f"length. {places(document, shown)}") + "\n" + markdown.table(header, body))
         return text or "Not measured yet.\n"
 
     def drift(self, cell):
@@ -119,6 +167,8 @@ class Tasks:
             "tasks-scores": lambda: self.by_recipe(score),
             "tasks-changes": lambda: self.by_recipe(change, leaves_out_reference=True),
             "tasks-valid": lambda: self.by_recipe(valid, [task for task in TITLES if task.startswith("bfcl-")]),
-            "drift-divergence": lambda: self.drift(lambda part: f"{part['kld_mean']:.2g}"),
+            "tasks-depths": self.by_depth,
+            "needles": self.needles,
+            "drift-divergence": lambda: self.drift(divergence),
             "drift-same-token": lambda: self.drift(lambda part: points(part["top1"])),
         }
