@@ -278,6 +278,58 @@ TEST(AdapterTraining, SaysWhereNoCorrectionHelps) {
   EXPECT_EQ(trained.loss_after, trained.loss_before);
 }
 
+// Counts the steps of a training.
+class CountedSteps final : public AdapterLosses {
+ public:
+  CountedSteps(std::unique_ptr<AdapterLosses> losses, int& steps)
+      : losses_(std::move(losses)), steps_(steps) {}
+  Result<double> mean(std::span<const std::size_t> contexts, const AdapterWeights& weights,
+                      AdapterWeights* gradient) override {
+    steps_ += gradient != nullptr;
+    return losses_->mean(contexts, weights, gradient);
+  }
+
+ private:
+  std::unique_ptr<AdapterLosses> losses_;
+  int& steps_;
+};
+
+// Nothing helps exact keys, so the training ends after three judgements, 40 steps apart, unless all steps
+// must run.
+TEST(AdapterTraining, RunsAllStepsUnlessItEndsEarly) {
+  AdapterContext exact = random_context(10, 0.7F);
+  exact.exponentials = exact.targets;
+  const std::vector<AdapterContext> contexts{exact};
+  for (const bool ends_early : {true, false}) {
+    int steps = 0;
+    const auto trained = train_adapters(
+        contexts, contexts, kHeads,
+        {.features = kFeatures, .max_steps = 200, .ends_early = ends_early, .seed = 1},
+        [&](std::span<const AdapterContext> of, int features) -> Result<std::unique_ptr<AdapterLosses>> {
+          std::unique_ptr<AdapterLosses> counted =
+              std::make_unique<CountedSteps>(make_host_adapter_losses(of, features).value(), steps);
+          return counted;
+        });
+    EXPECT_FALSE(trained->helps);
+    EXPECT_EQ(steps, ends_early ? 120 : 200);
+  }
+}
+
+// The weights of the smallest loss are kept, however many steps follow.
+TEST(AdapterTraining, KeepsTheBestWeights) {
+  std::vector<AdapterContext> training;
+  for (int i = 0; i < 6; ++i) training.push_back(random_context(10 + i, 0.7F));
+  const std::vector<AdapterContext> judged{random_context(30, 0.7F)};
+  AdapterOptions options{.features = kFeatures, .max_steps = 40, .ends_early = false, .seed = 1};
+  double smallest = train_adapters(training, judged, kHeads, options).loss_after;
+  for (const int steps : {80, 200, 400}) {
+    options.max_steps = steps;
+    const double loss = train_adapters(training, judged, kHeads, options).loss_after;
+    EXPECT_LE(loss, smallest) << steps;
+    smallest = loss;
+  }
+}
+
 TEST(AdapterStart, CorrectsNextToNothing) {
   const std::vector<AdapterContext> contexts{random_context(20, 0.7F), random_context(21, 0.7F)};
   const auto losses = make_host_adapter_losses(contexts, kFeatures).value();

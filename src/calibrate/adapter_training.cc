@@ -13,7 +13,7 @@ namespace kvant {
 namespace {
 
 constexpr int kStepsBetweenJudgements = 40;
-constexpr int kPatience = 3;  // training ends after this many evaluations without improvement
+constexpr int kPatience = 3;  // with ends_early, training ends after this many judgements without a gain
 // A smaller relative reduction of the loss does not count as an improvement. Only a few contexts evaluate the
 // weights, and they evaluate them several times, so small reductions may be chance.
 constexpr double kMinLossGain = 5e-3;
@@ -97,7 +97,7 @@ Result<TrainedAdapters> train_adapters(std::span<const AdapterContext> training,
       best.loss_after = *loss;
       best.weights = weights;
       judgements_without_gain = 0;
-    } else if (++judgements_without_gain == kPatience) {
+    } else if (++judgements_without_gain == kPatience && options.ends_early) {
       break;
     }
   }

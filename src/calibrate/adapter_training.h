@@ -12,6 +12,7 @@ namespace kvant {
 struct AdapterOptions {
   int features = kAdapterFeatures;
   int max_steps = 400;
+  bool ends_early = true;       // training ends when the loss on `judged` no longer falls
   int groups = 1;               // contexts of a step, whose gradients are averaged
   float learning_rate = 0.01F;  // KVLinC, section 4
   std::uint64_t seed = 0;
@@ -31,7 +32,7 @@ inline constexpr int kMostJudgedQueries = 2048;
 
 // Trains the adapters of one head with Adam. Training starts from weights that correct almost nothing, and
 // each step uses contexts of `training` in random order. Every few steps, contexts of `judged` evaluate the
-// weights. Training ends when their loss no longer improves, and the result has the best weights. If `judged`
+// weights, and the result has the weights of the smallest loss. If `judged`
 // has more than kMostJudgedQueries queries, the remaining contexts decide whether the weights help.
 // n_query_heads is G. Returns an error if a loss cannot be computed.
 Result<TrainedAdapters> train_adapters(std::span<const AdapterContext> training,

@@ -133,11 +133,11 @@ class Calibrator {
   std::uint64_t identity() const {
     const CalibrationSettings& s = settings_;
     const CalibrationMethod& m = request_.method;
-    return fnv1a(fmt::format("{} {:x} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {}", result_.fingerprint,
-                             result_.text_hash, capture_.size().samples, s.length, s.rows, s.passages, s.self,
-                             s.measure, s.seed, capture_.size().contexts, capture_.size().context_length,
-                             capture_.size().context_queries, s.adapter_steps, s.adapter_batch, m.weights,
-                             m.backend, m.algorithm, m.device));
+    return fnv1a(fmt::format(
+        "{} {:x} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {}", result_.fingerprint, result_.text_hash,
+        capture_.size().samples, s.length, s.rows, s.passages, s.self, s.measure, s.seed,
+        capture_.size().contexts, capture_.size().context_length, capture_.size().context_queries,
+        s.adapter_steps, s.adapters_end_early, s.adapter_batch, m.weights, m.backend, m.algorithm, m.device));
   }
 
   Status interrupted(int samples_done) {

@@ -100,6 +100,7 @@ void add_settings(const CalibrationSettings& settings, SealedGguf& file) {
   file.set(key("context_length"), std::int64_t{settings.context_length});
   file.set(key("context_queries"), std::int64_t{settings.context_queries});
   file.set(key("adapter_steps"), std::int64_t{settings.adapter_steps});
+  file.set(key("adapters_end_early"), std::int64_t{settings.adapters_end_early});
   file.set(key("adapter_batch"), std::int64_t{settings.adapter_batch});
   file.set(key("self"), std::int64_t{settings.self});
   file.set(key("measure"), std::int64_t{settings.measure});
@@ -146,6 +147,7 @@ CalibrationSettings read_settings(const GgufFile& file) {
   settings.context_queries =
       static_cast<int>(file.integer(key("context_queries")).value_or(usual.context_queries));
   settings.adapter_steps = static_cast<int>(number("adapter_steps"));
+  settings.adapters_end_early = file.integer(key("adapters_end_early")).value_or(1) != 0;
   settings.adapter_batch = static_cast<int>(file.integer(key("adapter_batch")).value_or(usual.adapter_batch));
   settings.self = number("self") != 0;
   settings.measure = number("measure") != 0;

@@ -22,10 +22,11 @@ struct CalibrationSettings {
   int passages = 4;  // further samples, on which the results are evaluated
   int contexts = 8;  // longer samples, which are read only to train adapters
   int context_length = 4096;
-  int context_queries = 256;  // queries of each context that train adapters
-  int adapter_steps = 400;    // the most training steps of adapters
-  int adapter_batch = 16;     // queries of a training step: neighbours in a context, or several contexts
-  bool self = false;          // the model writes the text
+  int context_queries = 256;       // queries of each context that train adapters
+  int adapter_steps = 400;         // the most training steps of adapters
+  bool adapters_end_early = true;  // training of a head ends when the judging contexts show no more gain
+  int adapter_batch = 16;          // queries of a training step: neighbours in a context, or several contexts
+  bool self = false;               // the model writes the text
   // Sensitivities are measured by running the model once for each place, in place of one gradient pass.
   bool measure = false;
   std::uint64_t seed = 0;

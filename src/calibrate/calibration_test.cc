@@ -50,7 +50,13 @@ class CalibrationFile : public ::testing::Test {
     made_.model = "tiny 1M F32";
     made_.fingerprint = "0123456789abcdef";
     made_.text_hash = 0xfedcba9876543210U;
-    made_.settings = {.samples = 7, .length = 20, .rows = 9, .passages = 3, .self = true, .seed = 11};
+    made_.settings = {.samples = 7,
+                      .length = 20,
+                      .rows = 9,
+                      .passages = 3,
+                      .adapters_end_early = false,
+                      .self = true,
+                      .seed = 11};
     made_.method = {.weights = "f32", .backend = "cpu"};
     made_.quality = {{"k=vq-d4b8,v=bf16", 0.25, 0.5, 0.125}};
     made_.constants.set(0, 0, Side::key, "smooth", ramp(32));

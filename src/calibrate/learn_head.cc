@@ -194,6 +194,7 @@ class HeadLearner {
     }
     const int group = capture_.geometry().group(needs_.layer);
     const AdapterOptions options{.max_steps = settings_.adapter_steps,
+                                 .ends_early = settings_.adapters_end_early,
                                  .groups = (settings_.adapter_batch + batch - 1) / batch,
                                  .seed = seed_};
     const TrainedAdapters trained = device_ == nullptr ? train_adapters(training, judged, group, options)

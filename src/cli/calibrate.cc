@@ -255,9 +255,13 @@ Command add_calibrate_command(CLI::App& program) {
   command->add_option("--queries", settings.context_queries, "queries of such a sample that are used")
       ->check(CLI::Range(1, 1 << 16))
       ->capture_default_str();
-  command->add_option("--steps", settings.adapter_steps, "maximum number of training steps of adapters")
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str();
+  auto* steps =
+      command
+          ->add_option("--steps", settings.adapter_steps,
+                       "training steps of adapters; without this option, training also ends when the judging "
+                       "samples show no more gain")
+          ->check(CLI::Range(1, 1 << 20))
+          ->capture_default_str();
   command->add_option("--batch", settings.adapter_batch, "queries of a training step")
       ->check(CLI::Range(1, 1 << 16))
       ->capture_default_str();
@@ -268,10 +272,11 @@ Command add_calibrate_command(CLI::App& program) {
   command->add_flag("--self", settings.self, "learn from text that the model writes itself")->excludes(text);
   command->add_option("--seed", settings.seed, "seed for the choice of samples and initial centroids")
       ->capture_default_str();
-  return {command, [options, command]() -> Status {
+  return {command, [options, command, steps]() -> Status {
             KVANT_RETURN_IF_ERROR(check_backend(*command, options->common));
             KVANT_RETURN_IF_ERROR(choose_model(options->common));
             if (!names_recipes(options->common)) options->common.kv = {kUsualRecipe};
+            options->settings.adapters_end_early = steps->count() == 0;
             if (options->full) set_full(options->settings);
             return run_calibrate(*options);
           }};
