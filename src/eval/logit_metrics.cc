@@ -112,17 +112,26 @@ LogitComparison compare_logits(const float* base, const float* other, int n_voca
   return result;
 }
 
-Status LogitMetrics::add(MatrixView<const float> base, MatrixView<const float> other,
-                         std::span<const std::int32_t> targets, int n_threads) {
+std::vector<LogitComparison> compare_rows(MatrixView<const float> base, MatrixView<const float> other,
+                                          std::span<const std::int32_t> targets, int n_threads) {
   const int n = static_cast<int>(targets.size());
   KVANT_CHECK(base.rows == n && other.rows == n && base.cols == other.cols,
               "rows of logits must match targets");
-  if (chunk_starts_.empty()) begin_chunk();
   std::vector<LogitComparison> rows(n);
-  run_team(n_threads, [&](Team& team) {
+  run_team(std::clamp(n, 1, n_threads), [&](Team& team) {
     team.for_each(n,
                   [&](int i) { rows[i] = compare_logits(base.row(i), other.row(i), base.cols, targets[i]); });
   });
+  return rows;
+}
+
+Status LogitMetrics::add(MatrixView<const float> base, MatrixView<const float> other,
+                         std::span<const std::int32_t> targets, int n_threads) {
+  return add(compare_rows(base, other, targets, n_threads));
+}
+
+Status LogitMetrics::add(std::span<const LogitComparison> rows) {
+  if (chunk_starts_.empty()) begin_chunk();
   for (const LogitComparison& row : rows) {
     if (std::isnan(row.kld) || std::isnan(row.nll)) {
       return error("the logits of scored position {} are not numbers: the model file may be damaged",

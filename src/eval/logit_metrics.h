@@ -25,6 +25,10 @@ struct LogitComparison {
 // computed in F32 and summed in F64, and the error of kld is below 1e-7 for close logits. Logits may be -inf.
 // A token with a probability below 1e-37 counts as impossible.
 LogitComparison compare_logits(const float* base, const float* other, int n_vocab, std::int32_t target);
+// Compares the logits [n, n_vocab] of n positions with the reference's. `targets` are the next tokens [n].
+// n_threads threads share the rows.
+std::vector<LogitComparison> compare_rows(MatrixView<const float> base, MatrixView<const float> other,
+                                          std::span<const std::int32_t> targets, int n_threads);
 
 // Holds the figures of a table row over all scored positions.
 struct MetricsSummary {
@@ -50,9 +54,9 @@ class LogitMetrics {
  public:
   // Starts a new chunk, which is an independent unit for the bootstrap.
   void begin_chunk() { chunk_starts_.push_back(positions_.kld.size()); }
-  // Scores the logits [n, n_vocab] of n positions against the reference's. `targets` are the next tokens [n].
-  // n_threads threads share the rows. Returns an error if a row has no finite divergence, for example because
-  // logits are NaN.
+  // Adds the scores of the next positions. Returns an error if a score is NaN, as the logits then were.
+  Status add(std::span<const LogitComparison> rows);
+  // Compares the logits of the next positions as compare_rows() does, and adds their scores.
   Status add(MatrixView<const float> base, MatrixView<const float> other,
              std::span<const std::int32_t> targets, int n_threads);
   MetricsSummary summary() const;

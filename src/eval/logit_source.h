@@ -7,6 +7,7 @@
 #include <string>
 
 #include "attention/plan_report.h"
+#include "base/check.h"
 #include "base/matrix_view.h"
 #include "base/result.h"
 #include "eval/cache_size.h"
@@ -25,6 +26,18 @@ class LogitSource {
   // tokens; 0 rows are allowed. `is_prompt` marks text that is given. Other tokens are cached in single
   // steps, as in decode, whatever the recipe's prompt blocks are.
   virtual Status step(std::span<const std::int32_t> tokens, bool is_prompt, MatrixView<float> logits) = 0;
+  // Forgets all tokens, and begins n_texts texts that run side by side. Only kvant's engine runs several.
+  virtual Status begin_texts(int n_texts) {
+    KVANT_CHECK(n_texts == 1, "a source of one text");
+    return begin();
+  }
+  // Runs the next tokens of every text as step() does. Row i of `logits` receives the prediction after the
+  // tokens of text i. If the tokens are no prompt, each text has one token.
+  virtual Status step_texts(std::span<const std::span<const std::int32_t>> texts, bool is_prompt,
+                            MatrixView<float> logits) {
+    KVANT_CHECK(texts.size() == 1, "a source of one text");
+    return step(texts.front(), is_prompt, logits);
+  }
   // mark() remembers the current position until the next begin(), and rewind() returns to the mark. Repeated
   // rewinds let several continuations follow one text. rewind() requires a mark.
   virtual Status mark() = 0;

@@ -22,7 +22,7 @@ Result<std::unique_ptr<LogitSource>> EvalSources::make(const EvalRow& row) {
   if (names_llama(row.name)) return make_llama(row);
   const auto plan = session_.plan(row.recipe, row.calibration_text);
   if (!plan.ok()) return plan.error();
-  cache_bytes_ += largest_cache_bytes(*plan, context_);
+  cache_bytes_ += largest_batch_bytes(*plan, context_, {.n_seqs = n_texts_, .step_tokens = kUsualStep});
   // The plan has the name of the recipe that is served. A row whose name is not the name of its recipe, such
   // as the control row, keeps its own name.
   const std::string& name = row.name == label(row.recipe) ? (*plan)->name : row.name;

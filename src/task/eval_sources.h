@@ -14,9 +14,13 @@ namespace kvant {
 
 class EvalSources {
  public:
-  // `context` is the number of tokens that a sequence will reach.
-  EvalSources(const Session& session, std::string model, int context, int n_threads)
-      : session_(session), model_(std::move(model)), context_(context), n_threads_(n_threads) {}
+  // `context` is the number of tokens that a sequence will reach. n_texts texts run side by side.
+  EvalSources(const Session& session, std::string model, int context, int n_threads, int n_texts = 1)
+      : session_(session),
+        model_(std::move(model)),
+        context_(context),
+        n_threads_(n_threads),
+        n_texts_(n_texts) {}
 
   // Makes the sources of the rows, and loads llama.cpp's model if a row needs it. Returns an error if the
   // caches together do not fit into their memory, or if they and extra_bytes do not fit into host memory.
@@ -29,7 +33,7 @@ class EvalSources {
 
   const Session& session_;
   std::string model_;
-  int context_, n_threads_;
+  int context_, n_threads_, n_texts_;
   std::unique_ptr<LlamaReference> llama_;
   // Holds the bytes of the caches of kvant's rows.
   std::int64_t cache_bytes_ = 0;

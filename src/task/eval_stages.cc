@@ -12,6 +12,9 @@
 namespace kvant {
 namespace {
 
+// At most this many prompts of --drift are completed side by side.
+constexpr int kMostDriftTexts = 16;
+
 // Returns the number of tokens that one source will run. Warns if the text has fewer chunks than
 // options.chunks.
 std::int64_t tokens_of(const EvalText& text, const QualityOptions& options) {
@@ -122,11 +125,24 @@ Result<DriftResult> run_drift(const EvalStage& stage, const std::vector<std::vec
   Engine& engine = stage.session.engine();
   std::size_t longest = 0;
   for (const auto& prompt : prompts) longest = std::max(longest, prompt.size());
-  EvalSources sources = sources_of(stage, static_cast<int>(longest) + generated_tokens);
-  const auto made = sources.make(stage.rows, logit_bytes(stage, /*n_rows=*/2));
+  const bool with_llama =
+      std::ranges::any_of(stage.rows, [](const EvalRow& row) { return names_llama(row.name); });
+  int n_texts = with_llama ? 1 : std::min(kMostDriftTexts, static_cast<int>(prompts.size()));
+  const auto make = [&] {
+    return EvalSources(stage.session, stage.model, static_cast<int>(longest) + generated_tokens,
+                       stage.n_threads, n_texts)
+        .make(stage.rows, logit_bytes(stage, 2 * n_texts));
+  };
+  auto made = make();
+  // Fewer prompts need less memory.
+  while (!made.ok() && n_texts > 1) {
+    n_texts = (n_texts + 1) / 2;
+    made = make();
+  }
   if (!made.ok()) return made.error();
   const DriftOptions options{
       .generated_tokens = generated_tokens,
+      .n_texts = n_texts,
       .n_threads = stage.n_threads,
       .ends_generation = [&](std::int32_t token) { return engine.tokenizer().ends_generation(token); }};
   Progress progress("generating", std::ssize(prompts) * std::ssize(*made) * generated_tokens, "tokens");

@@ -17,6 +17,7 @@ namespace kvant {
 struct DriftOptions {
   int generated_tokens = 2048;  // tokens that each prompt is continued by
   int block_tokens = 256;       // positions of one block; the last block may be shorter
+  int n_texts = 1;              // prompts that are completed side by side; LogitSource::begin_texts()
   int n_threads = 1;            // threads for the metrics
   // Returns true for a token that ends a generation. The reference chooses the likeliest other token instead,
   // because all completions must have the same length.

@@ -32,7 +32,7 @@ DriftResult drift_of(int generated, int block, std::vector<std::vector<std::int3
   std::vector<std::unique_ptr<LogitSource>> sources;
   sources.push_back(std::make_unique<ScriptedSource>("counts", 1));
   sources.push_back(std::make_unique<PrefersZeroAfterThree>());
-  const DriftOptions options{generated, block, 1, [](std::int32_t token) { return token == 4; }};
+  const DriftOptions options{generated, block, 1, 1, [](std::int32_t token) { return token == 4; }};
   const auto result = evaluate_drift(prompts, kScriptedVocab, sources, options, [](int) {});
   EXPECT_TRUE(result.ok());
   if (calls != nullptr) {
@@ -60,6 +60,35 @@ TEST(DriftEval, ReadsCompletionsTokenByToken) {
   (void)drift_of(3, 2, {{4, 0}, {2}}, &calls);
   for (const std::string& of_source : calls)
     EXPECT_EQ(of_source, "begin prompt2 decode1 decode1 begin prompt1 decode1 decode1 ");
+}
+
+// Runs several texts side by side, each with the predictions of Source.
+template <class Source>
+class SideBySide : public Source {
+ public:
+  using Source::Source;
+  Status begin_texts(int n_texts) override {
+    this->calls += "texts" + std::to_string(n_texts) + " ";
+    return {};
+  }
+  Status step_texts(std::span<const std::span<const std::int32_t>> texts, bool is_prompt,
+                    MatrixView<float> logits) override {
+    for (std::size_t i = 0; i < texts.size(); ++i)
+      KVANT_RETURN_IF_ERROR(Source::step(texts[i], is_prompt, logits.slice(static_cast<int>(i), 1)));
+    return {};
+  }
+};
+
+TEST(DriftEval, CompletesPromptsSideBySide) {
+  const std::vector<std::vector<std::int32_t>> prompts{{4, 0}, {2}, {1, 1, 3}};
+  std::vector<std::unique_ptr<LogitSource>> sources;
+  sources.push_back(std::make_unique<SideBySide<ScriptedSource>>("counts", 1));
+  sources.push_back(std::make_unique<SideBySide<PrefersZeroAfterThree>>());
+  const DriftOptions options{8, 4, 2, 1, [](std::int32_t token) { return token == 4; }};
+  const auto together = evaluate_drift(prompts, kScriptedVocab, sources, options, [](int) {});
+  ASSERT_TRUE(together.ok());
+  EXPECT_EQ(drift_to_json(*together, "").dump(), drift_to_json(drift_of(8, 4, prompts), "").dump());
+  EXPECT_EQ(dynamic_cast<ScriptedSource&>(*sources[0]).calls.substr(0, 30), "texts2 prompt2 prompt1 decode1");
 }
 
 TEST(DriftEval, AveragesBlocksOverPrompts) {
