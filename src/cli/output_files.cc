@@ -47,7 +47,10 @@ std::vector<std::string> files_in(const std::string& value) {
   return files;
 }
 
+// An option for input may take the name of a recipe, so it names only files that exist.
 bool names(const CLI::Option& option, const std::string& file) {
+  std::error_code failure;
+  if (!is_output(option) && !fs::exists(file, failure)) return false;
   for (const std::string& value : option.results()) {
     const auto files = files_in(value);
     if (std::ranges::any_of(files, [&](const std::string& f) { return is_same_file(f, file); })) return true;

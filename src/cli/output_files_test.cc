@@ -48,6 +48,15 @@ TEST_F(OutputFiles, AreNoInputs) {
   EXPECT_EQ(run_model("info", {"--json", "/dev/null"}).code, 0);
 }
 
+TEST_F(OutputFiles, MayHaveTheNameOfARecipe) {
+  const fs::path before = fs::current_path();
+  fs::current_path(path(""));
+  const Outcome outcome = run_model("info", {"--kv", "q8_0", "--json", "q8_0"});
+  fs::current_path(before);
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_FALSE(read_file(path("q8_0")).empty());
+}
+
 TEST_F(OutputFiles, AreNoModels) {
   fs::copy_file(path("model.gguf"), path("other.gguf"));
   const std::string model = path("model.gguf");
