@@ -8,7 +8,6 @@
 namespace kvant::device::cpu {
 
 inline constexpr int kMostChannels = 512;  // channels of a head
-inline constexpr int kMostQueries = 8;     // queries of a sequence
 
 void transform(const kvant_transformation& t);
 void append(const kvant_decode_shape& shape, const kvant_decode_layer& layer, const kvant_new_rows& rows);

@@ -4,8 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "cache/step_parts.h"
-#include "device/caller_structs.h"
+#include "device/caller_faults.h"
 #include "device/cpu/calls.h"
 #include "device/cpu/rows.h"
 #include "device/support.h"
@@ -16,7 +15,6 @@ namespace kvant::device::cpu {
 namespace {
 
 constexpr int kLeastHeadDim = 16;
-constexpr int kMostTokens = 1 << 30;  // Tokens of a sequence; a token's number then fits into an int32.
 constexpr std::size_t kWorkspaceBytes = 256;  // The CPU needs no workspace, but callers may allocate one.
 constexpr Reason kNoHeadDim = "head_dim must be a multiple of 16 from 16 to 512";
 constexpr Reason kNoKernels =
@@ -95,17 +93,8 @@ Reason fault_of_formats(const kvant_decode_shape& shape, bool seals) {
   return nullptr;
 }
 
-bool are_pages(const kvant_pages& pages) {
-  return pages.table != nullptr && pages.pool != nullptr && pages.page_stride % 16 == 0 &&
-         pages.layer_offset % 16 == 0 && pages.head_offset % 16 == 0 && pages.side_offset % 16 == 0 &&
-         is_aligned(pages.pool, 16);
-}
-
 Reason fault_of_sealed(const kvant_decode_shape& shape, const kvant_decode_layer& layer, bool seals) {
   if (const Reason reason = fault_of_formats(shape, seals)) return reason;
-  if (!are_pages(layer.sealed))
-    return "layer.sealed: table or pool is null, or an address is not a multiple of 16";
-  if (layer.sink < 0 || layer.sink > kPageTokens) return "layer.sink must be 0 to 128";
   for (int head = 0; head < shape.n_kv_heads; ++head) {
     for (int side = 0; side < 2; ++side) {
       if (layer.sealed_offsets != nullptr &&
@@ -119,39 +108,19 @@ Reason fault_of_sealed(const kvant_decode_shape& shape, const kvant_decode_layer
   return nullptr;
 }
 
-constexpr Reason kNoTail = "layer.tail: table or pool is null, or an address is not a multiple of 16";
-constexpr Reason kNoProtected =
-    "layer.protected_pages: table or pool is null, or an address is not a multiple of 16";
-
-// Returns whether rows may have this number of channels. 0 stands for all.
-bool is_channel_count(int channels, int d) {
-  return channels >= 0 && channels <= d && channels % 8 == 0;
-}
-
 Reason fault_of_stored(const kvant_new_rows& rows, int d) {
+  if (const Reason reason = fault_of_numbers(rows, d)) return reason;
   return first_failing(
       {{rows.n_rows >= 0, "rows.n_rows must not be negative"},
        {rows.n_rows == 0 || (rows.keys != nullptr && rows.values != nullptr), "rows: keys or values is null"},
-       {is_number_type(rows.type), "rows.type must be KVANT_BF16, KVANT_F32 or KVANT_F16"},
-       {rows.rows_reserved == 0, "rows.rows_reserved must be 0"},
-       {is_channel_count(rows.key_channels, d) && is_channel_count(rows.value_channels, d),
-        "rows: key_channels and value_channels must be multiples of 8 up to head_dim"},
        {is_rotatable(d) || (rows.key_hadamard == 0 && rows.value_hadamard == 0), kNotRotatable}});
-}
-
-Reason fault_of_queries(const kvant_new_rows& rows, int d) {
-  return rows.queries == nullptr || rows.key_hadamard == 0 || rows.key_channels == 0 || rows.key_channels == d
-             ? nullptr
-             : "rows: queries of less than head_dim channels can't be rotated";
 }
 
 Reason fault_of_correction(const kvant_correction* correction, bool reads_queries) {
   if (correction == nullptr) return nullptr;
   if (const Reason reason = fault_of_struct(correction)) return reason;
-  return first_failing(
-      {{correction->states != nullptr, "correction: states is null"},
-       {!reads_queries || correction->query_maps != nullptr, "correction: query_maps is null"},
-       {correction->reserved == 0, "correction: reserved must be 0"}});
+  if (reads_queries && correction->query_maps == nullptr) return "correction: query_maps is null";
+  return kvant::device::fault_of_correction(*correction);
 }
 
 Reason fault_of_append(const kvant_decode_shape* shape, const kvant_decode_layer* layer,
@@ -160,11 +129,7 @@ Reason fault_of_append(const kvant_decode_shape* shape, const kvant_decode_layer
   if (const Reason reason = fault_of_struct(layer)) return reason;
   if (const Reason reason = fault_of_struct(rows)) return reason;
   if (const Reason reason = fault_of_stored(*rows, shape->head_dim)) return reason;
-  if (rows->n_rows == 0) return nullptr;
-  if (const Reason reason = fault_of_queries(*rows, shape->head_dim)) return reason;
-  return first_failing(
-      {{rows->seq != nullptr && rows->tail_token != nullptr, "rows: seq or tail_token is null"},
-       {are_pages(layer->tail), kNoTail}});
+  return rows->n_rows == 0 ? nullptr : fault_of_placed_rows(*rows, layer->tail);
 }
 
 Reason fault_of_last(const kvant_decode_shape& shape, const kvant_decode_lengths& lengths,
@@ -174,7 +139,6 @@ Reason fault_of_last(const kvant_decode_shape& shape, const kvant_decode_lengths
   if (const Reason reason = fault_of_struct(rows)) return reason;
   if (const Reason reason = fault_of_stored(*rows, shape.head_dim)) return reason;
   const int end = query_rows(shape, lengths, shape.n_seqs - 1).second;
-  if (const Reason reason = fault_of_queries(*rows, shape.head_dim)) return reason;
   return first_failing(
       {{lengths.tail_tokens != nullptr, "lengths.tail_tokens is null, and layer.new_rows go into the tail"},
        {lengths.query_begins != nullptr ? rows->n_rows >= end : rows->n_rows == end,
@@ -192,16 +156,8 @@ Reason fault_of_decode(const kvant_decode_shape* shape, const kvant_decode_lengt
     if (const Reason reason = fault_of_sealed(*shape, *layer, false)) return reason;
   if (const Reason reason = fault_of_correction(layer->correction, true)) return reason;
   if (const Reason reason = fault_of_last(*shape, *lengths, *layer)) return reason;
-  const int d = shape->head_dim;
-  return first_failing(
-      {{lengths->tail_tokens == nullptr || are_pages(layer->tail), kNoTail},
-       {lengths->protected_tokens == nullptr || are_pages(layer->protected_pages), kNoProtected},
-       {layer->q != nullptr && layer->out != nullptr, "layer: q or out is null"},
-       {is_number_type(layer->q_type) && is_number_type(layer->out_type),
-        "layer: q_type and out_type must be KVANT_BF16, KVANT_F32 or KVANT_F16"},
-       {is_channel_count(layer->q_channels, d) && is_channel_count(layer->out_channels, d),
-        "layer: q_channels and out_channels must be multiples of 8 up to head_dim"},
-       {layer->out_hadamard == 0 || is_rotatable(d), kNotRotatable}});
+  if (const Reason reason = fault_of_attention(*layer, *lengths, shape->head_dim)) return reason;
+  return layer->out_hadamard == 0 || is_rotatable(shape->head_dim) ? nullptr : kNotRotatable;
 }
 
 Reason fault_of_seal(const kvant_decode_shape* shape, const kvant_decode_layer* layer,
@@ -211,54 +167,24 @@ Reason fault_of_seal(const kvant_decode_shape* shape, const kvant_decode_layer* 
   if (const Reason reason = fault_of_struct(range)) return reason;
   if (const Reason reason = fault_of_sealed(*shape, *layer, true)) return reason;
   if (const Reason reason = fault_of_correction(layer->correction, false)) return reason;
-  const bool one_layer = range->n_layers == 0 || range->n_layers == 1;
-  if (const Reason reason = first_failing(
-          {{range->sealed_page != nullptr, "range.sealed_page is null"},
-           {range->max_pages > 0, "range.max_pages must be at least 1"},
-           {range->reserved == 0, "range.reserved must be 0"},
-           {range->n_layers >= 0, "range.n_layers must not be negative"},
-           {range->tail_page != nullptr || range->rows != nullptr,
-            "range.tail_page is null, and there are no rows"},
-           {range->tail_page == nullptr || are_pages(layer->tail), kNoTail},
-           {range->keep_sink == 0 || layer->sink == 0 || are_pages(layer->protected_pages), kNoProtected},
-           {one_layer || (layer->masks == nullptr && layer->key_codebooks == nullptr &&
-                          layer->value_codebooks == nullptr && layer->key_metrics == nullptr &&
-                          layer->correction == nullptr),
-            "range.n_layers: masks, codebooks, key_metrics and a correction are for one layer"}}))
-    return reason;
+  if (const Reason reason = fault_of_range(*layer, *range)) return reason;
   if (range->page_metrics != nullptr) {
     if (const Reason reason = fault_of_struct(range->page_metrics)) return reason;
-    if (range->page_metrics->directions == nullptr || range->page_metrics->turns == nullptr)
-      return "range.page_metrics: directions or turns is null";
+    if (const Reason reason = fault_of_metrics(*range->page_metrics)) return reason;
   }
   if (range->rows == nullptr) return nullptr;
-  if (const Reason reason = fault_of_struct(range->rows)) return reason;
-  if (const Reason reason = fault_of_stored(*range->rows, shape->head_dim)) return reason;
-  return first_failing({{range->first_rows != nullptr, "range.first_rows is null, and there are rows"},
-                        {one_layer, "range.rows are for one layer"},
-                        {layer->correction == nullptr, "range.rows are for layers without a correction"}});
+  const Reason reason = fault_of_struct(range->rows);
+  return reason != nullptr ? reason : fault_of_stored(*range->rows, shape->head_dim);
 }
 
 Reason fault_of_layers(int n_layers, const kvant_decode_shape* const* shapes,
                        const kvant_decode_layer* const* layers, const kvant_seal_range* range) {
-  if (n_layers <= 0) return "n_layers must be at least 1";
-  if (shapes == nullptr || layers == nullptr) return "shapes or layers is null";
+  if (const Reason reason = kvant::device::fault_of_layers(n_layers, shapes, layers)) return reason;
   if (const Reason reason = fault_of_struct(range)) return reason;
-  if (const Reason reason = first_failing(
-          {{range->n_layers >= 0 && range->n_layers <= 1 && range->layer_offsets == nullptr,
-            "range: n_layers must be 0 and layer_offsets null, because `layers` lists the layers"},
-           {range->rows == nullptr, "range.rows must be null; kvant_seal_pages takes rows"}}))
-    return reason;
+  if (const Reason reason = fault_of_range_of_layers(*range)) return reason;
   for (int i = 0; i < n_layers; ++i) {
     if (const Reason reason = fault_of_seal(shapes[i], layers[i], range)) return reason;
-    const kvant_decode_shape &shape = *shapes[i], &first = *shapes[0];
-    if (const Reason reason =
-            first_failing({{shape.n_seqs == first.n_seqs && shape.n_kv_heads == first.n_kv_heads &&
-                                shape.head_dim == first.head_dim,
-                            "shapes: n_seqs, n_kv_heads and head_dim must be equal for all layers"},
-                           {layers[i]->masks == nullptr && layers[i]->correction == nullptr,
-                            "layers: masks and correction must be null; kvant_seal_pages takes them"}}))
-      return reason;
+    if (const Reason reason = fault_of_one_of_several(*shapes[i], *shapes[0], *layers[i])) return reason;
   }
   return nullptr;
 }
@@ -269,60 +195,31 @@ Reason fault_of_dequantization(const kvant_decode_shape* shape, const kvant_deco
   if (const Reason reason = fault_of_struct(lengths)) return reason;
   if (const Reason reason = fault_of_struct(layer)) return reason;
   if (const Reason reason = fault_of_struct(to)) return reason;
-  if (lengths->sealed_pages != nullptr) {
+  if (lengths->sealed_pages != nullptr)
     if (const Reason reason = fault_of_sealed(*shape, *layer, false)) return reason;
-    if ((layer->sink > 0 || layer->masks != nullptr) && !are_pages(layer->protected_pages))
-      return kNoProtected;
-  }
-  return first_failing(
-      {{lengths->tail_tokens == nullptr || are_pages(layer->tail), kNoTail},
-       {to->n_seqs > 0 && to->n_seqs <= 32767, "dequantization.n_seqs must be 1 to 32767"},
-       {to->first_page >= 0 && to->n_pages >= 0,
-        "dequantization: first_page and n_pages must not be negative"},
-       {to->first_head >= 0 && to->n_heads > 0 && to->first_head + to->n_heads <= shape->n_kv_heads,
-        "dequantization: first_head and n_heads must be of shape.n_kv_heads"},
-       {to->type == KVANT_BF16 || to->type == KVANT_F16,
-        "dequantization.type must be KVANT_BF16 or KVANT_F16"},
-       {is_channel_count(to->channels, shape->head_dim),
-        "dequantization.channels must be a multiple of 8 up to head_dim"},
-       {is_rotatable(shape->head_dim) || (to->key_hadamard == 0 && to->value_hadamard == 0), kNotRotatable}});
+  if (const Reason reason = kvant::device::fault_of_dequantization(*shape, *lengths, *layer, *to))
+    return reason;
+  return is_rotatable(shape->head_dim) || (to->key_hadamard == 0 && to->value_hadamard == 0) ? nullptr
+                                                                                             : kNotRotatable;
 }
 
 Reason fault_of_partial(const kvant_partial* partial) {
-  if (const Reason reason = fault_of_struct(partial)) return reason;
-  return first_failing(
-      {{partial->out != nullptr && partial->lse != nullptr, "partial: out or lse is null"},
-       {is_number_type(partial->out_type), "partial.out_type must be KVANT_BF16, KVANT_F32 or KVANT_F16"}});
+  const Reason reason = fault_of_struct(partial);
+  return reason != nullptr ? reason : kvant::device::fault_of_partial(*partial);
 }
 
 Reason fault_of_transformation(const kvant_transformation* t) {
   if (const Reason reason = fault_of_struct(t)) return reason;
-  return first_failing(
-      {{t->n_rows > 0 && t->n_heads > 0, "transformation: n_rows and n_heads must be at least 1"},
-       {is_head_dim(t->head_dim), kNoHeadDim},
-       {t->rows != nullptr, "transformation.rows is null"},
-       {is_number_type(t->type), "transformation.type must be KVANT_BF16, KVANT_F32 or KVANT_F16"},
-       {t->heads_of_factors >= 0, "transformation.heads_of_factors must not be negative"},
-       {is_channel_count(t->source_channels, t->head_dim) && is_channel_count(t->row_channels, t->head_dim),
-        "transformation: source_channels and row_channels must be multiples of 8 up to head_dim"},
-       {t->reserved == 0, "transformation.reserved must be 0"},
-       {t->hadamard == 0 || is_rotatable(t->head_dim), kNotRotatable}});
+  if (const Reason reason = kvant::device::fault_of_transformation(*t)) return reason;
+  return first_failing({{is_head_dim(t->head_dim), kNoHeadDim},
+                        {t->hadamard == 0 || is_rotatable(t->head_dim), kNotRotatable}});
 }
 
 Reason fault_of_prompts(const kvant_prompt_shape* shape) {
   if (const Reason reason = fault_of_struct(shape)) return reason;
+  if (const Reason reason = fault_of_prompt_shape(*shape)) return reason;
   return first_failing(
-      {{shape->n_seqs > 0, "shape.n_seqs must be at least 1"},
-       {shape->n_kv_heads > 0 && shape->n_heads > 0 && shape->n_heads % shape->n_kv_heads == 0,
-        "shape.n_heads must be a multiple of n_kv_heads"},
-       {is_head_dim(shape->head_dim), kNoHeadDim},
-       {shape->n_queries > 0 && shape->n_tokens >= 0 && shape->n_sealed_pages >= 0,
-        "shape: n_queries must be at least 1, and n_tokens and n_sealed_pages not negative"},
-       {shape->softmax_scale > 0, "shape.softmax_scale must be greater than 0"},
-       {knows_kernels(shape->kernels), kNoKernels},
-       {shape->window >= 0 && (shape->window == 0 || shape->causal != 0),
-        "shape.window must not be negative, and needs causal"},
-       {shape->score_softcap >= 0, "shape.score_softcap must not be negative"}});
+      {{is_head_dim(shape->head_dim), kNoHeadDim}, {knows_kernels(shape->kernels), kNoKernels}});
 }
 
 Reason fault_of_prompt_pages(const kvant_prompt_shape& shape, const kvant_prompt& prompt) {
@@ -330,113 +227,49 @@ Reason fault_of_prompt_pages(const kvant_prompt_shape& shape, const kvant_prompt
   if (const Reason reason = fault_of_struct(pages)) return reason;
   if (const Reason reason = fault_of_heads(pages->shape)) return reason;
   if (const Reason reason = fault_of_struct(pages->layer)) return reason;
-  if (pages->sealed_begins != nullptr && shape.n_sealed_pages > 0) {
+  const bool reads_sealed = pages->sealed_begins != nullptr && shape.n_sealed_pages > 0;
+  if (reads_sealed)
     if (const Reason reason = fault_of_sealed(*pages->shape, *pages->layer, false)) return reason;
-    if ((pages->layer->sink > 0 || pages->layer->masks != nullptr) &&
-        !are_pages(pages->layer->protected_pages))
-      return kNoProtected;
-  }
-  return first_failing(
-      {{pages->shape->n_kv_heads == shape.n_kv_heads && pages->shape->head_dim == shape.head_dim,
-        "prompt.pages.shape: n_kv_heads and head_dim must be those of the prompt"},
-       {prompt.k != nullptr || shape.n_tokens == 0 || are_pages(pages->layer->tail), kNoTail}});
+  return kvant::device::fault_of_prompt_pages(shape, *pages->shape, *pages->layer, reads_sealed,
+                                              prompt.k == nullptr && shape.n_tokens > 0);
 }
 
 Reason fault_of_prompt(const kvant_prompt_shape* shape, const kvant_prompt* prompt) {
   if (const Reason reason = fault_of_prompts(shape)) return reason;
   if (const Reason reason = fault_of_struct(prompt)) return reason;
   if (const Reason reason = fault_of_correction(prompt->correction, true)) return reason;
-  if (const Reason reason = first_failing(
-          {{prompt->query_begins != nullptr && prompt->token_begins != nullptr,
-            "prompt: query_begins or token_begins is null"},
-           {prompt->q != nullptr && prompt->out != nullptr, "prompt: q or out is null"},
-           {(prompt->k == nullptr) == (prompt->v == nullptr) &&
-                (prompt->k != nullptr || prompt->pages != nullptr),
-            "prompt: k and v must both be there, or pages in their place"},
-           {is_number_type(prompt->q_type) && is_number_type(prompt->out_type),
-            "prompt: q_type and out_type must be KVANT_BF16, KVANT_F32 or KVANT_F16"},
-           {prompt->correction == nullptr || shape->corrected != 0,
-            "prompt.correction is there, but shape.corrected is 0"},
-           {is_rotatable(shape->head_dim) || (prompt->q_hadamard == 0 && prompt->out_hadamard == 0),
-            kNotRotatable}}))
-    return reason;
+  if (const Reason reason = kvant::device::fault_of_prompt(*prompt, *shape)) return reason;
+  if (!is_rotatable(shape->head_dim) && (prompt->q_hadamard != 0 || prompt->out_hadamard != 0))
+    return kNotRotatable;
   return prompt->pages == nullptr ? nullptr : fault_of_prompt_pages(*shape, *prompt);
 }
 
 Reason fault_of_weights(const kvant_decode_shape* shape, const kvant_token_weights* w) {
   if (const Reason reason = fault_of_heads(shape)) return reason;
-  if (const Reason reason = fault_of_struct(w)) return reason;
-  return first_failing(
-      {{w->n_queries > 0 && w->n_tokens > 0, "weights: n_queries and n_tokens must be at least 1"},
-       {w->q != nullptr && w->keys != nullptr && w->weights != nullptr,
-        "weights: q, keys or weights is null"},
-       {w->lse != nullptr || w->found_lse != nullptr, "weights: lse and found_lse are null"},
-       {is_number_type(w->q_type), "weights.q_type must be KVANT_BF16, KVANT_F32 or KVANT_F16"}});
+  const Reason reason = fault_of_struct(w);
+  return reason != nullptr ? reason : kvant::device::fault_of_weights(*w);
 }
 
 Reason fault_of_protected(const kvant_decode_shape* shape, const kvant_decode_layer* layer,
                           const kvant_protected_rows* rows) {
   if (const Reason reason = fault_of_heads(shape)) return reason;
   if (const Reason reason = fault_of_struct(layer)) return reason;
-  if (const Reason reason = fault_of_struct(rows)) return reason;
-  return first_failing({{rows->n_rows > 0, "rows.n_rows must be at least 1"},
-                        {rows->reserved == 0, "rows.reserved must be 0"},
-                        {rows->seq != nullptr && rows->head != nullptr && rows->tail_token != nullptr &&
-                             rows->protected_token != nullptr,
-                         "rows: seq, head, tail_token or protected_token is null"},
-                        {are_pages(layer->tail), kNoTail},
-                        {are_pages(layer->protected_pages), kNoProtected}});
+  const Reason reason = fault_of_struct(rows);
+  return reason != nullptr ? reason : kvant::device::fault_of_protected(*layer, *rows);
 }
 
-Reason fault_of_table(const kvant_step_table* table, int least_of_row, int least_of_ring) {
+Reason fault_of_table(const kvant_step_table* table, const StepTableRule& rule) {
   if (table == nullptr) return nullptr;
-  if (const Reason reason = fault_of_struct(table)) return reason;
-  return first_failing(
-      {{table->blocks != nullptr && table->table != nullptr, "step table: blocks or table is null"},
-       {table->ring > 0 || table->places == nullptr, "step table: places must be null without a ring"},
-       {table->ring >= 0 && table->n_entries > 0 && table->units > 0 && table->n_pages > 0,
-        "step table: n_entries, units and n_pages must be at least 1, and ring not negative"},
-       {table->pages_of_block >= 0 &&
-            (table->pages_of_block <= 1 || (table->places == nullptr && table->page_units > 0)),
-        "step table: pages_of_block must not be negative, and more than 1 want page_units and no places"},
-       {table->n_pages >= least_of_row && (table->ring == 0 || table->ring >= least_of_ring),
-        "step table: n_pages or ring holds less than the windows need"}});
+  const Reason reason = fault_of_struct(table);
+  return reason != nullptr ? reason : kvant::device::fault_of_table(*table, rule);
 }
 
 Reason fault_of_step(const kvant_step* step) {
   if (const Reason reason = fault_of_struct(step)) return reason;
-  const int max_queries = std::max(step->max_queries, 1);
-  if (const Reason reason = first_failing(
-          {{step->n_requests > 0, "step.n_requests must be at least 1"},
-           {step->max_new_tokens > 0 && step->max_new_tokens <= kMaxNewTokens,
-            "step.max_new_tokens must be 1 to 128"},
-           {step->max_queries >= 0 && step->max_queries <= kMostQueries, "step.max_queries must be 0 to 8"},
-           {step->n_seqs == std::int64_t{step->n_requests} * parts_of(step->max_new_tokens, max_queries),
-            "step.n_seqs must be n_requests, times 1 + max_new_tokens / max_queries (rounded up) where "
-            "max_new_tokens is more than 1"},
-           {step->n_rows > 0 && step->n_rows <= std::int64_t{step->n_requests} * step->max_new_tokens,
-            "step.n_rows must be 1 to n_requests * max_new_tokens"},
-           {step->query_begins != nullptr || step->n_rows == step->n_requests * step->max_new_tokens,
-            "step.n_rows must be n_requests * max_new_tokens where query_begins is null"},
-           {step->window >= 0 && step->window < kMostTokens, "step.window must be 0 to 2^30 - 1"},
-           {step->sliding_window >= 0 && step->sliding_window < kMostTokens,
-            "step.sliding_window must be 0 to 2^30 - 1"},
-           {step->sink >= 0 && step->sink <= kPageTokens, "step.sink must be 0 to 128"},
-           {step->sink == 0 || step->sliding_window == 0, "step.sink must be 0 with a sliding_window"},
-           {step->seq_lens != nullptr, "step.seq_lens is null"},
-           {step->first_tokens != nullptr || step->sliding_window == 0,
-            "step.first_tokens is null, but there is a sliding_window"},
-           {(step->row_seq == nullptr) == (step->row_tail_token == nullptr),
-            "step: row_seq and row_tail_token must both be wanted, or neither"},
-           {(step->due_tail_page == nullptr) == (step->due_sealed_page == nullptr),
-            "step: due_tail_page and due_sealed_page must both be wanted, or neither"}}))
-    return reason;
-  const int reached = std::max(pages_for(step->sliding_window), 1);
-  if (const Reason reason = fault_of_table(step->sealed, reached, reached)) return reason;
-  if (const Reason reason = fault_of_table(step->tail, pages_for(step->window + kPageTokens),
-                                           tail_pages_of(step->max_new_tokens, step->window)))
-    return reason;
-  return fault_of_table(step->protected_pages, 1, 1);
+  if (const Reason reason = kvant::device::fault_of_step(*step)) return reason;
+  if (const Reason reason = fault_of_table(step->sealed, rule_of_sealed(*step))) return reason;
+  if (const Reason reason = fault_of_table(step->tail, rule_of_tail(*step))) return reason;
+  return fault_of_table(step->protected_pages, rule_of_protected());
 }
 
 }  // namespace
@@ -458,21 +291,7 @@ kvant_status kvant_check_version(int version) {
 }
 
 const char* kvant_status_text(kvant_status status) {
-  switch (status) {
-    case KVANT_OK:
-      return "No error.";
-    case KVANT_INVALID_ARGUMENT:
-      return "A size, stride, alignment or pointer is out of range; kvant.h says what is allowed.";
-    case KVANT_UNSUPPORTED:
-      return "There is no kernel for these formats, this head size or this device.";
-    case KVANT_WORKSPACE_TOO_SMALL:
-      return "The workspace is smaller than the function for its size says.";
-    case KVANT_DEVICE_ERROR:
-      return "A call of the device's driver failed.";
-    case KVANT_OUT_OF_MEMORY:
-      return "There is not enough memory.";
-  }
-  return "Not a status.";
+  return text_of_status(status);
 }
 
 const char* kvant_last_error(void) {
@@ -582,9 +401,8 @@ kvant_status kvant_dequantize(const kvant_decode_shape* shape, const kvant_decod
 
 kvant_status kvant_merge(int32_t n_seqs, int32_t n_tokens, int32_t n_heads, int32_t head_dim,
                          const kvant_partial* into, const kvant_partial* other, kvant_stream) {
-  Reason fault = n_seqs > 0 && n_tokens > 0 && n_heads > 0
-                     ? fault_of_partial(into)
-                     : "kvant_merge: n_seqs, n_tokens and n_heads must be at least 1";
+  Reason fault = fault_of_merge(n_seqs, n_tokens, n_heads);
+  if (fault == nullptr) fault = fault_of_partial(into);
   if (fault == nullptr) fault = is_head_dim(head_dim) ? fault_of_partial(other) : kNoHeadDim;
   return run(fault, [&] { merge(n_seqs, n_tokens, n_heads, head_dim, *into, *other); });
 }

@@ -454,16 +454,12 @@ Reason fault_of(const kvant_decode_layer& layer, const kvant_decode_lengths& len
   const auto complete = [](const char* format, const void* codebooks) {
     return codebooks != nullptr || !find_known_format(format)->has_constants;
   };
+  if (const Reason reason = device::fault_of_attention(layer, lengths, head_dim)) return reason;
   return first_failing({
-      {layer.q != nullptr && layer.out != nullptr, "layer: q or out is null"},
-      {is_number_type(layer.q_type) && is_number_type(layer.out_type),
-       "layer: q_type or out_type is no kvant_type"},
-      {is_channel_count(layer.q_channels, head_dim) && is_channel_count(layer.out_channels, head_dim),
-       "layer: q_channels and out_channels must be multiples of 8 up to shape.head_dim"},
+      {fits_head(layer.q_channels, head_dim) && fits_head(layer.out_channels, head_dim), kNotWhole},
       {layer.correction == nullptr || channels_or_all(layer.q_channels, head_dim) == head_dim,
        "layer.q_channels must be 0 where a layer has a correction"},
       {layer.layer >= 0, "layer.layer is negative"},
-      {layer.sink >= 0 && layer.sink <= kPageTokens, kBadSink},
       {lengths.max_tail_tokens >= 0, "lengths.max_tail_tokens is negative"},
       {lengths.max_sealed_pages >= 0, "lengths.max_sealed_pages is negative"},
       {layer.correction == nullptr || lengths.query_begins == nullptr,
@@ -473,9 +469,6 @@ Reason fault_of(const kvant_decode_layer& layer, const kvant_decode_lengths& len
       {is_aligned(layer.q, 16), "layer.q must be 16-byte aligned"},
       {lengths.sealed_pages == nullptr || kernel.key_bytes != 0,
        "lengths: there are sealed pages, but the formats are bf16, which has none"},
-      {lengths.sealed_pages == nullptr || has_pages(layer.sealed), kNoSealedPages},
-      {lengths.tail_tokens == nullptr || has_pages(layer.tail), kNoTailPages},
-      {lengths.protected_tokens == nullptr || has_pages(layer.protected_pages), kNoProtectedPages},
       {complete(kernel.key_format, layer.key_codebooks), "layer.key_codebooks is null"},
       {complete(kernel.value_format, layer.value_codebooks), "layer.value_codebooks is null"},
   });

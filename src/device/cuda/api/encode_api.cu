@@ -58,23 +58,16 @@ Reason read(const kvant_decode_shape* from_shape, const kvant_decode_layer* from
 
 // Returns what is wrong with the numbers of rows, wherever they go.
 Reason fault_of_numbers(const kvant_new_rows& rows, int head_dim) {
-  const bool turns_queries = rows.queries != nullptr && rows.key_hadamard != 0;
-  return first_failing(
-      {{is_number_type(rows.type), "rows.type is no kvant_type"},
-       {rows.rows_reserved == 0, "rows.rows_reserved must be 0"},
-       {is_channel_count(rows.key_channels, head_dim) && is_channel_count(rows.value_channels, head_dim),
-        "rows: key_channels and value_channels must be multiples of 8 up to shape.head_dim"},
-       {!turns_queries || channels_or_all(rows.key_channels, head_dim) == head_dim,
-        "rows.queries: rotated ones have no place in rows of key_channels; kvant_transform makes others"}});
+  if (const Reason reason = device::fault_of_numbers(rows, head_dim)) return reason;
+  return fits_head(rows.key_channels, head_dim) && fits_head(rows.value_channels, head_dim) ? nullptr
+                                                                                            : kNotWhole;
 }
 
 Reason fault_of(const kvant_new_rows& rows, const kvant_pages& tail, int group, int head_dim) {
   if (const Reason reason = fault_of_numbers(rows, head_dim)) return reason;
+  if (const Reason reason = device::fault_of_placed_rows(rows, tail)) return reason;
   return first_failing(
-      {{has_pages(tail), kNoTailPages},
-       {rows.n_rows > 0, "rows.n_rows must be at least 1"},
-       {rows.seq != nullptr && rows.tail_token != nullptr, "rows: seq or tail_token is null"},
-       {rows.keys != nullptr && rows.values != nullptr, "rows: keys or values is null"},
+      {{rows.n_rows > 0, "rows.n_rows must be at least 1"},
        {rows.queries == nullptr || group > 0, "shape.group must be at least 1 where rows have queries"}});
 }
 
@@ -85,35 +78,16 @@ bool is_one_launch(std::int64_t pages, int n_layers) {
 
 Reason fault_of(const kvant_decode_shape& shape, const kvant_decode_layer& layer,
                 const kvant_seal_range& range) {
-  return first_failing({
-      {(range.tail_page != nullptr || range.rows != nullptr) && range.sealed_page != nullptr,
-       "range: tail_page or sealed_page is null"},
-      {range.tail_page == nullptr || has_pages(layer.tail), kNoTailPages},
-      {range.max_pages > 0, "range.max_pages must be at least 1"},
-      {range.n_layers >= 0, "range.n_layers is negative"},
-      {is_one_launch(std::int64_t{range.max_pages} * shape.n_seqs, range.n_layers),
-       "range: too many pages for one launch"},
-      {range.reserved == 0, "range.reserved must be 0"},
-      {range.n_layers <= 1 || (layer.masks == nullptr && layer.correction == nullptr),
-       "range.n_layers must be 1 where a layer has masks or a correction"},
-      {range.n_layers <= 1 || layer.key_metrics == nullptr,
-       "range.n_layers must be 1 where a layer has key_metrics"},
-      {range.n_layers <= 1 || (layer.key_codebooks == nullptr && layer.value_codebooks == nullptr),
-       "range.n_layers must be 1 where a layer has codebooks"},
-      {range.rows == nullptr || range.first_rows != nullptr, "range.first_rows is null"},
-      {range.rows == nullptr || (range.n_layers <= 1 && layer.correction == nullptr),
-       "range.rows are for one layer, and not with a correction"},
-      {range.keep_sink == 0 || has_pages(layer.protected_pages), kNoProtectedPages},
-      {has_pages(layer.sealed), kNoSealedPages},
-      {layer.sink >= 0 && layer.sink <= kPageTokens, kBadSink},
-  });
+  if (const Reason reason = device::fault_of_range(layer, range)) return reason;
+  return is_one_launch(std::int64_t{range.max_pages} * shape.n_seqs, range.n_layers)
+             ? nullptr
+             : "range: too many pages for one launch";
 }
 
 Reason fault_of(const kvant_page_metrics& metrics) {
+  if (const Reason reason = device::fault_of_metrics(metrics)) return reason;
   return first_failing(
-      {{metrics.directions != nullptr && metrics.turns != nullptr,
-        "page_metrics: directions or turns is null"},
-       {is_aligned(metrics.turns, sizeof(float2)), "page_metrics: turns is not 8-byte aligned"},
+      {{is_aligned(metrics.turns, sizeof(float2)), "page_metrics: turns is not 8-byte aligned"},
        {metrics.turn_layer_stride % 2 == 0, "page_metrics.turn_layer_stride must be a multiple of 2"}});
 }
 
@@ -433,18 +407,6 @@ Reason read_page_metrics(const kvant_seal_range& range, kvant_page_metrics* page
   return fault_of(*page_metrics);
 }
 
-// Returns what is wrong with a layer that is sealed together with other layers.
-Reason fault_of_one_of_several(const kvant_decode_shape& shape, const kvant_decode_shape& first,
-                               const kvant_decode_layer& layer) {
-  return first_failing({
-      {shape.n_seqs == first.n_seqs && shape.n_kv_heads == first.n_kv_heads &&
-           shape.head_dim == first.head_dim,
-       "shapes: n_seqs, n_kv_heads and head_dim must be equal for all layers"},
-      {layer.masks == nullptr && layer.correction == nullptr,
-       "layers: masks and correction must be null; kvant_seal_pages takes them"},
-  });
-}
-
 }  // namespace
 
 Reason fault_of_last(const kvant_new_rows& rows, const kvant_decode_shape& shape,
@@ -627,14 +589,10 @@ kvant_status kvant_seal_layers(int32_t n_layers, const kvant_decode_shape* const
                                kvant_stream stream) {
   kvant_seal_range range;
   kvant_page_metrics page_metrics{};
-  if (n_layers <= 0) return refuse_argument("n_layers must be at least 1");
-  if (shapes == nullptr || layers == nullptr) return refuse_argument("shapes or layers is null");
-  if (const Reason reason = read_struct(caller_range, &range)) return refuse_argument(reason);
-  if (const Reason reason = first_failing(
-          {{range.n_layers >= 0 && range.n_layers <= 1 && range.layer_offsets == nullptr,
-            "range: n_layers must be 0 and layer_offsets null, because `layers` lists the layers"},
-           {range.rows == nullptr, "range.rows must be null; kvant_seal_pages takes rows"}}))
+  if (const Reason reason = kvant::device::fault_of_layers(n_layers, shapes, layers))
     return refuse_argument(reason);
+  if (const Reason reason = read_struct(caller_range, &range)) return refuse_argument(reason);
+  if (const Reason reason = kvant::device::fault_of_range_of_layers(range)) return refuse_argument(reason);
   if (const Reason reason = read_page_metrics(range, &page_metrics)) return refuse_argument(reason);
   std::optional<SealPlan> plan;
   kvant_decode_shape shape, first;
@@ -645,7 +603,8 @@ kvant_status kvant_seal_layers(int32_t n_layers, const kvant_decode_shape* const
     if (const Reason reason = read(shapes[i], layers[i], &shape, &layer)) return refuse_argument(reason);
     if (i == 0) first = shape;
     if (const Reason reason = fault_of(shape, layer, range)) return refuse_argument(reason);
-    if (const Reason reason = fault_of_one_of_several(shape, first, layer)) return refuse_argument(reason);
+    if (const Reason reason = kvant::device::fault_of_one_of_several(shape, first, layer))
+      return refuse_argument(reason);
     if (const Reason reason = group_heads(shape, &groups)) return refuse_argument(reason);
     if (const Reason reason = read_sealed(layer, shape.n_kv_heads, &sealed)) return refuse_argument(reason);
     if (i == 0) plan.emplace(n_layers, shape);

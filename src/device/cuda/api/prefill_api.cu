@@ -17,20 +17,10 @@ namespace {
 
 Reason fault_of(const kvant_decode_shape& shape, const kvant_decode_lengths& lengths,
                 const kvant_decode_layer& layer, const kvant_dequantization& d) {
-  const bool is_protected = layer.sink > 0 || layer.masks != nullptr;
+  if (const Reason reason = device::fault_of_dequantization(shape, lengths, layer, d)) return reason;
   return first_failing({
-      {d.n_seqs > 0 && d.n_seqs <= 32767, "dequantization.n_seqs must be 1 to 32767"},
-      {d.first_page >= 0, "dequantization.first_page is negative"},
       {d.n_pages > 0, "dequantization.n_pages must be at least 1"},
-      {d.first_head >= 0 && d.n_heads > 0 && d.first_head + d.n_heads <= shape.n_kv_heads,
-       "dequantization: first_head and n_heads are not heads of the shape"},
-      {lengths.sealed_pages == nullptr || has_pages(layer.sealed), kNoSealedPages},
-      {lengths.tail_tokens == nullptr || has_pages(layer.tail), kNoTailPages},
-      {!is_protected || has_pages(layer.protected_pages), kNoProtectedPages},
-      {layer.sink >= 0 && layer.sink <= kPageTokens, kBadSink},
-      {d.type == KVANT_BF16 || d.type == KVANT_F16, "dequantization.type must be KVANT_BF16 or KVANT_F16"},
-      {is_channel_count(d.channels, shape.head_dim),
-       "dequantization.channels must be a multiple of 8 up to shape.head_dim"},
+      {fits_head(d.channels, shape.head_dim), kNotWhole},
       {(d.seq_stride | d.token_stride | d.head_stride) % kOctet == 0,
        "dequantization: strides must be multiples of 8"},
       {is_aligned(d.keys, 16) && is_aligned(d.values, 16),
@@ -41,9 +31,8 @@ Reason fault_of(const kvant_decode_shape& shape, const kvant_decode_lengths& len
 Reason read_partial(const kvant_partial* from, PartialRows* rows) {
   kvant_partial partial;
   if (const Reason reason = read_struct(from, &partial)) return reason;
+  if (const Reason reason = device::fault_of_partial(partial)) return reason;
   const Reason reason = first_failing({
-      {is_number_type(partial.out_type), "partial.out_type is no kvant_type"},
-      {partial.out != nullptr && partial.lse != nullptr, "partial: out or lse is null"},
       {(partial.seq_stride | partial.token_stride | partial.head_stride) % 2 == 0,
        "partial: strides of out must be even"},
       {is_aligned(partial.out, 8), "partial: out must be 8-byte aligned"},
@@ -75,21 +64,16 @@ Reason read_all(const kvant_decode_shape* from_shape, const kvant_decode_lengths
 
 // Returns why rows of these sizes cannot be processed.
 Reason fault_of(const kvant_transformation& t) {
+  if (const Reason reason = device::fault_of_transformation(t)) return reason;
   return first_failing({
-      {t.n_rows > 0 && t.n_heads > 0, "transformation: n_rows and n_heads must be at least 1"},
-      {t.rows != nullptr, "transformation: rows is null"},
-      {is_number_type(t.type), "transformation.type is no kvant_type"},
       {t.source_is_bf16 == 0 || t.source != nullptr, "transformation: source_is_bf16 without a source"},
       {t.source_is_f32 == 0 || t.source != nullptr, "transformation: source_is_f32 without a source"},
       {t.source_is_f16 == 0 || t.source != nullptr, "transformation: source_is_f16 without a source"},
       {(t.source_is_bf16 != 0) + (t.source_is_f32 != 0) + (t.source_is_f16 != 0) <= 1,
        "transformation: more than one of source_is_bf16, source_is_f32 and source_is_f16"},
-      {t.reserved == 0, "transformation.reserved must be 0"},
-      {is_channel_count(t.row_channels, t.head_dim) && is_channel_count(t.source_channels, t.head_dim),
-       "transformation: row_channels and source_channels must be multiples of 8 up to head_dim"},
+      {fits_head(t.row_channels, t.head_dim) && fits_head(t.source_channels, t.head_dim), kNotWhole},
       {t.source != nullptr || (t.source_channels == 0 && t.row_channels == 0),
        "transformation: row_channels or source_channels without a source"},
-      {t.heads_of_factors >= 0, "transformation: heads_of_factors is negative"},
       {t.heads_of_factors > 0 || (t.factors == nullptr && t.factors_after == nullptr),
        "transformation: heads_of_factors must be at least 1 where there are factors"},
       {ctas_for(static_cast<std::int64_t>(t.n_rows) * t.n_heads, kTransformThreads) != 0,
@@ -188,8 +172,8 @@ kvant_status kvant_dequantize(const kvant_decode_shape* caller_shape,
 
 kvant_status kvant_merge(int32_t n_seqs, int32_t n_tokens, int32_t n_heads, int32_t head_dim,
                          const kvant_partial* into, const kvant_partial* other, kvant_stream stream) {
-  if (n_seqs <= 0 || n_tokens <= 0 || n_heads <= 0)
-    return refuse_argument("kvant_merge: n_seqs, n_tokens and n_heads must be at least 1");
+  if (const Reason reason = kvant::device::fault_of_merge(n_seqs, n_tokens, n_heads))
+    return refuse_argument(reason);
   MergeArgs args{n_tokens, n_heads, static_cast<std::int64_t>(n_seqs) * n_tokens * n_heads, {}, {}};
   const unsigned ctas = ctas_for(args.n_rows, kMergeThreads);
   if (const Reason reason = read_partial(into, &args.into)) return refuse_argument(reason);

@@ -65,21 +65,13 @@ std::int64_t most_items(const kvant_prompt_shape& shape, const PromptSizes& size
 }
 
 Reason fault_of(const kvant_prompt_shape& shape) {
+  if (const Reason reason = device::fault_of_prompt_shape(shape)) return reason;
   return first_failing({
-      {shape.n_seqs > 0, "shape.n_seqs must be at least 1"},
-      {shape.n_kv_heads > 0 && shape.n_kv_heads <= 65535, "shape.n_kv_heads must be 1 to 65535"},
-      {shape.n_kv_heads > 0 && shape.n_heads > 0 && shape.n_heads % shape.n_kv_heads == 0,
-       "shape.n_heads must be a multiple of n_kv_heads"},
-      {shape.n_queries > 0, "shape.n_queries must be at least 1"},
-      {shape.n_tokens >= 0 && shape.n_sealed_pages >= 0, "shape.n_tokens or n_sealed_pages is negative"},
+      {shape.n_kv_heads <= 65535, "shape.n_kv_heads must be 1 to 65535"},
       {shape.n_tokens > 0 || shape.n_sealed_pages > 0,
        "shape.n_tokens must be at least 1 without sealed pages"},
-      {shape.softmax_scale > 0, "shape.softmax_scale must be greater than 0"},
       {shape.kernels == nullptr, "shape.kernels must be null: the kernels that it names are a CPU's"},
-      {shape.window >= 0, "shape.window is negative"},
-      {shape.window == 0 || shape.causal != 0, "shape.window: only causal attention has one"},
       {shape.n_kept_tokens >= 0, "shape.n_kept_tokens is negative"},
-      {shape.score_softcap >= 0, "shape.score_softcap must not be negative"},
       {shape.half_products != 0 || shape.score_softcap == 0, "shape.score_softcap is for half_products"},
       {shape.corrected == 0 || (shape.half_products != 0 && shape.half == 0 && shape.score_softcap == 0),
        "shape.corrected is for half_products of BF16 rows, and scores without a cap"},
@@ -107,12 +99,8 @@ Reason fault_of(const kvant_prompt& prompt, const kvant_prompt_shape& shape) {
   const auto is_whole = [](std::int64_t token_stride, std::int64_t head_stride) {
     return (token_stride | head_stride) % 8 == 0;
   };
+  if (const Reason reason = device::fault_of_prompt(prompt, shape)) return reason;
   return first_failing({
-      {prompt.query_begins != nullptr && prompt.token_begins != nullptr,
-       "prompt: query_begins or token_begins is null"},
-      {prompt.q != nullptr && prompt.out != nullptr, "prompt: q or out is null"},
-      {is_number_type(prompt.q_type) && is_number_type(prompt.out_type),
-       "prompt: q_type or out_type is no kvant_type"},
       {shape.half_products != 0 || (prompt.q_type == KVANT_BF16 && prompt.out_type == KVANT_BF16),
        "prompt: q_type and out_type are for half_products"},
       {shape.half_products != 0 || prompt.sink_logits == nullptr,
@@ -121,16 +109,11 @@ Reason fault_of(const kvant_prompt& prompt, const kvant_prompt_shape& shape) {
        "prompt: q_hadamard and out_hadamard are for half_products or BF16"},
       {shape.head_dim <= 256 || prompt.k == nullptr || (prompt.q_hadamard == 0 && prompt.out_hadamard == 0),
        "prompt: q_hadamard and out_hadamard are for rows in tail pages at heads of 512"},
-      {prompt.correction == nullptr || shape.corrected != 0,
-       "prompt.correction: shape.corrected is 0, and the workspace has no room for it"},
       {prompt.correction == nullptr || prompt.out_type != KVANT_F16,
        "prompt.out_type must not be KVANT_F16 with a correction"},
       {prompt.correction == nullptr ||
            (prompt.sink_logits == nullptr && prompt.q_hadamard == 0 && prompt.out_hadamard == 0),
        "prompt.correction is not there with sink_logits, q_hadamard or out_hadamard"},
-      {(prompt.k != nullptr) == (prompt.v != nullptr), "prompt: one of k and v is null"},
-      {prompt.k != nullptr || prompt.pages != nullptr,
-       "prompt: k and v are null, and there are no tail pages"},
       {is_aligned(prompt.q, 16) && is_aligned(prompt.k, 16) && is_aligned(prompt.v, 16) &&
            is_aligned(prompt.out, 16),
        "prompt: q, k, v and out must be 16-byte aligned"},
@@ -145,16 +128,11 @@ Reason fault_of(const kvant_prompt& prompt, const kvant_prompt_shape& shape) {
 // Returns why the pages cannot be read. `rows_in_tail` says that k and v are null.
 Reason fault_of(const kvant_prompt_pages& pages, const kvant_prompt_shape& shape,
                 const kvant_decode_shape& of_pages, const kvant_decode_layer& layer, bool rows_in_tail) {
-  const bool is_protected = layer.sink > 0 || layer.masks != nullptr;
+  if (const Reason reason =
+          device::fault_of_prompt_pages(shape, of_pages, layer, pages.sealed_begins != nullptr, rows_in_tail))
+    return reason;
   return first_failing({
       {shape.half == 0, "shape.half must be 0 with pages"},
-      {of_pages.n_kv_heads == shape.n_kv_heads && of_pages.head_dim == shape.head_dim,
-       "pages.shape: n_kv_heads or head_dim is not the prompt's"},
-      {pages.sealed_begins == nullptr || has_pages(layer.sealed), kNoSealedPages},
-      {!rows_in_tail || has_pages(layer.tail), kNoTailPages},
-      {pages.sealed_begins == nullptr || !is_protected || has_pages(layer.protected_pages),
-       kNoProtectedPages},
-      {layer.sink >= 0 && layer.sink <= kPageTokens, kBadSink},
       {pages.sealed_begins != nullptr || pages.query_sealed_pages == nullptr,
        "pages.query_sealed_pages: there are no sealed_begins"},
   });

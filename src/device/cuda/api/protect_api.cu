@@ -20,26 +20,11 @@ Reason fault_of(const kvant_decode_shape& shape) {
 }
 
 Reason fault_of(const kvant_token_weights& w) {
+  if (const Reason reason = device::fault_of_weights(w)) return reason;
   return first_failing({
-      {w.n_queries > 0 && w.n_tokens > 0, "weights: n_queries and n_tokens must be at least 1"},
-      {is_number_type(w.q_type), "weights.q_type is no kvant_type"},
-      {w.q != nullptr && w.keys != nullptr && w.weights != nullptr, "weights: q, keys or weights is null"},
-      {w.lse != nullptr || w.found_lse != nullptr, "weights: both lse and found_lse are null"},
       {(w.q_token_stride | w.q_head_stride | w.key_token_stride | w.key_head_stride) % 8 == 0,
        "weights: strides of q and keys must be multiples of 8"},
       {is_aligned(w.q, 16) && is_aligned(w.keys, 16), "weights: q and keys must be 16-byte aligned"},
-  });
-}
-
-Reason fault_of(const kvant_decode_layer& layer, const kvant_protected_rows& rows) {
-  return first_failing({
-      {rows.n_rows > 0, "rows.n_rows must be at least 1"},
-      {rows.seq != nullptr && rows.head != nullptr && rows.tail_token != nullptr &&
-           rows.protected_token != nullptr,
-       "rows: seq, head, tail_token or protected_token is null"},
-      {rows.reserved == 0, "rows.reserved must be 0"},
-      {has_pages(layer.tail), kNoTailPages},
-      {has_pages(layer.protected_pages), kNoProtectedPages},
   });
 }
 
@@ -109,7 +94,7 @@ kvant_status kvant_protect(const kvant_decode_shape* caller_shape, const kvant_d
   if (const Reason reason = read_struct(caller_shape, &shape)) return refuse_argument(reason);
   if (const Reason reason = read_struct(caller_layer, &layer)) return refuse_argument(reason);
   if (const Reason reason = read_struct(caller_rows, &rows)) return refuse_argument(reason);
-  if (const Reason reason = fault_of(layer, rows)) return refuse_argument(reason);
+  if (const Reason reason = kvant::device::fault_of_protected(layer, rows)) return refuse_argument(reason);
   if (!is_head_dim(shape.head_dim) || shape.head_dim > 256)
     return refuse(KVANT_UNSUPPORTED, "head_dim must be 64, 128 or 256 where tokens are weighed or protected");
   Gpu gpu;

@@ -1,3 +1,4 @@
+#include "device/caller_faults.h"
 #include "device/cuda/common/refusal.h"
 
 namespace kvant::cuda {
@@ -37,21 +38,7 @@ using namespace kvant::cuda;
 extern "C" {
 
 const char* kvant_status_text(kvant_status status) {
-  switch (status) {
-    case KVANT_OK:
-      return "No error.";
-    case KVANT_INVALID_ARGUMENT:
-      return "A size, stride, alignment or pointer is out of range; kvant.h says what is allowed.";
-    case KVANT_UNSUPPORTED:
-      return "There is no kernel for these formats, this head size or this device.";
-    case KVANT_WORKSPACE_TOO_SMALL:
-      return "The workspace is smaller than the function for its size says.";
-    case KVANT_DEVICE_ERROR:
-      return "A CUDA call failed.";
-    case KVANT_OUT_OF_MEMORY:
-      return "There is not enough memory.";
-  }
-  return "Not a status.";
+  return kvant::device::text_of_status(status);
 }
 
 const char* kvant_last_error(void) {

@@ -140,7 +140,7 @@ TEST(LastError, NamesTheArgumentOfRowsThatIsWrong) {
   };
   expect_not_appended("rows.type", [](auto& r) { r.type = static_cast<kvant_type>(-1); });
   expect_not_appended("value_channels", [](auto& r) { r.value_channels = 200; });
-  expect_not_appended("rotated ones", [](auto& r) { r.key_channels = 80, r.key_hadamard = 1; });
+  expect_not_appended("rotated", [](auto& r) { r.key_channels = 80, r.key_hadamard = 1; });
 }
 
 TEST(LastError, SaysWhyThereIsNoKernel) {
@@ -226,7 +226,7 @@ TEST(LastError, NamesTheArgumentOfLayersThatAreSealedTogether) {
   expect_refused("key_metrics", [](auto& r, auto& l) {
     r.n_layers = 2, l.key_metrics = reinterpret_cast<const float*>(some);
   });
-  expect_refused("layer.protected_pages", [](auto& r, auto&) { r.keep_sink = 1; });
+  expect_refused("layer.protected_pages", [](auto& r, auto& l) { r.keep_sink = 1, l.sink = 4; });
 }
 
 TEST(LastError, IsOfTheThreadThatWasRefused) {

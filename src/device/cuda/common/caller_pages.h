@@ -11,22 +11,8 @@
 
 namespace kvant::cuda {
 
-// Returns whether the pages exist and have the alignment that bulk copies require.
-inline bool has_pages(const kvant_pages& pages) {
-  return pages.table != nullptr && pages.pool != nullptr && pages.page_stride % 16 == 0 &&
-         pages.layer_offset % 16 == 0 && pages.head_offset % 16 == 0 && pages.side_offset % 16 == 0 &&
-         is_aligned(pages.pool, 16);
-}
-
-inline constexpr Reason kNoSealedPages =
-    "layer.sealed: table or pool is null, or an address is not a multiple of 16";
 inline constexpr Reason kBadSealedOffsets =
     "layer.sealed_offsets must be multiples of 16 from 0 to below 64 GiB";
-inline constexpr Reason kNoTailPages =
-    "layer.tail: table or pool is null, or an address is not a multiple of 16";
-inline constexpr Reason kNoProtectedPages =
-    "layer.protected_pages: table or pool is null, or an address is not a multiple of 16";
-inline constexpr Reason kBadSink = "layer.sink must be 0 to 128";
 
 inline PageSource source_of(const kvant_pages& pages, int layer) {
   return {pages.table + layer * pages.layer_stride,

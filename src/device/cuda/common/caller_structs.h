@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "device/caller_faults.h"
 #include "device/cuda/common/arguments.h"
 #include "device/cuda/common/refusal.h"
 #include "kvant/kvant.h"
@@ -15,7 +16,6 @@ namespace kvant::cuda {
 
 using device::channels_or_all;
 using device::is_aligned;
-using device::is_number_type;
 using device::kNoStruct;
 
 // kFirstSize is the size that a structure has in version 1.0. When a structure gets another member, its size
@@ -42,19 +42,19 @@ constexpr NumberType number_type(kvant_type type) {
   return static_cast<NumberType>(type);
 }
 
-// Returns whether rows may have `channels` of the head's channels. 0 means all channels.
-constexpr bool is_channel_count(int channels, int head_dim) {
-  return channels >= 0 && channels <= head_dim && channels % (head_dim > 256 ? 16 : 8) == 0;
+// Returns whether kernels take rows of `channels`, in addition to the rules of all devices.
+constexpr bool fits_head(int channels, int head_dim) {
+  return head_dim <= 256 || channels % 16 == 0;
 }
+inline constexpr Reason kNotWhole = "at heads of 512, channels must be multiples of 16";
 
 inline Reason read_correction(const kvant_correction* from, kvant_correction* to) {
   if (const Reason reason = read_struct(from, to)) return reason;
+  if (const Reason reason = device::fault_of_correction(*to)) return reason;
   return first_failing(
-      {{to->states != nullptr, "correction: states is null"},
-       {is_aligned(to->states, 16), "correction: states is not 16-byte aligned"},
+      {{is_aligned(to->states, 16), "correction: states is not 16-byte aligned"},
        {to->state_seq_stride % 4 == 0 && to->state_head_stride % 4 == 0 && to->state_page_stride % 4 == 0,
-        "correction: strides of states must be multiples of 4"},
-       {to->reserved == 0, "correction: reserved must be 0"}});
+        "correction: strides of states must be multiples of 4"}});
 }
 
 }  // namespace kvant::cuda
