@@ -36,11 +36,10 @@ struct HeadWork : cpu::SharedTile {
   int kv_head = 0;
   HeadState* state = nullptr;
   Tile tile;
-  std::vector<float> new_rows[2];  // by side: transformed rows of the tile's new tokens
-  RoundedPages rounded;            // Pages of a prompt that attends in low bits.
-  PartialAttention total;          // The result of the first of two passes.
-  std::vector<const float*> sums;  // The correction's sums of the head, for each query of the tile.
-  FinishedRows finished;
+  std::vector<float> new_rows[2];     // by side: transformed rows of the tile's new tokens
+  RoundedPages rounded;               // Pages of a prompt that attends in low bits.
+  PartialAttention total;             // The result of the first of two passes.
+  std::vector<const float*> sums;     // The correction's sums of the head, for each query of the tile.
   ObserverRows of_page;               // The step's observers of the page that the step ends next.
   ObserverTile observers;             // The observers of the page that this tile ends, or no rows.
   std::vector<double> token_weights;  // by absolute token: sums of the observers' weights
@@ -93,7 +92,7 @@ class LayerLoop final : public AttentionBackend {
   bool try_to_start(const Step& step, int layer, int n_threads);
   void start(const Step& step, int layer, int n_threads);
   void start_round(std::size_t round);
-  void list_runs(const AttentionRules& rules);
+  void list_runs();
   static void append(Step& step, int layer, const LayerRows& rows, HeadWork& work);
   static void load_queries(Step& step, int layer, const LayerRows& rows, HeadWork& work);
   static void round_prompt(const Step& step, int layer, HeadWork& work);
@@ -187,10 +186,10 @@ void LayerLoop::start_round(std::size_t round) {
   }
 }
 
-void LayerLoop::list_runs(const AttentionRules& rules) {
+void LayerLoop::list_runs() {
   runs_.clear();
   for (HeadWork* work : active_) {
-    work->divide(rules);
+    work->divide();
     cpu::add_runs(*work, runs_);
   }
 }
@@ -247,6 +246,8 @@ void LayerLoop::load_queries(Step& step, int layer, const LayerRows& rows, HeadW
   tile.first_token = work.tile.query_first;
   tile.n_queries = work.tile.query_end - work.tile.query_first;
   const int first_row = step.first_row(work.slice) + tile.first_token - step.first_token(work.slice);
+  work.rules = rules_of(plan, layer);
+  work.rules.in_bytes = plan.recipe.prompt == PromptAttention::flashq && step.slices()[work.slice].is_prompt;
   fill_query_tile(plan, layer, work.kv_head, rows.q, first_row, tile);
   check_queries(step, layer, work);
   tile.q_scale.clear();
@@ -281,10 +282,6 @@ void LayerLoop::round_prompt(const Step& step, int layer, HeadWork& work) {
   if (recipe.prompt == PromptAttention::sage) round_sage_queries(work.queries, plan.geometry.dim(layer));
 }
 
-bool attends_in_bytes(const Step& step, const HeadWork& work) {
-  return step.plan().recipe.prompt == PromptAttention::flashq && step.slices()[work.slice].is_prompt;
-}
-
 // Returns the sink logits of the head's query heads, or null.
 const float* sink_logits(const Geometry& geometry, int layer, const HeadWork& work) {
   if (geometry.sink_logits.empty()) return nullptr;
@@ -296,22 +293,23 @@ void LayerLoop::attend(Step& step, int layer, Team& team) {
   const auto for_each = [&](int n, const auto& body) {
     team.for_each(n, [&](int i) { run_within_memory(step, [&] { body(i); }); });
   };
-  const AttentionRules rules = rules_of(plan, layer);
   const int n_runs = static_cast<int>(runs_.size());
   const int thread = team.index();
   const double tau = plan.recipe.skip;
   if (tau > 0) {
     for_each(n_runs, [&](int i) {
-      if (attends_in_bytes(step, *runs_[i].tile)) return;
-      attention_[thread].weigh(runs_[i].tile->queries, runs_[i].pages(), rules, runs_[i].result());
+      const HeadWork& work = *runs_[i].tile;
+      if (work.rules.in_bytes) return;
+      attention_[thread].weigh(work.queries, runs_[i].pages(), work.rules, runs_[i].result());
     });
     for_each(static_cast<int>(active_.size()), [&](int i) {
       HeadWork& work = *active_[i];
-      if (attends_in_bytes(step, work)) return;
-      work.total = work.merge(rules.head_dim);
-      add_sinks(work.queries, sink_logits(plan.geometry, layer, work), rules.head_dim, work.total);
+      if (work.rules.in_bytes) return;
+      const int d = work.rules.head_dim;
+      work.total = work.merge();
+      add_sinks(work.queries, sink_logits(plan.geometry, layer, work), d, work.total);
       for (PartialAttention& run : work.runs) {
-        run.reset(work.queries.rows(), rules.head_dim);
+        run.reset(work.queries.rows(), d);
         run.max = work.total.max;
       }
       skipped_[thread][layer].queries += work.queries.n_queries;
@@ -320,10 +318,8 @@ void LayerLoop::attend(Step& step, int layer, Team& team) {
   for_each(n_runs, [&](int i) {
     HeadWork& work = *runs_[i].tile;
     const SkipRule skip{tau, &work.total};
-    AttentionRules of_work = rules;
-    of_work.in_bytes = attends_in_bytes(step, work);
-    const bool skips = tau > 0 && !of_work.in_bytes;
-    const SkipCount count = attention_[thread].attend(work.queries, runs_[i].pages(), of_work,
+    const bool skips = tau > 0 && !work.rules.in_bytes;
+    const SkipCount count = attention_[thread].attend(work.queries, runs_[i].pages(), work.rules,
                                                       skips ? &skip : nullptr, runs_[i].result());
     if (skips) skipped_[thread][layer].add(count);
   });
@@ -345,8 +341,7 @@ void LayerLoop::finish(Step& step, int layer, const LayerRows& rows, HeadWork& w
   const Plan& plan = step.plan();
   const int d = plan.geometry.dim(layer);
   const QueryTile& tile = work.queries;
-  PartialAttention& total = work.merge(d);
-  finish_rows(tile, d, row_ends(plan, layer, work), total, work.finished);
+  PartialAttention& total = work.finish(row_ends(plan, layer, work));
   if (rows.has_kv() && plan.layers[layer].needs_scores()) {
     const int open_page = step.ledger(work.slice, layer).end() / kPageTokens;
     keep_observers(tile, work.finished.lse, d, [&](int token) -> ObserverRows& {
@@ -433,7 +428,7 @@ void LayerLoop::run_layer(Step& step, int layer, const LayerRows& rows, Team& te
       load_queries(step, layer, rows, *active_[i]);
       round_prompt(step, layer, *active_[i]);
     };
-    for_each(n_heads, prepare, [&] { list_runs(rules_of(plan, layer)); });
+    for_each(n_heads, prepare, [&] { list_runs(); });
     attend(step, layer, team);
     const auto next_round = [&] {
       if (round + 1 < n_rounds_) start_round(round + 1);

@@ -38,8 +38,6 @@ constexpr int kLeastKernelHead = 64;
 // must not depend on the queries that come with it.
 struct QueryWork : kvant::cpu::SharedTile {
   std::int64_t row = 0;  // The index among the call's queries.
-  AttentionRules rules;
-  FinishedRows finished;
 };
 
 // HeadWork holds what one KV head of one sequence needs during a call.
@@ -137,7 +135,7 @@ void Decode::load_query(const HeadWork& head, const Visible& visible, QueryWork&
   list_sealed(head, visible.sealed, work);
   list_plain(head, layer_.protected_pages, visible.protected_tokens, {.is_protected = true}, work);
   list_plain(head, layer_.tail, visible.tail, {.first_token = first_of_tail}, work);
-  work.divide(work.rules);
+  work.divide();
 }
 
 // Leaves the head without queries if the sequence has no queries or no tokens.
@@ -181,13 +179,10 @@ void Decode::attend(const ByteKernels* kernels, const Run& run) const {
 
 void Decode::finish_query(const HeadWork& head, QueryWork& work) const {
   const int d = shape_.head_dim;
-  PartialAttention& total = work.merge(d);
   const float* const sums =
       layer_.correction == nullptr ? nullptr : correction_state(*layer_.correction, head.seq, head.head);
-  finish_rows(work.queries, d,
-              row_ends(layer_.correction, {&sums, 1}, layer_.sink_logits, head.head, shape_.group, d,
-                       shape_.softmax_scale),
-              total, work.finished);
+  PartialAttention& total = work.finish(row_ends(layer_.correction, {&sums, 1}, layer_.sink_logits, head.head,
+                                                 shape_.group, d, shape_.softmax_scale));
   for (int r = 0; r < work.queries.rows(); ++r)
     write_output(shape_, layer_, work.row, head.head * shape_.group + r,
                  total.accumulator.data() + static_cast<std::ptrdiff_t>(r) * d, work.finished.lse[r]);

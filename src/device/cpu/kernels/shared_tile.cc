@@ -20,7 +20,7 @@ int run_pages(std::size_t n_pages, Softmax softmax) {
 
 }  // namespace
 
-void SharedTile::divide(const AttentionRules& rules) {
+void SharedTile::divide() {
   pages_per_run = run_pages(pages.size(), rules.softmax);
   runs.resize((pages.size() + pages_per_run - 1) / pages_per_run);
   for (PartialAttention& run : runs) run.reset(queries.rows(), rules.head_dim);
@@ -31,10 +31,16 @@ std::span<const PageView> SharedTile::pages_of(int run) const {
   return std::span(pages).subspan(first, std::min<std::size_t>(pages_per_run, pages.size() - first));
 }
 
-PartialAttention& SharedTile::merge(int head_dim) {
-  if (runs.empty()) runs.emplace_back().reset(queries.rows(), head_dim);
+PartialAttention& SharedTile::merge() {
+  if (runs.empty()) runs.emplace_back().reset(queries.rows(), rules.head_dim);
   PartialAttention& total = runs.front();
-  for (std::size_t run = 1; run < runs.size(); ++run) total.merge(runs[run], head_dim);
+  for (std::size_t run = 1; run < runs.size(); ++run) total.merge(runs[run], rules.head_dim);
+  return total;
+}
+
+PartialAttention& SharedTile::finish(const RowEnds& ends) {
+  PartialAttention& total = merge();
+  finish_rows(queries, rules.head_dim, ends, total, finished);
   return total;
 }
 
