@@ -23,7 +23,8 @@ inline std::uint16_t round_to_f16(float x) {
   const std::uint32_t normal = ((floor_exponent - 0x38800000U) >> 13) + mantissa_sum;
   const std::uint32_t finite = std::min(normal, 0x7c00U);
   const std::uint32_t special = magnitude > 0x7f800000U ? 0x7e00U : 0x7c00U;
-  return static_cast<std::uint16_t>(sign | (magnitude >= 0x47800000U ? special : finite));
+  const std::uint32_t mask = 0U - static_cast<std::uint32_t>(magnitude >= 0x47800000U);
+  return static_cast<std::uint16_t>(sign | (special & mask) | (finite & ~mask));
 }
 
 inline float widen_f16(std::uint16_t x) {
@@ -33,8 +34,9 @@ inline float widen_f16(std::uint16_t x) {
   // normalizes denormals.
   const float scaled = std::bit_cast<float>(magnitude << 13) * 0x1p112F;
   const std::uint32_t finite = std::bit_cast<std::uint32_t>(scaled);
-  const std::uint32_t special = (magnitude << 13) | 0x7f800000U;
-  return std::bit_cast<float>(sign | (magnitude >= 0x7c00U ? special : finite));
+  // Infinities and NaNs have all bits of the exponent set. A branch would keep loops from vectorizing.
+  const std::uint32_t special = (0U - static_cast<std::uint32_t>(magnitude >= 0x7c00U)) & 0x7f800000U;
+  return std::bit_cast<float>(sign | finite | special);
 }
 
 }  // namespace

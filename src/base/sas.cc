@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <numeric>
 
+#include "base/masked.h"
 #include "base/simd_clones.h"
 
 namespace kvant {
@@ -22,12 +23,6 @@ inline float factor_if(std::uint32_t bit, float factor) {
 inline float polynomial(float f) {
   constexpr const auto& c = kSasPolynomial;
   return ((c[3] * f + c[2]) * f + c[1]) * f + c[0];
-}
-
-// Returns x if all bits of `mask` are 1, and 0 if `mask` is 0. A branch instead would keep the loops from
-// vectorizing.
-inline float masked(float x, std::uint32_t mask) {
-  return std::bit_cast<float>(std::bit_cast<std::uint32_t>(x) & mask);
 }
 
 inline float near_exp(float x) {

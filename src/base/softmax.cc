@@ -5,24 +5,26 @@
 #include <cstdint>
 
 #include "base/exp_series.h"
+#include "base/masked.h"
 #include "base/simd_clones.h"
 
 namespace kvant {
 namespace {
 
 // Returns exp(x) for x <= 0 as 2^n * exp(f), where n = round(x / ln 2). The remainder f = x - n ln 2 has |f|
-// <= ln 2 / 2, and ln 2 is subtracted in two parts for precision.
+// <= ln 2 / 2, and ln 2 is subtracted in two parts for precision. A mask replaces x and the result by 0 where
+// the result is 0, because a branch would keep the loops from vectorizing.
 inline float exp_nonpositive(float x) {
   constexpr float kLog2e = 1.44269504F, kLn2High = 0.693359375F, kLn2Low = -2.12194440e-4F;
   constexpr float kLowest = -87.0F;      // exp(kLowest) is the last normal number; exp(x) is 0 for smaller x
   constexpr float kRound = 12582912.0F;  // 1.5 * 2^23; adding it rounds to an integer in the mantissa
-  const float clamped = std::max(x, kLowest);
-  const float shifted = clamped * kLog2e + kRound;
+  const std::uint32_t mask = static_cast<std::uint32_t>(x < kLowest) - 1U;
+  const float kept = masked(x, mask);
+  const float shifted = kept * kLog2e + kRound;
   const float n = shifted - kRound;
-  const float f = clamped - n * kLn2High - n * kLn2Low;
+  const float f = kept - n * kLn2High - n * kLn2Low;
   const std::uint32_t exponent = (std::bit_cast<std::uint32_t>(shifted) + 127U) << 23;
-  const float power = std::bit_cast<float>(exponent) * exp_series(f);
-  return x < kLowest ? 0.0F : power;
+  return masked(std::bit_cast<float>(exponent) * exp_series(f), mask);
 }
 
 }  // namespace
