@@ -24,7 +24,7 @@ from pages.cpu import Cpu  # noqa: E402
 from pages.front import Front  # noqa: E402
 from pages.gpu import Gpu  # noqa: E402
 from pages.import_bits import import_bits  # noqa: E402
-from pages.import_cpu import import_cpu  # noqa: E402
+from pages.import_cpu import import_cpu, merged_cpu  # noqa: E402
 from pages.import_gpu import import_gpu  # noqa: E402
 from pages.layouts import import_layouts  # noqa: E402
 from pages.quality import NOTHING, Quality  # noqa: E402
@@ -67,11 +67,13 @@ def take_over(options):
         results.save(options.results, "quality", results.merged_quality(results.load(options.results, "quality"), measured))
     if options.bits:
         results.save(options.results, "bits", import_bits(str(ROOT / "build/default/kvant"), options.bits))
-    for name, take, folder in (("gpu", import_gpu, options.gpu), ("cpu", import_cpu, options.cpu)):
+    if options.gpu:
         # Tables that were written by hand stay.
-        if folder:
-            tables = [d for d in results.load(options.results, name) if d["kind"] in ("table", "whole_model", "layouts")]
-            results.save(options.results, name, take(folder, options.measured_on) + tables)
+        tables = [d for d in results.load(options.results, "gpu") if d["kind"] in ("table", "whole_model", "layouts")]
+        results.save(options.results, "gpu", import_gpu(options.gpu, options.measured_on) + tables)
+    if options.cpu:
+        measured = import_cpu(options.cpu, options.measured_on)
+        results.save(options.results, "cpu", merged_cpu(results.load(options.results, "cpu"), measured))
     if options.tasks:
         measured = import_tasks(options.tasks, options.measured_on)
         results.save(options.results, "tasks", merged_tasks(results.load(options.results, "tasks"), measured))

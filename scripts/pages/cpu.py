@@ -1,21 +1,19 @@
 """Makes the tables of docs/cpu.md. Each ratio compares with the fastest rival that stores at least as many bits."""
 from pages import markdown
 from pages.results import load
-from pages.rivals import fastest, is_rival
-
-WEIGHTS = {"q4_1": "Q4_1", "q4_0": "Q4_0", "f16": "F16"}
-
+from pages.rivals import is_rival
 
 def against_rival(row):
     return f"{row['ratio']:.2f}x `{row['rival']}`" if row.get("ratio") else "-"
 
 
-def field_of(document):
-    return "prompt_tps" if document["kind"] == "prompt" else "decode_tps"
-
-
 def rate(value):
     return "-" if not value else f"{value:,.1f}" if value < 200 else f"{value:,.0f}"
+
+
+def speed_and_ratio(row):
+    compared = f" ({row['ratio']:.2f}x `{row['rival'].removeprefix('llama.cpp:')}`)" if row.get("ratio") else ""
+    return rate(row["tps"]) + compared
 
 
 class Cpu:
@@ -44,45 +42,24 @@ class Cpu:
     def model(self):
         return "".join(self.model_table(d) for d in self.kind("decode", "prompt"))
 
-    def model_table(self, document):
-        """Returns a table with caches as rows and types of weights as columns. The last column compares a cache's best
-        speed over all types of weights with the best speed of a rival."""
-        weights = [w for w in WEIGHTS if any(r["weights"] == w for r in document["results"])]
-        names = list(dict.fromkeys(row["recipe"] for row in document["results"]))
+    @staticmethod
+    def model_table(document):
+        """Returns a table with caches as rows, and depths or lengths of prompts as columns."""
+        columns = sorted({row["at"] for row in document["results"]})
         rows = []
-        for name in sorted(names, key=is_rival):
-            cells = [rate(self.speed(document, name, w)) for w in weights]
-            rows.append((f"`{name}`", *cells, self.best(document, name)))
-        what = (f"Prompts of {document['prompt']:,} tokens" if document["kind"] == "prompt" else
-                f"Decode, {document['depth']:,} tokens deep")
-        title = (f"\n### {what}\n\n" + markdown.code(document["command"]) +
-                 f"\n{document['measured_on']}; SmolLM2-135M; {document['threads']} threads; medians of "
-                 f"{document['repeats']}; tokens a second, by type of weights.\n\n")
-        header = ("cache", *(WEIGHTS[w] for w in weights), "its best compared with the fastest rival's best")
-        return title + markdown.table(header, rows)
-
-    @staticmethod
-    def speed(document, name, weights):
-        return next((r.get(field_of(document)) for r in document["results"] if r["recipe"] == name and r["weights"] == weights),
-                    None)
-
-    @staticmethod
-    def best_of(document, name):
-        """Returns the cache's fastest row over all types of weights, the fastest rival's row, and the ratio of their
-        speeds."""
-        speed = lambda row: row.get(field_of(document)) or 0
-        own = max((r for r in document["results"] if r["recipe"] == name), key=speed, default=None)
-        rival = own and fastest(document["results"], own["bits"], speed)
-        return own, rival, (speed(own) / speed(rival) if rival else None)
-
-    def best(self, document, name):
-        if is_rival(name):
-            return "-"
-        _, rival, ratio = self.best_of(document, name)
-        return "-" if rival is None else f"{ratio:.2f}x `{rival['recipe']}`, {WEIGHTS.get(rival['weights'], '')}"
+        for name in sorted(dict.fromkeys(row["recipe"] for row in document["results"]), key=is_rival):
+            found = {row["at"]: row for row in document["results"] if row["recipe"] == name}
+            cells = [speed_and_ratio(found[at]) if at in found else "-" for at in columns]
+            rows.append((f"`{name}`", *cells))
+        what = "Prompts" if document["kind"] == "prompt" else "Decode"
+        of = "tokens" if document["kind"] == "prompt" else "tokens deep"
+        title = (f"\n### {what}, {document['model']}, {document['threads']} threads\n\n" + markdown.code(document["command"]) +
+                 f"\n{document['measured_on']}; medians of {document['repeats']}; tokens a second, and the ratio to the fastest "
+                 "rival of at least the cache's bits.\n\n")
+        return title + markdown.table(("cache", *(f"{at:,} {of}" for at in columns)), rows)
 
     def sparse(self):
-        rows = [(f"{d['depth']:,}", f"`{r['recipe']}`", rate(r.get("decode_tps"))) for d in self.kind("sparse")
+        rows = [(f"{r['at']:,}", f"`{r['recipe']}`", rate(r["tps"])) for d in self.kind("sparse")
                 for r in d["results"]]
         if not rows:
             return ""

@@ -1,9 +1,11 @@
 """Reduces what scripts/bench-cpu.sh left in a folder to the documents of docs/results/cpu.json."""
+from pages.models import MODELS
 from pages.results import documents_in, rounded
 from pages.rivals import bits_of, fastest, is_rival
 
 ATTENTION = ("recipe", "ctx", "bits", "us", "read_percent")
-MODEL = ("recipe", "depth", "bits", "prompt_tps", "decode_tps", "token_p50", "token_p99")
+PARTS = {"decode": "model", "prompt": "prompts", "sparse": "sparse"}
+SPEEDS = {"decode": "decode_tps", "prompt": "prompt_tps", "sparse": "decode_tps"}
 
 
 def reduced(row, fields):
@@ -15,6 +17,19 @@ def import_cpu(folder, where):
     """Returns documents of attention and then of whole models. `where` is a line for people about machine and date."""
     raws = [(path, raw) for path in sorted(folder.glob("*.json")) for raw in documents_in(path)]
     return attention(raws, where) + models(raws, where)
+
+
+def merged_cpu(known, measured):
+    """Returns the documents of `known` that were not measured again on the same machine, and then those of `measured`."""
+    runs = [run_of(document) for document in measured]
+    return [d for d in known if d["kind"] != "table" and run_of(d) not in runs] + measured + [
+        d for d in known if d["kind"] == "table"]
+
+
+def run_of(document):
+    """Returns what is measured and where. The line about machine and date ends with the date."""
+    fields = (document.get(field) for field in ("kind", "heads", "kv_heads", "dim", "backend", "model", "threads"))
+    return (*fields, document["measured_on"].rsplit(", ", 1)[0])
 
 
 def attention(raws, where):
@@ -58,21 +73,31 @@ def add_attention(document, rows, others):
 
 
 def models(raws, where):
-    """Returns a document for each depth or prompt. A document has rows of all types of weights, because the best rival
-    may use other weights."""
+    """Returns a document for each model, kind of work and number of threads, from all files that measured them. Rows are
+    ordered by depth, or by length of prompt."""
     documents = {}
     for path, raw in raws:
         if not raw["schema"].startswith("kvant.bench/"):
             continue
-        part, weights = (path.stem.split("-") + ["", ""])[:2]
-        for row in raw["results"]:
-            field = "prompt_tps" if raw["prompt"] else "decode_tps"
-            key = (part, row["depth"], raw["prompt"], raw["decode"])
-            document = documents.setdefault(key, {
-                "kind": "sparse" if part == "sparse" else "prompt" if raw["prompt"] else "decode", "depth": row["depth"],
-                "prompt": raw["prompt"], "decode": raw["decode"], "threads": raw["threads"], "repeats": raw["repeats"],
-                "command": f"scripts/bench-cpu.sh OUT {'prompts' if part == 'prompt' else part}", "measured_on": where,
-                "results": []})
-            if row.get(field):
-                document["results"].append({"weights": weights, **reduced(row, MODEL)})
+        kind = "sparse" if path.stem.startswith("sparse") else "prompt" if raw["prompt"] else "decode"
+        key = (kind, raw["model"], raw["threads"])
+        document = documents.setdefault(key, {
+            "kind": kind, "model": title_of(raw["model"]), "threads": raw["threads"], "repeats": raw["repeats"],
+            "command": f"THREADS={raw['threads']} scripts/bench-cpu.sh OUT {PARTS[kind]}", "measured_on": where, "results": []})
+        document["results"] += [model_row(row, kind, raw["prompt"]) for row in raw["results"] if row.get(SPEEDS[kind])]
+    for document in documents.values():
+        document["results"].sort(key=lambda row: row["at"])
     return [documents[key] for key in sorted(documents)]
+
+
+def model_row(row, kind, prompt):
+    made = {"recipe": row["recipe"], "at": prompt if kind == "prompt" else row["depth"], "bits": rounded(bits_of(row)),
+            "tps": rounded(row[SPEEDS[kind]])}
+    rival, ratio = (row.get(f"{SPEEDS[kind].split('_')[0]}_{what}") for what in ("rival", "ratio"))
+    return {**made, "rival": rival, "ratio": rounded(ratio)} if ratio and not is_rival(row["recipe"]) else made
+
+
+def title_of(file):
+    """Returns the name of a model file for people."""
+    name = file.split("/")[-1]
+    return next((model.title for model in MODELS.values() if model.file == name), name.removesuffix(".gguf"))

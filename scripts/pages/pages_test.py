@@ -13,7 +13,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 from pages import c_header, command_help, front, markdown, origins, results  # noqa: E402
 from pages.cpu import Cpu  # noqa: E402
 from pages.gpu import Gpu  # noqa: E402
-from pages.import_cpu import import_cpu  # noqa: E402
+from pages.import_cpu import import_cpu, merged_cpu  # noqa: E402
 from pages.import_gpu import import_gpu  # noqa: E402
 from pages.layouts import Layouts, import_layouts  # noqa: E402
 from pages.quality import TO, Quality  # noqa: E402
@@ -195,14 +195,26 @@ class Rivals(unittest.TestCase):
         rivals = self.attention(recipe="onnxruntime:int8", ctx=9, bits=8.0, us=30.0)
         self.assertEqual((rivals["bf16"], rivals["q4_0-h"]), ("ggml:f16-plain", "onnxruntime:int8"))
 
-    def test_a_model_is_compared_with_the_rival_at_its_best_weights(self):
-        def raw(own, rival):
-            return {"schema": "kvant.bench/1", "prompt": 0, "decode": 16, "threads": 2, "repeats": 5, "results": [
-                {"recipe": "kvant-4bit", "depth": 64, "bits": 4.7, "decode_tps": own},
-                {"recipe": "llama.cpp:f16", "depth": 64, "decode_tps": rival}]}
-        document, = self.imported({"model-q4_1-64": raw(90.0, 40.0), "model-f16-64": raw(60.0, 45.0)})
-        self.assertEqual(Cpu.best_of(document, "kvant-4bit")[2], 2.0)
-        self.assertIn("| `kvant-4bit` | 90.0 | 60.0 | 2.00x `llama.cpp:f16`, F16 |", Cpu(folder_with(cpu=[document])).model())
+    def test_a_model_has_a_table_for_each_number_of_threads_with_a_column_for_each_depth(self):
+        def raw(threads, depth, own, rival):
+            return {"schema": "kvant.bench/1", "model": "/m/smollm2-135m-instruct.gguf", "prompt": 0, "threads": threads,
+                    "repeats": 5, "results": [
+                        {"recipe": "kvant-4bit", "depth": depth, "bits": 4.7, "decode_tps": own,
+                         "decode_rival": "llama.cpp:f16", "decode_ratio": own / rival},
+                        {"recipe": "llama.cpp:f16", "depth": depth, "decode_tps": rival}]}
+        two, sixteen = self.imported({"model-2-64": raw(2, 64, 90.0, 45.0), "model-2-0": raw(2, 0, 99.0, 90.0),
+                                      "model-16-0": raw(16, 0, 300.0, 100.0)})
+        self.assertEqual((two["model"], two["threads"], sixteen["threads"]), ("SmolLM2-135M", 2, 16))
+        text = Cpu(folder_with(cpu=[two])).model()
+        self.assertIn("| cache | 0 tokens deep | 64 tokens deep |", text)
+        self.assertIn("| `kvant-4bit` | 99.0 (1.10x `f16`) | 90.0 (2.00x `f16`) |", text)
+
+    def test_what_was_measured_again_on_the_same_machine_is_replaced(self):
+        def measured(where, backend, us):
+            return {"kind": "attention", "heads": 9, "backend": backend, "measured_on": where, "us": us}
+        known = [measured("A, 2026-11-22", "cpu/avx2", 1), measured("B, 2026-11-22", "cpu/avx2", 2), {"kind": "table"}]
+        new = [measured("A, 2026-11-30", "cpu/avx2", 3)]
+        self.assertEqual(merged_cpu(known, new), [known[1], new[0], known[2]])
 
     def test_a_rival_without_a_figure_is_passed_over(self):
         rows = [{"recipe": "llama.cpp:f16", "decode_tps": None}, {"recipe": "llama.cpp:q8_0", "decode_tps": 3.0}]
