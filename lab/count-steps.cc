@@ -1,5 +1,6 @@
 // Repeats one piece of work a given number of times, for a count of its instructions by
-// count-instructions.c. The difference of two counts leaves out the program's preparations.
+// count-instructions.c. The difference of two counts leaves out the program's preparations. On one processor
+// (taskset -c 0) a count is the same each time; otherwise waiting threads spin.
 //
 //   count_steps decode KERNELS K V TIMES      a token attends to 1,024 tokens: one KV head with four query
 //                                             heads of 128 channels

@@ -81,8 +81,9 @@ struct Neon : WordPacking {
   struct Ints {
     int32x4_t low, high;
   };
+  // Hold the numbers of 8 bytes twice, because vcombine_s16() would be an instruction for each product.
   struct Weights {
-    int16x4_t even, odd;
+    int16x8_t even, odd;
   };
 
   static KVANT_INLINE Bytes load(const void* from) {
@@ -165,16 +166,17 @@ struct Neon : WordPacking {
     const int32x4_t both_tokens = vsetq_lane_s32(number, first, 2);
     return {both_tokens, both_tokens};
   }
-  static KVANT_INLINE void multiply_add(Ints& sums, int16x8_t codes, int16x4_t numbers) {
-    sums.low = vmlal_s16(sums.low, vget_low_s16(codes), numbers);
-    sums.high = vmlal_high_s16(sums.high, codes, vcombine_s16(numbers, numbers));
+  static KVANT_INLINE void multiply_add(Ints& sums, int16x8_t codes, int16x8_t numbers) {
+    sums.low = vmlal_s16(sums.low, vget_low_s16(codes), vget_low_s16(numbers));
+    sums.high = vmlal_high_s16(sums.high, codes, numbers);
   }
   static KVANT_INLINE void multiply_query(Ints& sums, const Codes& codes, const std::uint32_t* quad) {
-    multiply_add(sums, codes.even, vreinterpret_s16_u32(vdup_n_u32(quad[0])));
-    multiply_add(sums, codes.odd, vreinterpret_s16_u32(vdup_n_u32(quad[1])));
+    const uint32x2_t numbers = vld1_u32(quad);
+    multiply_add(sums, codes.even, vreinterpretq_s16_u32(vdupq_lane_u32(numbers, 0)));
+    multiply_add(sums, codes.odd, vreinterpretq_s16_u32(vdupq_lane_u32(numbers, 1)));
   }
   static KVANT_INLINE Weights load_weights(const std::uint64_t* octet) {
-    return {vreinterpret_s16_u64(vld1_u64(octet)), vreinterpret_s16_u64(vld1_u64(octet + 1))};
+    return {vreinterpretq_s16_u64(vld1q_dup_u64(octet)), vreinterpretq_s16_u64(vld1q_dup_u64(octet + 1))};
   }
   static KVANT_INLINE void multiply_weights(Ints& sums, const Codes& codes, const Weights& weights) {
     multiply_add(sums, codes.even, weights.even);
