@@ -28,7 +28,10 @@ TEST_F(Cli, EvalWritesItsSchema) {
       // The sum starts with the bits at 256 tokens. At fewer tokens, one page is quantized and the rest is
       // BF16 in steps of 16 tokens.
       4.5;
-  for (int n = 129; n < 256; ++n) bits += (128 * 4.5 + (n - 128 + 15) / 16 * 16 * 16) / n;
+  for (int n = 129; n < 256; ++n) {
+    const int bf16_tokens = (n - 128 + 15) / 16 * 16;
+    bits += (128 * 4.5 + bf16_tokens * 16) / n;
+  }
   EXPECT_NEAR(json["results"][1]["bits_all"].get<double>(), bits / 128, 1e-9);
   EXPECT_EQ(json["results"][3]["recipe"], "bf16 (steps of 128)");
   // The control row differs from the reference by rounding alone.

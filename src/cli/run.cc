@@ -348,7 +348,7 @@ Status Run::chat_turn(const std::string& message, bool is_terminal) {
   bool restart = false;
   const auto asked = turn(restart);
   if (asked.ok() && restart) conversation_->restart();
-  const Status fits =
+  Status fits =
       asked.ok() ? conversation_->check_room(static_cast<int>(asked->tokens.size())) : Status(asked.error());
   if (!fits.ok()) {
     // A user at a terminal can try again with another message.
@@ -517,7 +517,7 @@ Status run(const RunOptions& options, bool& is_interrupted) {
   if (!session.ok()) return session.error();
   Run run(options, std::move(session).value(), *guard_every);
   KVANT_RETURN_IF_ERROR(run.start());
-  const Status finished = run.finish();
+  Status finished = run.finish();
   is_interrupted = run.is_interrupted();
   return finished;
 }

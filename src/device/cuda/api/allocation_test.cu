@@ -17,7 +17,9 @@ TEST(Calls, TakeNoMemoryAfterTheFirst) {
   // sealed.
   static constexpr std::pair<const char*, const char*> kPairs[] = {
       {"ch4g128", "tok4g128"}, {"tcq3", "tcq2"}, {"fp8", "lm3"}, {"vq-d4b8", "vq-d4b8"}, {"pq-d4b8", "f16"}};
-  for (const auto& [key, value] : kPairs) {
+  for (const auto& pair : kPairs) {
+    const char* const key = pair.first;
+    const char* const value = pair.second;
     kvant_decode_shape shape{sizeof shape, 1, 1, 1, 128, 1.0F, key, value};
     kvant_decode_layer layer{};
     layer.struct_size = sizeof layer;

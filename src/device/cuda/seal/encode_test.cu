@@ -380,7 +380,8 @@ TEST_P(Encoding, LosesNoMoreThanTheFormat) {
 }
 
 TEST_P(Encoding, RotatesRowsBeforeTheyAreStored) {
-  const auto& [formats, d] = GetParam();
+  const auto& formats = std::get<0>(GetParam());
+  const int d = std::get<1>(GetParam());
   const SealedCache cache(formats, d, true);
   for_each_page([&](int side, int seq, int head, int page) {
     const std::vector<double> expected = rotated(cache.appended(side, seq, head, page), d);

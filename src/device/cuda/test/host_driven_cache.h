@@ -100,7 +100,7 @@ class HostDrivenCache {
     PageLedger& ledger = *seqs_[i].ledger;
     ledger.begin();
     EXPECT_TRUE(ledger.reserve(n_tokens, /*is_prompt=*/false));
-    const LayerRows rows = rows_of(i, 0, n_tokens);
+    LayerRows rows = rows_of(i, 0, n_tokens);
     append(ledger.tail(0), 0, n_tokens, rows);
     add_to_truth(i, 0, n_tokens, rows);
     ledger.commit();
