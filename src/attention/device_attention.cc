@@ -14,7 +14,7 @@ DeviceAttention::DeviceAttention(std::shared_ptr<PageDevice> device)
 void DeviceAttention::list_slices(const Step& step) {
   DevicePageStore& store = device_pages(step);
   std::vector<std::int32_t> slice_of_row, due_tail, due_pages, sinks;
-  first_sealed_.clear();
+  seals_first_ = false;
   max_due_ = 0;
   for (int s = 0; s < n_slices_; ++s) {
     const PageLedger& ledger = step.ledger(s, /*layer=*/0);
@@ -23,7 +23,7 @@ void DeviceAttention::list_slices(const Step& step) {
     due_tail.push_back(due > 0 ? 0 : -1);
     due_pages.push_back(due);
     max_due_ = std::max(max_due_, due);
-    if (ledger.n_sealed() == 0 && due > 0) first_sealed_.push_back(s);
+    seals_first_ = seals_first_ || (ledger.n_sealed() == 0 && due > 0);
     const std::vector<EntryHold>& rows = device_sequence(step, s).newest_rows();
     sinks.push_back(rows.empty() ? 0 : store.protected_rows().table_id(rows.front().entry().id));
   }
@@ -142,18 +142,13 @@ bool DeviceAttention::seal(Step& step, int layer, const kvant_decode_shape& of_s
                                indices_.at(due_pages_),
                                max_due_,
                                0,
-                               metrics};
-  if (!check(step, "sealing",
-             is_corrected(step.plan(), layer)
-                 ? sums_.seal(step, layer, of_slices, at_layer, range, indices_)
-                 : device_->library().seal_pages(&of_slices, &at_layer, &range, device_->stream())))
-    return false;
-  for (const int s : first_sealed_) {
-    if (at_layer.sink > 0)
-      device_pages(step).keep_sink(step.ledger(s, layer).tail(0),
-                                   device_sequence(step, s).newest_rows().front().entry(), layer);
-  }
-  return true;
+                               metrics,
+                               /*n_layers=*/1,
+                               /*keep_sink=*/seals_first_ && at_layer.sink > 0};
+  return check(step, "sealing",
+               is_corrected(step.plan(), layer)
+                   ? sums_.seal(step, layer, of_slices, at_layer, range, indices_)
+                   : device_->library().seal_pages(&of_slices, &at_layer, &range, device_->stream()));
 }
 
 bool DeviceAttention::turn_queries(Step& step, int layer, const DeviceRows& rows) {
@@ -209,6 +204,9 @@ void DeviceAttention::run_layer(Step& step, int layer, const DeviceRows& rows) {
   store.add_sealed(at_layer, layer);
   at_layer.sealed.table = indices_.at(slices.sealed);
   at_layer.sealed.seq_stride = slices.sealed_width;
+  at_layer.protected_pages = store.protected_rows().pages(layer);
+  at_layer.protected_pages.table = indices_.at(slices.sinks);
+  at_layer.protected_pages.seq_stride = 1;
   at_layer.sink = store.has_sink() ? plan.layers[layer].sink : 0;
   store.constants().add_to(at_layer, layer);
 
@@ -230,9 +228,6 @@ void DeviceAttention::run_layer(Step& step, int layer, const DeviceRows& rows) {
     at_layer.new_rows = within ? &appended : nullptr;
   }
 
-  at_layer.protected_pages = store.protected_rows().pages(layer);
-  at_layer.protected_pages.table = indices_.at(slices.sinks);
-  at_layer.protected_pages.seq_stride = 1;
   for (const RowTables& tables : row_tables_) {
     if (tables.group == store.group_of(layer) && !attend_rows(step, layer, rows, at_layer, tables)) return;
   }

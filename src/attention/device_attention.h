@@ -92,7 +92,7 @@ class DeviceAttention {
   }
   // Transforms queries to match the keys in a layer that appends nothing.
   bool turn_queries(Step& step, int layer, const DeviceRows& rows);
-  // Seals the step's due pages of a layer, and keeps its sinks.
+  // Seals the step's due pages of a layer, and keeps the sinks of first pages.
   bool seal(Step& step, int layer, const kvant_decode_shape& of_slices, const kvant_decode_layer& at_layer);
   bool check(Step& step, const char* doing, kvant_status status) const;
 
@@ -143,7 +143,7 @@ class DeviceAttention {
   int n_rows_ = 0, n_slices_ = 0, max_due_ = 0;
   // True if one call appends and attends. Each slice is then one token, and nothing is sealed in between.
   bool appends_within_ = false;
-  std::vector<int> first_sealed_;  // The slices that seal their first page.
+  bool seals_first_ = false;  // True if a slice seals its first page.
   IndexBuffer::Part row_slice_;
   IndexBuffer::Part sinks_;
   IndexBuffer::Part due_tail_page_, due_pages_;

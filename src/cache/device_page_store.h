@@ -37,17 +37,11 @@ class DevicePageStore final : public SequenceStore {
   const DeviceConstants& constants() const { return placed_.constants(); }
   const std::shared_ptr<const Plan>& shared_plan() const { return placed_.plan(); }
 
-  // Return the pages of a layer group, by its number or by one of its layers. The rooms are kSealedRoom and
-  // kPageTokens.
-  DeviceEntryStore& of_group(int group) { return *pages_[group]; }
-  const DeviceEntryStore& of_group(int group) const { return *pages_[group]; }
-  DeviceEntryStore& pages(int layer) { return of_group(group_of(layer)); }
-  const DeviceEntryStore& pages(int layer) const { return of_group(group_of(layer)); }
+  // Return the pages of a layer's group. The rooms are kSealedRoom and kPageTokens.
+  DeviceEntryStore& pages(int layer) { return *pages_[group_of(layer)]; }
+  const DeviceEntryStore& pages(int layer) const { return *pages_[group_of(layer)]; }
   DeviceEntryTable& sealed(int layer) { return pages(layer).table(kSealedRoom); }
   DeviceEntryTable& tails(int layer) { return pages(layer).table(kPageTokens); }
-
-  int n_groups() const { return static_cast<int>(pages_.size()); }
-  const std::vector<int>& layers(int group) const { return groups()[group].layers; }  // in ascending order
 
   // Return the entries that hold no pages. The rooms are kProtectedRoom, kSumsRoom and kObserversRoom.
   DeviceEntryStore& auxiliary() { return auxiliary_; }
@@ -67,19 +61,11 @@ class DevicePageStore final : public SequenceStore {
   // Sets the sums to zero, as of a correction that has summed up nothing.
   void clear_sums(PageEntry sums);
 
-  // Copies the first tokens of a layer with a sink from the tail's entry to an entry of protected rows.
-  void keep_sink(PageEntry tail, PageEntry rows, int layer);
-
   // Gathers the bytes of one head's key page and value page, entry by entry. The bytes follow what was
   // gathered since the last download, so the host waits only once. Returns their offset in the download. An
   // error says that the device has failed or that its memory is exhausted.
   Result<std::size_t> gather_head(std::span<const PageEntry> entries, int layer, int kv_head);
   Status download_gathered(std::vector<std::byte>& to);
-
-  // Decodes sealed page `page` of a sequence in a group's layers into a tail's entry. Sink tokens and tokens
-  // that scores protect keep their unquantized values. An error says that memory is exhausted or that the
-  // device has failed.
-  Status reopen(const DeviceSequence& sequence, int group, int page, PageEntry sealed, PageEntry tail);
 
  private:
   bool shrink() noexcept override;

@@ -33,10 +33,6 @@ std::shared_ptr<SequenceNumbers> DeviceSequence::make_observers(const SequenceNu
   return made;
 }
 
-Status DeviceSequence::reopen(int group, int n_tokens, PageEntry sealed, PageEntry tail) {
-  return store_.reopen(*this, group, n_tokens / kPageTokens, sealed, tail);
-}
-
 Result<ListedPages> DeviceSequence::list_pages(int layer, int kv_head, int first_visible) const {
   const auto copied = std::make_shared<DeviceHeadPages>();
   const int n_sealed = ledger(store_.group_of(layer)).end_sealed();

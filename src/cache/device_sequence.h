@@ -32,7 +32,6 @@ class DeviceSequence final : public SequencePages {
   int image_sealed(int group) const override;
 
  private:
-  Status reopen(int group, int n_tokens, PageEntry sealed, PageEntry tail) override;
   std::shared_ptr<SequenceNumbers> make_sums() override;
   std::shared_ptr<SequenceNumbers> make_observers(const SequenceNumbers* from) override;
   std::int64_t sums_bytes(const SequenceNumbers& /*sums*/) const override {

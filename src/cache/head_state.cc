@@ -154,14 +154,6 @@ void HeadState::write_rows(Side side, const TokenMask& tokens, const float* valu
   }
 }
 
-template <class Visit>
-void HeadState::for_each_row_page(const Visit& visit) const {
-  const auto n = static_cast<int>(chosen().tokens.size());
-  for (int row = 0; row < n; row += rows_of_entry_)
-    visit(row, std::min(rows_of_entry_, n - row),
-          pages_.sequence->newest_rows()[row / rows_of_entry_].entry());
-}
-
 // Gives back the memory that the step has reserved and does not need. Forks may use a shared entry.
 void HeadState::drop_unused() noexcept {
   const PageEntry ahead = pages_.ledger->ahead();
@@ -200,25 +192,6 @@ void HeadState::list_pages(int first_visible, int n_sealed, int length, std::vec
         view.v = store.side(entry, index, Side::value);
         pages.push_back(view);
       });
-}
-
-void HeadState::reopen(int page, int n_tokens, PageEntry sealed, PageEntry tail) const {
-  const int first = page * kPageTokens;
-  const ProtectedTokens::Head& kept = chosen();
-  std::vector<float> values(static_cast<std::size_t>(n_tokens) * dim()), rows;
-  for (const Side side : kSides) {
-    pages_.store->read(sealed, index_, side, n_tokens, values.data());
-    pages_.store->write_rows(tail, index_, side, 0, n_tokens, values.data());
-    const int end = kept.n_before(first + n_tokens);
-    for_each_row_page([&](int row, int n, PageEntry entry) {
-      if (row + n <= kept.n_before(first) || row >= end) return;
-      rows.resize(static_cast<std::size_t>(n) * dim());
-      pages_.row_store->read(entry, row_index_, side, n, rows.data());
-      for (int i = std::max(row, kept.n_before(first)); i < std::min(row + n, end); ++i)
-        pages_.store->write_rows(tail, index_, side, kept.tokens[i] - first, 1,
-                                 rows.data() + std::ptrdiff_t{i - row} * dim());
-    });
-  }
 }
 
 void HeadState::truncate(int n_tokens) {

@@ -98,9 +98,6 @@ class HeadState {
   void list_pages(int first_visible, int n_sealed, int length, std::vector<PageView>& pages) const;
 
   // --- between steps ---
-  // Writes the first n_tokens tokens of a sealed page into a tail's entry, for PageLedger::truncate().
-  // Protected tokens keep their unquantized values.
-  void reopen(int page, int n_tokens, PageEntry sealed, PageEntry tail) const;
   // Keeps tokens [0, n_tokens), as ledger and tokens have done. n_tokens must not exceed length(), and the
   // page of n_tokens must not be freed. With a correction, n_tokens must be 0, lie in the tail, or lie after
   // the pages of a checkpoint. With eviction, n_tokens must begin a page or lie in the tail.
@@ -132,9 +129,6 @@ class HeadState {
   }
   void drop_unused() noexcept;
   void write_rows(Side side, const TokenMask& tokens, const float* values);
-  // Calls visit(first row, number of rows, entry) for the pages with protected rows.
-  template <class Visit>
-  void for_each_row_page(const Visit& visit) const;
 
   const Plan& plan_;
   const LayerPlan& layer_;

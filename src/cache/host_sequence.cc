@@ -85,14 +85,6 @@ void HostSequence::on_copy(const SequencePages& from) {
   for (std::size_t i = 0; i < heads_.size(); ++i) heads_[i].copy_from(others[i]);
 }
 
-Status HostSequence::reopen(int group, int n_tokens, PageEntry sealed, PageEntry tail) {
-  for (const int layer : this->group(group).layers) {
-    for (int h = 0; h < geometry().kv_heads(layer); ++h)
-      head(layer, h).reopen(n_tokens / kPageTokens, n_tokens % kPageTokens, sealed, tail);
-  }
-  return {};
-}
-
 void HostSequence::on_truncate(int n_tokens) {
   for (HeadState& head : heads_) head.truncate(n_tokens);
 }

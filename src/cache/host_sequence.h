@@ -48,7 +48,6 @@ class HostSequence final : public SequencePages {
   void on_commit() override;
   void on_abort() override;
   void on_copy(const SequencePages& from) override;
-  Status reopen(int group, int n_tokens, PageEntry sealed, PageEntry tail) override;
   void on_truncate(int n_tokens) override;
   std::shared_ptr<SequenceNumbers> make_sums() override;
   std::shared_ptr<SequenceNumbers> make_observers(const SequenceNumbers* from) override;

@@ -1,4 +1,4 @@
-// HostPageStore owns the bytes of entries in host memory, and appends, seals, copies and reopens pages. The
+// HostPageStore owns the bytes of entries in host memory, and appends, seals and copies pages. The
 // entries are the pages of one layer group, or the protected rows of all layers.
 //
 // Each (layer, KV head, side) of an entry is a page of its own in pools by size (docs/dev/cache.md says why).

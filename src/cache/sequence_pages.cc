@@ -3,11 +3,20 @@
 #include <algorithm>
 #include <numeric>
 #include <optional>
+#include <span>
 #include <utility>
 
 #include "cache/device_layout.h"
 
 namespace kvant {
+namespace {
+
+// Returns the context of a page of n_rows unquantized rows.
+PageContext rows_context(const SidePlan& side, int n_rows) {
+  return {side.context.head_dim, side.context.constants, {}, n_rows};
+}
+
+}  // namespace
 
 SequencePages::SequencePages(const SequenceStore& store) : store_(store), tokens_(store.no_tokens()) {
   for (const PageGroup& group : store.groups())
@@ -177,12 +186,12 @@ Result<bool> SequencePages::truncate(int n_tokens) {
   const bool forgets = n_tokens / kPageTokens < n_sealed();
   const bool is_same_page = n_tokens / kPageTokens == length() / kPageTokens;
   for (int i = 0; i < n_groups(); ++i) {
-    Status reopened;
+    Result<bool> reopened = true;
     const auto write = [&](PageEntry sealed, PageEntry tail) {
       reopened = reopen(i, n_tokens, sealed, tail);
     };
     if (!ledgers_[i]->truncate(n_tokens, write)) return false;
-    if (!reopened.ok()) return reopened.error();
+    if (!reopened.ok() || !*reopened) return reopened;
   }
   if (tokens_ != nullptr && !is_same_page) truncate_tokens(n_tokens);
   release_unused_rows();
@@ -203,6 +212,69 @@ void SequencePages::truncate_tokens(int n_tokens) {
   tokens_ = std::move(left);
 }
 
+// Cuts into sealed pages are rare, so host memory decodes the page, wherever pages lie.
+Result<bool> SequencePages::reopen(int group, int n_tokens, PageEntry sealed, PageEntry tail) const {
+  const Plan& plan = store_.plan();
+  const int n_open = n_tokens % kPageTokens;
+  PartStore& entries = *this->group(group).entries;
+  const PartList pages = entry_parts(group, /*is_sealed=*/true, kPageTokens),
+                 open = entry_parts(group, /*is_sealed=*/false, n_open);
+  std::vector<std::byte> from(pages.bytes), to(open.bytes);
+  KVANT_RETURN_IF_ERROR(entries.save(sealed, pages.parts, from.data()));
+  std::vector<float> values;
+  for (std::size_t i = 0; i < open.parts.size(); ++i) {
+    const PagePart& page = pages.parts[i];
+    const SidePlan& side = plan.head(page.layer, page.kv_head).side(page.side);
+    const Format& canonical = *find_format(side.sealed->name());
+    values.resize(static_cast<std::size_t>(n_open) * side.context.head_dim);
+    canonical.decode(from.data() + page.place, n_open, side.context, values.data());
+    plan.tail->encode_rows(values.data(), 0, n_open, rows_context(side, n_open),
+                           to.data() + open.parts[i].place);
+  }
+  KVANT_RETURN_IF_ERROR(put_protected_rows(n_tokens - n_open, n_open, open, to.data()));
+  return entries.load(to.data(), open.parts, tail);
+}
+
+Status SequencePages::put_protected_rows(int first, int n, const PartList& open, std::byte* image) const {
+  const Plan& plan = store_.plan();
+  std::vector<HeadImage> heads(plan.geometry.n_all_kv_heads());
+  const auto tokens_of = [&](const PagePart& part) -> std::vector<int>& {
+    return heads[plan.geometry.head_index(part.layer, part.kv_head)].chosen.tokens;
+  };
+  for (const PagePart& part : open.parts)
+    tokens_of(part) = protected_tokens(part.layer, part.kv_head, first / kPageTokens + 1);
+  const ProtectedEntries& kind = store_.protected_entries();
+  std::vector<std::byte> from;
+  std::vector<float> values;
+  for (std::size_t entry = 0; entry < rows_.size(); ++entry) {
+    const PartList kept = row_parts(entry, heads);
+    const auto in_entry = [&](const PagePart& part) {
+      return std::span(tokens_of(part)).subspan(entry * kind.rows_of_layer[part.layer], part.n_rows);
+    };
+    if (std::ranges::all_of(kept.parts, [&](const auto& part) { return in_entry(part).back() < first; }))
+      continue;
+    from.resize(kept.bytes);
+    KVANT_RETURN_IF_ERROR(kind.entries->save(rows_[entry].entry(), kept.parts, from.data()));
+    for (const PagePart& part : kept.parts) {
+      const SidePlan& side = plan.head(part.layer, part.kv_head).side(part.side);
+      const PagePart& to = *std::ranges::find_if(open.parts, [&](const PagePart& other) {
+        return other.layer == part.layer && other.kv_head == part.kv_head && other.side == part.side;
+      });
+      const int d = side.context.head_dim;
+      values.resize(static_cast<std::size_t>(part.n_rows) * d);
+      plan.tail->decode(from.data() + part.place, part.n_rows, rows_context(side, part.n_rows),
+                        values.data());
+      for (int row = 0; row < part.n_rows; ++row) {
+        const int at = in_entry(part)[row] - first;
+        if (at >= 0 && at < n)
+          plan.tail->encode_rows(values.data() + std::ptrdiff_t{row} * d, at, 1, rows_context(side, n),
+                                 image + to.place);
+      }
+    }
+  }
+  return {};
+}
+
 bool SequencePages::take_pages(int group, int length, int n_sealed, int first_page) {
   const bool seals = this->group(group).rules.seals;
   return ledgers_[group]->take_all(length, seals ? n_sealed : first_page, first_page);
@@ -210,10 +282,8 @@ bool SequencePages::take_pages(int group, int length, int n_sealed, int first_pa
 
 // --- images ---
 
-SequencePages::PartList SequencePages::parts_of(int group, int page, bool evicted) const {
+SequencePages::PartList SequencePages::entry_parts(int group, bool is_sealed, int n_rows) const {
   const Plan& plan = store_.plan();
-  const PageEntry entry = page_entry(group, page);
-  const int n_rows = std::min(kPageTokens, length() - page * kPageTokens);
   PartList list;
   for (const int layer : this->group(group).layers) {
     const int d = plan.geometry.dim(layer);
@@ -221,13 +291,21 @@ SequencePages::PartList SequencePages::parts_of(int group, int page, bool evicte
       for (const Side side : kSides) {
         const Format& sealed = *plan.head(layer, h).side(side).sealed;
         PagePart part{.layer = layer, .kv_head = h, .side = side, .n_rows = n_rows};
-        part.bytes =
-            entry.room == kSealedRoom ? sealed.page_bytes(d) : plan.tail->short_page_bytes(d, n_rows);
+        part.bytes = is_sealed ? sealed.page_bytes(d) : plan.tail->short_page_bytes(d, n_rows);
         list.add(part);
-        if (!evicted && is_evicted(layer, h, page, entry)) list.parts.pop_back();
       }
     }
   }
+  return list;
+}
+
+SequencePages::PartList SequencePages::parts_of(int group, int page, bool evicted) const {
+  const PageEntry entry = page_entry(group, page);
+  const int n_rows = std::min(kPageTokens, length() - page * kPageTokens);
+  PartList list = entry_parts(group, entry.room == kSealedRoom, n_rows);
+  if (!evicted)
+    std::erase_if(list.parts,
+                  [&](const PagePart& part) { return is_evicted(part.layer, part.kv_head, page, entry); });
   return list;
 }
 

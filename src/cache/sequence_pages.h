@@ -201,8 +201,6 @@ class SequencePages {
   virtual void on_commit() {}                 // The data of this class go first.
   virtual void on_abort() {}                  // The data of this class go first, but ledgers follow.
   virtual void on_copy(const SequencePages& /*from*/) {}
-  // Writes the first n_tokens % kPageTokens rows of a sealed page into an entry of the tail.
-  virtual Status reopen(int group, int n_tokens, PageEntry sealed, PageEntry tail) = 0;
   virtual void on_truncate(int /*n_tokens*/) {}  // The data of this class go first.
   // Return sums that a step may change, and which begin with sums(), and observers that begin with `from`,
   // unless null. Null means that memory is exhausted.
@@ -232,6 +230,8 @@ class SequencePages {
     const PageLedger& of_group = ledger(group);
     return page < of_group.n_sealed() ? of_group.sealed(page) : of_group.tail(page);
   }
+  // Returns the parts of an entry of a group with n_rows rows.
+  PartList entry_parts(int group, bool is_sealed, int n_rows) const;
   // Return the parts of a page of a group, and the parts of an entry of protected rows with the rows that
   // the heads of an image have there. Without `evicted`, parts whose tokens are all evicted are left out.
   PartList parts_of(int group, int page, bool evicted) const;
@@ -242,6 +242,12 @@ class SequencePages {
   void reserve_tokens();
   bool reserve_observers();
   void truncate_tokens(int n_tokens);
+  // Writes the first n_tokens % kPageTokens rows of a sealed page into an entry of the tail. Returns the
+  // errors of truncate().
+  Result<bool> reopen(int group, int n_tokens, PageEntry sealed, PageEntry tail) const;
+  // Writes the protected tokens among the n tokens from `first` on, unquantized, to their rows in the image
+  // of the parts `open`. An error says that the device has failed.
+  Status put_protected_rows(int first, int n, const PartList& open, std::byte* image) const;
   int most_sealed() const;  // pages of the group with the most, including provisional ones
   template <class See>
   void for_each_row_count(const See& see) const;
