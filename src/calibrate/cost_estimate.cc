@@ -14,6 +14,7 @@
 #include "base/resident_memory.h"
 #include "base/team.h"
 #include "calibrate/differentiable_model.h"
+#include "eval/reading_speed.h"
 #include "recipe/plan.h"
 
 namespace kvant {
@@ -74,22 +75,6 @@ double multiplications_per_second(int n_threads) {
   return double{kRows} * kDepth * kColumns * n_done / seconds_since(start);
 }
 
-// Measures how fast the model reads samples.
-Result<double> seconds_per_token(const SampleReader& reader) {
-  constexpr int kTokens = 64;
-  const auto resolved = resolve(Recipe{}, reader.engine->geometry(), nullptr);
-  if (!resolved.ok()) return resolved.error();
-  const auto plan = reader.backend->place(*resolved);
-  if (!plan.ok()) return plan.error();
-  Cache cache(*plan, /*byte_limit=*/0);
-  std::vector<std::int32_t> tokens;
-  for (int i = 0; i < kTokens; ++i) tokens.push_back(i % reader.engine->n_vocab());
-  const EngineInput input{cache.add(), tokens, true, kTokens};
-  const auto start = CostClock::now();
-  KVANT_RETURN_IF_ERROR(reader.engine->step(cache, *reader.backend, {&input, 1}, {}));
-  return seconds_since(start) / kTokens;
-}
-
 }  // namespace
 
 double multiplications(const Hparams& hparams, const CalibrationWork& work) {
@@ -101,9 +86,13 @@ Result<CalibrationCost> estimated_cost(const SampleReader& reader, const Hparams
                                        const CalibrationWork& work, int n_threads) {
   CalibrationCost cost;
   if (work.tokens > 0) {
-    const auto by_token = seconds_per_token(reader);
-    if (!by_token.ok()) return by_token.error();
-    cost.seconds += *by_token * static_cast<double>(work.tokens);
+    const auto resolved = resolve(Recipe{}, reader.engine->geometry(), nullptr);
+    if (!resolved.ok()) return resolved.error();
+    const auto plan = reader.backend->place(*resolved);
+    if (!plan.ok()) return plan.error();
+    const auto speed = measure_reading(*reader.engine, *reader.backend, *plan, /*n_decoded=*/0);
+    if (!speed.ok()) return speed.error();
+    cost.seconds += speed->prompt * static_cast<double>(work.tokens);
   }
   cost.bytes = resident_bytes();
   if (work.contexts > 0) {

@@ -1,6 +1,5 @@
 // kvant advise recommends a cache for a model, a context and an amount of memory.
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
@@ -17,6 +16,7 @@
 #include "eval/cache_size.h"
 #include "eval/engine_source.h"
 #include "eval/quality_eval.h"
+#include "eval/reading_speed.h"
 #include "task/session.h"
 
 namespace kvant {
@@ -130,34 +130,6 @@ class Adviser {
     return {};
   }
 
-  // Estimates how long evaluate_quality() reads one recipe's chunks, of which the second half is decoded
-  // token by token.
-  static Result<double> seconds_of_quality(const Session& session, const PlacedPlan& plan, int n_chunks,
-                                           int context) {
-    constexpr int kPrompt = 64, kDecoded = 4;
-    Cache cache(plan, /*byte_limit=*/0);
-    const SequenceId sequence = cache.add();
-    const std::vector<std::int32_t> tokens(kPrompt, 0);
-    const auto step = [&](int n, bool is_prompt) -> Result<double> {
-      const EngineInput input{.sequence = sequence,
-                              .tokens = std::span(tokens).first(n),
-                              .is_prompt = is_prompt,
-                              .first_logits = n};
-      const auto start = std::chrono::steady_clock::now();
-      KVANT_RETURN_IF_ERROR(session.engine().step(cache, session.backend(), {&input, 1}, {}));
-      return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    };
-    const auto prompt = step(kPrompt, true);
-    if (!prompt.ok()) return prompt.error();
-    double decode = 0;
-    for (int i = 0; i < kDecoded; ++i) {
-      const auto one = step(1, false);
-      if (!one.ok()) return one.error();
-      decode += *one;
-    }
-    return n_chunks * context / 2 * (*prompt / kPrompt + decode / kDecoded);
-  }
-
   Status measure_quality() {
     const auto session =
         Session::open(options_.common, weight_mode(options_.weights), options_.quality.context);
@@ -184,11 +156,14 @@ class Adviser {
     }));
     QualityOptions quality = options_.quality;
     quality.n_threads = options_.common.n_threads;
-    const auto each =
-        seconds_of_quality(*session, *exact, chunks_available(*tokens, quality), quality.context);
-    if (!each.ok()) return each.error();
+    constexpr int kDecoded = 4;
+    const auto speed = measure_reading(engine, session->backend(), *exact, kDecoded);
+    if (!speed.ok()) return speed.error();
+    // evaluate_quality() decodes the second half of each chunk token by token.
+    const int n_decoded = chunks_available(*tokens, quality) * quality.context / 2;
+    const double each = n_decoded * (speed->prompt + speed->decode);
     fmt::print(stderr, "kvant: measuring the quality of {} recipes takes about {}, and then their speed\n",
-               sources.size(), readable_duration(*each * static_cast<double>(sources.size() + 1)));
+               sources.size(), readable_duration(each * static_cast<double>(sources.size() + 1)));
     Progress progress("quality",
                       (std::ssize(sources) + 1) * quality.context * chunks_available(*tokens, quality),
                       "tokens");
