@@ -178,7 +178,7 @@ typedef struct kvant_decode_lengths {
    * several queries, the number is not read. For each sequence, tables of the tail have entries for the pages
    * of this many tokens. */
   int32_t max_tail_tokens;
-  /* About how many sealed pages the longest sequence has; 0 means unknown. With up to 32 sealed pages, a
+  /* About how many sealed pages the longest sequence has; 0 means unknown. With up to 64 sealed pages, a
    * smaller kernel on a Hopper GPU serves a few sequences that have sealed pages, too. Tables of sealed pages
    * have this many entries for each sequence. */
   int32_t max_sealed_pages;

@@ -106,6 +106,12 @@ struct LaunchPlans {
   // Returns whether the first launch serves only some of the KV heads. Usually the other launches then do,
   // too.
   bool differ_by_head(const kvant_decode_shape& shape) const { return of[0].kv_heads.n < shape.n_kv_heads; }
+  // Returns whether several warps share each page in the kernels of all launches for short sequences.
+  bool share_short_pages() const {
+    return std::all_of(of.begin(), of.begin() + n, [](const LaunchPlan& plan) {
+      return plan.kernel->for_short.function != nullptr && plan.kernel->for_short.page_warps > 1;
+    });
+  }
 };
 
 int launches_for_queries(const Shape& shape) {
@@ -540,7 +546,8 @@ kvant_status kvant_decode_schedule(const kvant_decode_shape* shape, const kvant_
   Workspace parts;
   const kvant_status status = common_args(known, lengths, workspace, workspace_bytes, &args, &gpu, &parts);
   if (status != KVANT_OK) return status;
-  if (takes_short_kernel(known, lengths, gpu)) return KVANT_OK;
+  // Layers of any formats may follow.
+  if (takes_short_kernel(known, lengths, gpu, /*share_pages=*/false)) return KVANT_OK;
   const auto cuda_stream = static_cast<cudaStream_t>(stream);
   if (known.max_queries == 1) {  // With several queries, counters detect which parts are done.
     const std::size_t partial_bytes = std::min(parts.partial_bytes, workspace_bytes - parts.partials_at);
@@ -587,7 +594,7 @@ kvant_status kvant_decode_attention(const kvant_decode_shape* shape,
     if (reason != nullptr) return refuse_argument(reason);
     new_rows = append_args(known, layer, rows, &lengths);
   }
-  const bool is_short = takes_short_kernel(known, lengths, gpu);
+  const bool is_short = takes_short_kernel(known, lengths, gpu, plans.share_short_pages());
   const AppendArgs* appended = layer.new_rows == nullptr ? nullptr : &new_rows;
   if (is_short && lengths.sealed_pages == nullptr)
     return attend_short(known, lengths, layer, appended, gpu, cuda_stream);

@@ -61,14 +61,32 @@ std::int64_t clusters_of(const kvant_decode_shape& shape) {
 }
 
 // Returns the number of CTAs for each sequence and KV head with `pages` pages. All clusters must run at once,
-// because a second wave of clusters would double the time. 0 means that clusters of one CTA do not run at
-// once; the general kernel then runs several on one SM.
+// because a second wave of clusters would double the time. 0 means that not even clusters of one CTA run at
+// once.
 int ctas_of(const kvant_decode_shape& shape, int pages, const Gpu& gpu, int clusters_of_head = 1) {
   const std::int64_t n_clusters = clusters_of(shape) * clusters_of_head;
   static_assert(kShortWarps * kTileTokens == kPageTokens);  // As many CTAs as pages have work.
   int n_ctas = std::min(pages, kMaxShortCtas);
   while (n_ctas > 0 && gpu.clusters[n_ctas - 1] < n_clusters) --n_ctas;
   return n_ctas;
+}
+
+// Returns whether the kernels of heads of 128 channels are those for more than 4 query heads. These take more
+// time for a page in the general kernel.
+bool has_many_heads_of_128(const kvant_decode_shape& shape) {
+  return shape.head_dim == 128 && shape.group > 4;
+}
+
+// Returns whether a CTA of a cluster may have kMaxMoreShortPages, if warps share pages.
+bool serves_more_pages(const kvant_decode_shape& shape) {
+  return shape.head_dim == 256 || has_many_heads_of_128(shape);
+}
+
+// Returns whether clusters of one CTA run in a few waves that leave at most a third of the SMs idle.
+bool runs_in_waves(const kvant_decode_shape& shape, const Gpu& gpu) {
+  const std::int64_t n_clusters = clusters_of(shape);
+  const std::int64_t waves = (n_clusters + gpu.multiprocessors - 1) / gpu.multiprocessors;
+  return waves <= kMaxShortWaves && 2 * waves * gpu.multiprocessors <= 3 * n_clusters;
 }
 
 int pages_of(const kvant_decode_lengths& lengths) {
@@ -121,8 +139,8 @@ cudaLaunchConfig_t config_of(dim3 grid, int shared_bytes, const Gpu& gpu, cudaSt
 
 }  // namespace
 
-bool takes_short_kernel(const kvant_decode_shape& shape, const kvant_decode_lengths& lengths,
-                        const Gpu& gpu) {
+bool takes_short_kernel(const kvant_decode_shape& shape, const kvant_decode_lengths& lengths, const Gpu& gpu,
+                        bool share_pages) {
   if (channel_warps(shape.head_dim) > 1 || shape.corrected != 0 || shape.sas != 0 || shape.max_queries > 1 ||
       lengths.query_begins != nullptr)
     return false;
@@ -131,21 +149,26 @@ bool takes_short_kernel(const kvant_decode_shape& shape, const kvant_decode_leng
   // still faster than the general kernel.
   const auto sms_of_cluster = static_cast<int>(
       gpu.has.clusters ? std::min<std::int64_t>(gpu.multiprocessors / clusters_of(shape), kMaxShortCtas) : 1);
-  if (n_ctas == 0 || lengths.max_tail_tokens > std::max(kMaxShortTokens, kMaxSharedTokens * sms_of_cluster))
-    return false;
+  if (lengths.max_tail_tokens > std::max(kMaxShortTokens, kMaxSharedTokens * sms_of_cluster)) return false;
+  // Several CTAs of the general kernel fit on one SM and read unquantized tokens faster than waves of CTAs.
   if (!has_sealed(lengths))
-    return lengths.protected_tokens == nullptr && lengths.tail_tokens != nullptr &&
+    return n_ctas > 0 && lengths.protected_tokens == nullptr && lengths.tail_tokens != nullptr &&
            lengths.max_tail_tokens > 0;
+  int max_pages = kMaxShortPages * n_ctas;
+  if (share_pages && n_ctas > 0 && serves_more_pages(shape)) max_pages = kMaxMoreShortPages * n_ctas;
+  if (share_pages && n_ctas == 0 && has_many_heads_of_128(shape) && runs_in_waves(shape, gpu))
+    max_pages = kMaxShortPages;
   // Pages of all formats must fit in the whole shared memory of an SM.
   return gpu.has.bulk_copies && gpu.shared_bytes >= kH100.shared_bytes && shape.skip_threshold == 0 &&
-         lengths.max_sealed_pages > 0 && lengths.max_sealed_pages <= kMaxShortPages * n_ctas &&
+         lengths.max_sealed_pages > 0 && lengths.max_sealed_pages <= max_pages &&
          (lengths.tail_tokens == nullptr || lengths.max_tail_tokens > 0);
 }
 
 bool has_room_for_twice(const kvant_decode_shape& shape, const kvant_decode_lengths& lengths,
                         const Gpu& gpu) {
   const int pages = pages_of(lengths);
-  return ctas_of(shape, pages, gpu, 2) == ctas_of(shape, pages, gpu);
+  const int n_ctas = ctas_of(shape, pages, gpu);
+  return n_ctas > 0 && ctas_of(shape, pages, gpu, 2) == n_ctas;
 }
 
 kvant_status attend_short(const kvant_decode_shape& shape, const kvant_decode_lengths& lengths,
@@ -174,7 +197,7 @@ cudaError_t attend_short_sealed(const kvant_decode_shape& shape, const kvant_dec
   const cudaError_t error =
       cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
   if (error != cudaSuccess) return error;
-  const int n_ctas = ctas_of(shape, pages_of(lengths), gpu);
+  const int n_ctas = std::max(1, ctas_of(shape, pages_of(lengths), gpu));
   constexpr int kTwoToThe16th = 1 << 16;
   args.per_cta = (kTwoToThe16th + n_ctas - 1) / n_ctas;
   const int clusters_of_head = args.end_query - args.first_query > args.n_queries ? 2 : 1;

@@ -23,7 +23,7 @@ class FewPages : public ::testing::TestWithParam<std::tuple<FormatPair, int>> {
     const auto& [pair, d] = GetParam();
     const int n_protected = masks ? 70 : 0;
     TestCache cache({pair}, d,
-                    {{40, 9, n_protected}, {1, 127, n_protected}, {0, 3, 0}, {33, 140, n_protected}}, sink,
+                    {{65, 9, n_protected}, {1, 127, n_protected}, {0, 3, 0}, {33, 140, n_protected}}, sink,
                     masks, Tables::own, Values::normal, 5);
     cache.say_lengths();
     prepare(cache);

@@ -16,8 +16,14 @@ inline constexpr int kMaxShortCtas = kMaxClusterCtas;
 // heads of 128 channels, by decode_bench).
 inline constexpr int kMaxShortTokens = 512;
 inline constexpr int kMaxSharedTokens = 256;
-// A CTA has at most this many sealed pages.
+// A CTA of a cluster has at most this many sealed pages. The general kernel shares pages among more SMs, but
+// starts and combines results more slowly. The larger limit is for the shapes and formats for which it was
+// measured to be faster (serves_more_pages()).
 inline constexpr int kMaxShortPages = 4;
+inline constexpr int kMaxMoreShortPages = 8;
+// With more sequences and KV heads than SMs, each has one CTA, with at most kMaxShortPages. The CTAs run in
+// at most this many waves. The general kernel would start and end such short sequences more slowly.
+inline constexpr int kMaxShortWaves = 4;
 // A ring of sealed pages has this many slots. Two or four slots are possible.
 inline constexpr int kShortStages = 4;
 

@@ -1,5 +1,5 @@
 // Launches the decode kernels for short sequences, which need no schedule and start faster than the general
-// kernel. Callers first call takes_short_kernel(), whose result does not depend on formats.
+// kernel. Callers first call takes_short_kernel().
 #pragma once
 
 #include <cuda_runtime.h>
@@ -13,9 +13,11 @@ namespace kvant::cuda {
 struct AppendArgs;       // defined in seal/encode_args.h
 struct ShortSealedArgs;  // defined in short_args.h
 
-// Returns whether a kernel for short sequences serves a step, which then needs no schedule. The result does
-// not depend on formats, so all layers of a step agree.
-bool takes_short_kernel(const kvant_decode_shape& shape, const kvant_decode_lengths& lengths, const Gpu& gpu);
+// Returns whether a kernel for short sequences serves a layer. `share_pages` says whether several warps of
+// that kernel share each page, for all formats of the layer. If the result is true without `share_pages`, it
+// is true for all formats, so the step needs no schedule.
+bool takes_short_kernel(const kvant_decode_shape& shape, const kvant_decode_lengths& lengths, const Gpu& gpu,
+                        bool share_pages);
 
 // Attends in one layer of a short step without sealed pages. `new_rows` has the last token of each sequence.
 // `new_rows` is null if the tail already holds all tokens.

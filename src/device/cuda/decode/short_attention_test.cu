@@ -165,14 +165,14 @@ TEST(TakesShortKernel, WhereNothingElseIsThere) {
   kvant_decode_lengths lengths{};
   lengths.tail_tokens = some;
   // Without a limit, sequences may have any length.
-  EXPECT_FALSE(takes_short_kernel(shape, lengths, kH100));
+  EXPECT_FALSE(takes_short_kernel(shape, lengths, kH100, false));
   lengths.max_tail_tokens = 300;
-  EXPECT_TRUE(takes_short_kernel(shape, lengths, kH100));
+  EXPECT_TRUE(takes_short_kernel(shape, lengths, kH100, false));
   const auto with = [&](const auto& change) {
     kvant_decode_shape changed_shape = shape;
     kvant_decode_lengths changed = lengths;
     change(changed_shape, changed);
-    return takes_short_kernel(changed_shape, changed, kH100);
+    return takes_short_kernel(changed_shape, changed, kH100, false);
   };
   EXPECT_FALSE(with([](auto& s, auto&) { s.head_dim = 512; }));
   // The kernel for short sequences must not run, because the limit of sealed pages is missing.

@@ -22,9 +22,9 @@ using Lengths = std::vector<SequenceLengths>;
 // have nothing sealed, and some have no tokens.
 const Lengths kOneOf4k = {{31, 128, 4}};
 const Lengths kRagged = {{1, 5, 4}, {3, 127, 4}, {0, 3, 0}, {0, 0, 0}, {4, 0, 4}, {8, 200, 4}, {2, 17, 0}};
-Lengths many_sequences() {
+Lengths many_sequences(int n) {
   Lengths lengths;
-  for (int i = 0; i < 20; ++i) lengths.push_back({i % 5, 1 + i * 37 % 130, i % 5 > 0 ? 4 : 0});
+  for (int i = 0; i < n; ++i) lengths.push_back({i % 5, 1 + i * 37 % 130, i % 5 > 0 ? 4 : 0});
   return lengths;
 }
 
@@ -61,7 +61,7 @@ TEST_P(ShortSealed, AgreesOnFourThousandTokens) {
   expect_exact(kOneOf4k, 4, kAsItIs);
 }
 TEST_P(ShortSealed, AgreesOnManySequences) {
-  expect_exact(many_sequences(), 4, kAsItIs);
+  expect_exact(many_sequences(20), 4, kAsItIs);
 }
 TEST_P(ShortSealed, AgreesWherePagesAreUnsettled) {
   expect_exact(kRagged, 4, [](TestCache& cache) {
@@ -147,9 +147,7 @@ TEST_P(ShortSealedClusters, AgreeOnSequencesWithoutTokens) {
 }
 TEST_P(ShortSealedClusters, AgreeWithoutClusters) {
   // There are so many sequences that each has one CTA for each KV head.
-  Lengths lengths;
-  for (int i = 0; i < 30; ++i) lengths.push_back({i % 5, 1 + i * 37 % 130, i % 5 > 0 ? 4 : 0});
-  expect_exact_groups(lengths, {1, 3, 4, 7, 8});
+  expect_exact_groups(many_sequences(30), {1, 3, 4, 7, 8});
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -159,6 +157,30 @@ INSTANTIATE_TEST_SUITE_P(
             {"ch4g128", "tok4g128"}, {"tcq4", "tcq4"}, {"tcq3", "tcq2"}, {"lm3", "lm3"}, {"fp8", "fp8"}}),
         ::testing::ValuesIn(kHeadDimsUpTo256)),
     [](const auto& info) { return name_of(std::get<0>(info.param), std::get<1>(info.param)); });
+
+// Tests steps that only kernels with shared pages serve.
+class SharedPages : public ShortSealedClusters {};
+
+TEST_P(SharedPages, AgreeOnManyPagesPerCta) {
+  // The first sequence has eight pages for each CTA of a cluster, so rings are filled several times.
+  const bool is_wide = std::get<1>(GetParam()) == 256;
+  expect_exact_groups({{64, 5, 4}}, is_wide ? std::vector{1, 4, 7, 8, 12} : std::vector{7, 8, 12});
+}
+TEST_P(SharedPages, AgreeInWaves) {
+  if (std::get<1>(GetParam()) == 256) GTEST_SKIP() << "waves are for heads of 128";
+  // There are more CTAs than SMs, and some sequences have no tokens.
+  Lengths lengths = many_sequences(60);
+  lengths[7] = lengths[58] = {0, 0, 0};
+  expect_exact_groups(lengths, {7, 12});
+}
+
+INSTANTIATE_TEST_SUITE_P(Formats, SharedPages,
+                         ::testing::Combine(::testing::ValuesIn(std::vector<FormatPair>{
+                                                {"ch4g128", "tok4g128"}, {"tcq4", "tcq4"}, {"tcq3", "tcq2"}}),
+                                            ::testing::Values(128, 256)),
+                         [](const auto& info) {
+                           return name_of(std::get<0>(info.param), std::get<1>(info.param));
+                         });
 
 std::vector<FormatPair> sealed_pairs() {
   std::vector<FormatPair> pairs;
@@ -214,7 +236,7 @@ TEST(ShortSealedFormats, MayDifferByHead) {
   }
 }
 
-// All layers share a step's schedule, so the choice between the kernels must not depend on formats.
+// Steps without a schedule may have layers of any formats.
 TEST(ShortSealedFormats, AllFitIntoSharedMemory) {
   for (const int d : kHeadDimsUpTo256) {
     for (const std::string& key : sealed_formats(d)) {
@@ -237,14 +259,14 @@ TEST(TakesShortKernel, WhereFewPagesAreSealed) {
   lengths.sealed_pages = lengths.tail_tokens = lengths.protected_tokens = some;
   lengths.max_tail_tokens = 100;
   // Without a limit, sequences may have any length.
-  EXPECT_FALSE(takes_short_kernel(shape, lengths, kH100));
+  EXPECT_FALSE(takes_short_kernel(shape, lengths, kH100, true));
   lengths.max_sealed_pages = 4;
-  EXPECT_TRUE(takes_short_kernel(shape, lengths, kH100));
+  EXPECT_TRUE(takes_short_kernel(shape, lengths, kH100, true));
   const auto with = [&](const auto& change, const Gpu& gpu = kH100) {
     kvant_decode_shape changed_shape = shape;
     kvant_decode_lengths changed = lengths;
     change(changed_shape, changed);
-    return takes_short_kernel(changed_shape, changed, gpu);
+    return takes_short_kernel(changed_shape, changed, gpu, true);
   };
   const auto with_pages = [&](int n_seqs, int max_sealed_pages) {
     return with([&](auto& s, auto& l) {
@@ -280,6 +302,48 @@ TEST(TakesShortKernel, WhereFewPagesAreSealed) {
   Gpu other = kH100;
   other.has = kCapabilities<Sm80>;
   EXPECT_FALSE(with([](auto&, auto&) {}, other));
+}
+
+TEST(TakesShortKernel, WhereWarpsSharePages) {
+  kvant_decode_shape shape{sizeof shape, 1, 8, 8, 128, 1.0F, "tcq4", "tcq4"};
+  const std::int32_t some[1] = {};
+  kvant_decode_lengths lengths{};
+  lengths.sealed_pages = lengths.tail_tokens = some;
+  lengths.max_tail_tokens = 64;
+  const auto with_pages = [&](int n_seqs, int max_sealed_pages, bool share_pages = true) {
+    shape.n_seqs = n_seqs;
+    lengths.max_sealed_pages = max_sealed_pages;
+    return takes_short_kernel(shape, lengths, kH100, share_pages);
+  };
+  EXPECT_TRUE(with_pages(1, 64));
+  EXPECT_FALSE(with_pages(1, 65));
+  EXPECT_TRUE(with_pages(4, 32));
+  EXPECT_FALSE(with_pages(4, 33));
+  EXPECT_TRUE(with_pages(16, 8));
+  EXPECT_FALSE(with_pages(16, 9));
+  // Each SM has one CTA in each of several waves.
+  EXPECT_TRUE(with_pages(24, 4));
+  EXPECT_FALSE(with_pages(24, 5));
+  EXPECT_TRUE(with_pages(66, 4));
+  EXPECT_FALSE(with_pages(67, 4));
+  // Most SMs would be idle in the second wave.
+  EXPECT_FALSE(with_pages(17, 4));
+  // Formats that do not share pages have fewer pages and no waves.
+  EXPECT_TRUE(with_pages(1, 32, false));
+  EXPECT_FALSE(with_pages(1, 33, false));
+  EXPECT_FALSE(with_pages(24, 4, false));
+  // Kernels for up to 4 query heads of 128 channels, and heads of 64, have fewer pages and no waves.
+  shape.group = 4;
+  EXPECT_FALSE(with_pages(1, 33));
+  EXPECT_FALSE(with_pages(24, 4));
+  shape.group = 8;
+  shape.head_dim = 64;
+  EXPECT_FALSE(with_pages(1, 33));
+  EXPECT_FALSE(with_pages(24, 4));
+  shape.group = 1;
+  shape.head_dim = 256;
+  EXPECT_TRUE(with_pages(1, 64));
+  EXPECT_FALSE(with_pages(24, 4));
 }
 
 }  // namespace

@@ -192,7 +192,7 @@ class TestCache {
       lengths.max_tail_tokens = *std::max_element(tail.begin(), tail.end());
       lengths.max_sealed_pages = max_pages_;
     }
-    was_short_ = takes_short_kernel(shape, lengths, gpu_or_h100());
+    was_short_ = takes_short_kernel(shape, lengths, gpu_or_h100(), share_short_pages());
     lengths.first_tokens = hidden_.empty() ? nullptr : hidden.get();
     const DeviceArray<std::int32_t> device_begins(begins);
     lengths.query_begins = query_counts_.empty() ? nullptr : device_begins.get();
@@ -408,6 +408,14 @@ class TestCache {
   }
 
   bool has_sealed() const { return !is_unquantized({formats_[0][0], formats_[1][0]}); }
+  // Returns whether several warps of kernels for short sequences share each page of all formats.
+  bool share_short_pages() const {
+    for (std::size_t head = 0; head < formats_[0].size(); ++head)
+      if (find_decode_kernel(gpu_or_h100(), formats_[0][head], formats_[1][head], d_, 1, false, softcap_ > 0)
+              ->for_short.page_warps < 2)
+        return false;
+    return true;
+  }
 
   float loudness_of(Side side) const {
     constexpr float kKeysAreLouder = 10;
