@@ -442,7 +442,7 @@ cudaError_t launch_short(const Shape& shape, const kvant_decode_lengths& lengths
                          const kvant_decode_layer& layer, const AppendArgs* new_rows,
                          const LaunchPlans& plans, const Gpu& gpu, const DecodeArgs& of_layer,
                          cudaStream_t stream) {
-  const bool halves = has_room_for_twice(shape, lengths, gpu);
+  const bool halves = halves_are_faster(shape, lengths, gpu);
   cudaError_t error = cudaSuccess;
   for (int i = 0; i < plans.n && error == cudaSuccess; ++i) {
     const LaunchPlan plan = halves ? plan_of_half(shape, plans.of[i], gpu) : plans.of[i];

@@ -164,11 +164,16 @@ bool takes_short_kernel(const kvant_decode_shape& shape, const kvant_decode_leng
          (lengths.tail_tokens == nullptr || lengths.max_tail_tokens > 0);
 }
 
-bool has_room_for_twice(const kvant_decode_shape& shape, const kvant_decode_lengths& lengths,
-                        const Gpu& gpu) {
+bool halves_are_faster(const kvant_decode_shape& shape, const kvant_decode_lengths& lengths, const Gpu& gpu) {
   const int pages = pages_of(lengths);
   const int n_ctas = ctas_of(shape, pages, gpu);
-  return n_ctas > 0 && ctas_of(shape, pages, gpu, 2) == n_ctas;
+  const int n_of_half = ctas_of(shape, pages, gpu, 2);
+  if (n_of_half == 0) return false;
+  // With heads of 128, a kernel for up to 4 query heads takes too much of the time of a kernel for 8.
+  if (shape.head_dim != 256) return n_of_half == n_ctas;
+  const auto pages_of_cta = [&](int n) { return (lengths.max_sealed_pages + n - 1) / n; };
+  // A page takes a kernel for up to 4 query heads at most two thirds of the time of a kernel for 8.
+  return 2 * pages_of_cta(n_of_half) <= 3 * pages_of_cta(n_ctas);
 }
 
 kvant_status attend_short(const kvant_decode_shape& shape, const kvant_decode_lengths& lengths,
@@ -197,10 +202,10 @@ cudaError_t attend_short_sealed(const kvant_decode_shape& shape, const kvant_dec
   const cudaError_t error =
       cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
   if (error != cudaSuccess) return error;
-  const int n_ctas = std::max(1, ctas_of(shape, pages_of(lengths), gpu));
+  const int clusters_of_head = args.end_query - args.first_query > args.n_queries ? 2 : 1;
+  const int n_ctas = std::max(1, ctas_of(shape, pages_of(lengths), gpu, clusters_of_head));
   constexpr int kTwoToThe16th = 1 << 16;
   args.per_cta = (kTwoToThe16th + n_ctas - 1) / n_ctas;
-  const int clusters_of_head = args.end_query - args.first_query > args.n_queries ? 2 : 1;
   const dim3 grid(n_ctas, args.heads.n * clusters_of_head, shape.n_seqs);
   cudaLaunchAttribute attributes[2] = {};
   const cudaLaunchConfig_t config = config_of(grid, shared_bytes, gpu, stream, attributes);

@@ -25,9 +25,9 @@ kvant_status attend_short(const kvant_decode_shape& shape, const kvant_decode_le
                           const kvant_decode_layer& layer, const AppendArgs* new_rows, const Gpu& gpu,
                           cudaStream_t stream);
 
-// Returns whether a step of the short kernel could have two clusters for each sequence and KV head. The
-// clusters must be as large as now, and must all run at once.
-bool has_room_for_twice(const kvant_decode_shape& shape, const kvant_decode_lengths& lengths, const Gpu& gpu);
+// Returns whether a step of the short kernel with sealed pages should have two clusters for each sequence and
+// KV head, each for half of the query heads. All clusters then run at once, but may be smaller.
+bool halves_are_faster(const kvant_decode_shape& shape, const kvant_decode_lengths& lengths, const Gpu& gpu);
 
 // Attends in one launch of a short step with sealed pages, for the heads and queries in `args`. Fills in all
 // other members of `args`.

@@ -346,5 +346,37 @@ TEST(TakesShortKernel, WhereWarpsSharePages) {
   EXPECT_FALSE(with_pages(24, 4));
 }
 
+TEST(TakesShortKernel, ForHalvesOfQueryHeads) {
+  kvant_decode_shape shape{sizeof shape, 1, 2, 8, 256, 1.0F, "tcq4", "tcq4"};
+  const std::int32_t some[1] = {};
+  kvant_decode_lengths lengths{};
+  lengths.sealed_pages = lengths.tail_tokens = some;
+  lengths.max_tail_tokens = 64;
+  const auto halves = [&](int n_seqs, int max_sealed_pages) {
+    shape.n_seqs = n_seqs;
+    lengths.max_sealed_pages = max_sealed_pages;
+    EXPECT_TRUE(takes_short_kernel(shape, lengths, kH100, true));
+    return halves_are_faster(shape, lengths, kH100);
+  };
+  // Both kinds of clusters have 8 CTAs.
+  EXPECT_TRUE(halves(1, 16));
+  // Clusters have 4 or 2 CTAs, and CTAs have 1 or 2 pages.
+  EXPECT_FALSE(halves(16, 4));
+  // Clusters have 3 or 1 CTAs, and CTAs have 2 or 5 pages.
+  EXPECT_FALSE(halves(20, 5));
+  // Clusters have 3 or 2 CTAs, and CTAs have 5 or 7 pages.
+  Gpu gpu = kH100;
+  gpu.clusters[3] = 31;
+  shape.n_seqs = 16;
+  lengths.max_sealed_pages = 13;
+  EXPECT_TRUE(halves_are_faster(shape, lengths, gpu));
+  // With heads of 128, clusters of halves must have as many CTAs.
+  shape.head_dim = 128;
+  EXPECT_FALSE(halves_are_faster(shape, lengths, gpu));
+  EXPECT_TRUE(halves(1, 16));
+  // Not even clusters of one CTA run at once.
+  EXPECT_FALSE(halves(100, 4));
+}
+
 }  // namespace
 }  // namespace kvant::cuda::short_sealed_test
