@@ -312,10 +312,11 @@ __device__ __forceinline__ void admit_successors() {
 }
 
 // cluster_arrive() says that this thread has arrived, and cluster_wait() waits for all threads of the
-// cluster. The writes before cluster_arrive() are then visible to all. Launches without clusters must not
-// call either.
+// cluster. The barriers that publish_barriers() published before are then visible to all, but other writes
+// need not be. An arrival that makes all writes visible would wait for them. Launches without clusters must
+// not call either.
 __device__ __forceinline__ void cluster_arrive() {
-  if constexpr (Architecture::kClusters) asm volatile("barrier.cluster.arrive.aligned;" ::: "memory");
+  if constexpr (Architecture::kClusters) asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }
 __device__ __forceinline__ void cluster_wait() {
   if constexpr (Architecture::kClusters) asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
@@ -329,14 +330,24 @@ __device__ __forceinline__ std::uint32_t address_in_cluster(std::uint32_t addres
   return there;
 }
 
-// Stores two numbers in the shared memory of a CTA of the cluster, without waiting. `barrier` lies in the
-// same CTA and counts the 8 bytes when the numbers are visible. Both addresses are those of
-// address_in_cluster().
-__device__ __forceinline__ void send_to_cluster(std::uint32_t to, float2 x, std::uint32_t barrier) {
+// Stores two or four numbers in the shared memory of a CTA of the cluster, without waiting. `barrier` lies in
+// the same CTA and counts the bytes when the numbers are visible. Both addresses are those of
+// address_in_cluster(). `to` is aligned to the numbers' size.
+__device__ __forceinline__ void send_to_cluster(std::uint32_t to, const float (&x)[2],
+                                                std::uint32_t barrier) {
   if constexpr (Architecture::kClusters)
     asm volatile(
         "st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(to),
-        "f"(x.x), "f"(x.y), "r"(barrier)
+        "f"(x[0]), "f"(x[1]), "r"(barrier)
+        : "memory");
+}
+__device__ __forceinline__ void send_to_cluster(std::uint32_t to, const float (&x)[4],
+                                                std::uint32_t barrier) {
+  if constexpr (Architecture::kClusters)
+    asm volatile(
+        "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(
+            to),
+        "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3]), "r"(barrier)
         : "memory");
 }
 

@@ -59,10 +59,10 @@ struct PartInbox {
   static constexpr int kSlots = 14;
   static_assert(kPaddedGroup == 8 && kMaxShortCtas == 8);
 
-  float2 out[kSlots][D / 2];
+  alignas(16) float out[kSlots][D];
   float2 sums[kSlots];  // maximum and sum of weights
   // The barrier counts the bytes of all parts that the CTA gets. Its only phase has one arrival, which
-  // open() makes, and ends when all bytes are here.
+  // open() makes, and ends when all bytes are here. Bytes may be counted before that arrival.
   std::uint64_t barrier;
 
   // Prepares the inbox before any CTA of the cluster can send. One thread of the CTA calls open(), and the
@@ -110,36 +110,53 @@ struct PartWeights {
   __device__ __forceinline__ float of(int part) const { return __shfl_sync(~0U, weight, part); }
 };
 
-__device__ __forceinline__ void add_weighted(float weight, float2 x, float2& sum) {
-  sum.x = fmaf(weight, x.x, sum.x);
-  sum.y = fmaf(weight, x.y, sum.y);
-}
-
-// Merges a slice of a query head over the CTA's warps and sends it to the owner.
+// A warp merges a piece of a query head at a time. Each lane has N neighbouring channels of the piece, and
+// sends them together.
 template <int D>
-__device__ __forceinline__ void send_slice(const ShortPlace& at, const HeadOwners& owners,
-                                           const WarpOutputs<D>& outputs, int query, int slice,
+struct Piece {
+  static constexpr int N = D == 64 ? 2 : 4;
+  static constexpr int kChannels = N * kLanes;
+  static constexpr int kOfHead = D / kChannels;  // pieces of a query head
+
+  static __device__ int first_channel(int piece, int lane) { return piece * kChannels + N * lane; }
+};
+
+// Merges a piece of a query head over the CTA's warps and sends it to the owner. The first piece takes the
+// maximum and the sum of weights with it.
+template <int D>
+__device__ __forceinline__ void send_piece(const ShortPlace& at, const HeadOwners& owners,
+                                           const WarpOutputs<D>& outputs, int query, int piece,
                                            ShortSealedShared<D>& shared) {
   static_assert(kShortWarps == 8);
+  constexpr int kOwn = Piece<D>::N;
   const int w = at.lane % kShortWarps;
   const PartWeights weights(shared.max[w][query], shared.sum[w][query]);
-  float2 out{0, 0};
+  const int first = Piece<D>::first_channel(piece, at.lane);
+  float out[kOwn] = {};
 #pragma unroll
-  for (int warp = 0; warp < kShortWarps; ++warp)
-    add_weighted(weights.of(warp), outputs.at(warp, query, slice * kSlice + 2 * at.lane), out);
+  for (int warp = 0; warp < kShortWarps; ++warp) {
+    const float weight = weights.of(warp);
+#pragma unroll
+    for (int j = 0; j < kOwn; j += 2) {
+      const float2 two = outputs.at(warp, query, first + j);
+      out[j] = fmaf(weight, two.x, out[j]);
+      out[j + 1] = fmaf(weight, two.y, out[j + 1]);
+    }
+  }
   PartInbox<D>& inbox = shared.inbox;
   const int slot = owners.nth(query) * at.n_ctas + at.cta;
-  float2& to = inbox.out[slot][slice * (kSlice / 2) + at.lane];
-  const float2 sums{weights.max, weights.sum};
-  const bool sends_sums = slice == 0 && at.lane == 0;
+  float* const to = inbox.out[slot] + first;
+  const float sums[2] = {weights.max, weights.sum};
+  const bool sends_sums = piece == 0 && at.lane == 0;
   if (at.n_ctas == 1) {
-    to = out;
-    if (sends_sums) inbox.sums[slot] = sums;
+#pragma unroll
+    for (int j = 0; j < kOwn; ++j) to[j] = out[j];
+    if (sends_sums) inbox.sums[slot] = {sums[0], sums[1]};
     return;
   }
   const int owner = owners.owner(query);
   const std::uint32_t barrier = address_in_cluster(shared_address(&inbox.barrier), owner);
-  send_to_cluster(address_in_cluster(shared_address(&to), owner), out, barrier);
+  send_to_cluster(address_in_cluster(shared_address(to), owner), out, barrier);
   if (sends_sums)
     send_to_cluster(address_in_cluster(shared_address(&inbox.sums[slot]), owner), sums, barrier);
 }
@@ -149,20 +166,23 @@ __device__ __forceinline__ void send_slice(const ShortPlace& at, const HeadOwner
 template <int D, class Args>
 __device__ __forceinline__ void store_owned_head(const Args& args, const ShortPlace& at, int nth, int query,
                                                  const PartInbox<D>& inbox) {
-  constexpr int kSlices = D / kSlice;
+  constexpr int kOwn = Piece<D>::N;
   const int first = nth * at.n_ctas;
   const int cta = at.lane % kMaxShortCtas;
   const float2 sums = cta < at.n_ctas ? inbox.sums[first + cta] : make_float2(kNoScore, 0);
   PartWeights weights(sums.x, sums.y);
-  float2 out[kSlices] = {};
+  float x[D / kLanes] = {};  // [piece][channel of the lane]
 #pragma unroll
   for (int part = 0; part < kMaxShortCtas; ++part) {
     // An absent part has weight 0. A branch would make the loads wait for each other.
     const int slot = first + (part < at.n_ctas ? part : 0);
     const float weight = weights.of(part);
 #pragma unroll
-    for (int slice = 0; slice < kSlices; ++slice)
-      add_weighted(weight, inbox.out[slot][slice * (kSlice / 2) + at.lane], out[slice]);
+    for (int piece = 0; piece < Piece<D>::kOfHead; ++piece) {
+      const float* from = inbox.out[slot] + Piece<D>::first_channel(piece, at.lane);
+#pragma unroll
+      for (int j = 0; j < kOwn; ++j) x[piece * kOwn + j] = fmaf(weight, from[j], x[piece * kOwn + j]);
+    }
   }
   const int of_head = at.first_query + query;
   const int head = at.head * args.group + of_head;
@@ -172,17 +192,13 @@ __device__ __forceinline__ void store_owned_head(const Args& args, const ShortPl
   if (at.lane == 0 && args.lse != nullptr)
     args.lse[static_cast<std::int64_t>(at.seq) * args.n_kv_heads * args.group + head] =
         (weights.max - kWeightBits + log2f(weights.sum)) * 0.69314718F;
-  float x[2 * kSlices];
 #pragma unroll
-  for (int slice = 0; slice < kSlices; ++slice) {
-    x[2 * slice] = out[slice].x * share;
-    x[2 * slice + 1] = out[slice].y * share;
-  }
+  for (float& channel : x) channel *= share;
   if (args.out_hadamard != 0) rotate_channels(at.lane, x);
 #pragma unroll
-  for (int slice = 0; slice < kSlices; ++slice)
-    store_pair(args, at.seq, at.head, of_head, slice * kSlice + 2 * at.lane, {x[2 * slice], x[2 * slice + 1]},
-               D);
+  for (int i = 0; i < D / kLanes; i += 2)
+    store_pair(args, at.seq, at.head, of_head, Piece<D>::first_channel(i / kOwn, at.lane) + i % kOwn,
+               {x[i], x[i + 1]}, D);
 }
 
 // Turns the accumulators of all warps into outputs. All threads of the cluster must call this function.
@@ -211,10 +227,10 @@ __device__ __forceinline__ void combine_outputs(const Args& args, const ShortPla
   if (at.lane % 4 * 2 < at.n_queries) outputs.put(acc, at.warp, at.lane);
   __syncthreads();
   const HeadOwners owners{at.n_ctas, args.per_cta};
-  constexpr int kSlices = D / kSlice;
+  constexpr int kPieces = Piece<D>::kOfHead;
 #pragma unroll 1
-  for (int i = at.warp; i < at.n_queries * kSlices; i += kShortWarps)
-    send_slice(at, owners, outputs, i / kSlices, i % kSlices, shared);
+  for (int i = at.warp; i < at.n_queries * kPieces; i += kShortWarps)
+    send_piece(at, owners, outputs, i / kPieces, i % kPieces, shared);
   if (at.n_ctas == 1) __syncthreads();
   static_assert(kPaddedGroup <= kShortWarps);
   const int query = at.cta + at.n_ctas * at.warp;

@@ -254,19 +254,17 @@ __device__ __forceinline__ void prefetch_tile(const ShortSealedArgs& args, const
   }
 }
 
-// Reads a word of each line of the arguments, so the constant cache has the lines before the kernel
-// needs them. Otherwise, each line would cost a wait for the L2 cache after the predecessors' end. Returns a
-// number that depends on all of these words. Descriptions of pages and the offsets of other heads are left
-// out.
-__device__ __forceinline__ std::uint32_t fetch_arguments(const ShortSealedArgs& args) {
+// Reads a word of each line of the arguments, so the constant cache has the lines before the kernel needs
+// them. Otherwise, each line would cost a wait for the L2 cache after the predecessors' end. Warps take lines
+// in turn, so the waits overlap. Returns a number that depends on all words that the warp reads.
+__device__ __forceinline__ std::uint32_t fetch_arguments(const ShortSealedArgs& args, int warp) {
   constexpr int kLineWords = 16;
+  constexpr int kWords = static_cast<int>(sizeof(ShortSealedArgs) / 4);
   const auto* words = reinterpret_cast<const std::uint32_t*>(&args);
   std::uint32_t all = 0;
 #pragma unroll
-  for (int i = 0; i < static_cast<int>(sizeof args) / 4; i += kLineWords)
-    if (i < static_cast<int>(offsetof(DecodeArgs, key_page)) / 4 ||
-        i >= static_cast<int>(sizeof(DecodeArgs)) / 4)
-      all ^= words[i];
+  for (int i = 0; i < kWords; i += kShortWarps * kLineWords)
+    all ^= words[min(i + warp * kLineWords, kWords - 1)];
   return all;
 }
 
@@ -309,7 +307,7 @@ __device__ void attend_short_sealed(const ShortSealedArgs& args, unsigned char* 
   // Settled pages, page tables and lengths are read while predecessors end.
   const bool at_once = args.settled != 0 || args.follows != 0;
   // The condition keeps the compiler from leaving out the reads. The word is 0 here, and nothing reads it.
-  if (fetch_arguments(args) == 1) store_shared(rings.have_queries(), 0);
+  if (fetch_arguments(args, at.warp) == 1) store_shared(rings.have_queries(), 0);
   if (!at_once) take_turn(args);
   // Table entries are loaded before the kernel knows whether they are needed, so all loads overlap.
   int2 sealed_ids{}, tail_ids{};
