@@ -67,8 +67,10 @@ class Layouts:
         for line in sorted({r["measured_on"] for r in self.rows} - {self.document["measured_on"]}):
             rows = [r for r in self.rows if r["measured_on"] == line]
             caches = ", ".join(dict.fromkeys(r["cache"] for r in rows))
-            shapes = ", ".join(shown_shape(*shape) for shape in sorted({(r["sequences"], r["context"]) for r in rows}))
-            text += "\n" + markdown.paragraph(f"Another run measured the cells {shapes}. The caches of that run are {caches}. {line}")
+            shapes = sorted({(r["sequences"], r["context"]) for r in rows})
+            measured = ("some cells of all columns" if shapes == self.shapes
+                        else "the cells " + ", ".join(shown_shape(*shape) for shape in shapes))
+            text += "\n" + markdown.paragraph(f"Another run measured {measured}. The caches of that run are {caches}. {line}")
         return text
 
     def csv(self):
