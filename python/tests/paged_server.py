@@ -154,8 +154,8 @@ class Server:
         most = 1 + self.state.max_drafts
         work = sorted(work, key=lambda item: item[1] > most)
         for request, n in work:
-            request.tail = request.tail or self.take(self.layout.tail_blocks)
-            request.blocks += self.take(-(-(request.computed + n) // PAGE) - len(request.blocks))
+            request.tail = request.tail or self.take(self.tail_blocks or self.layout.tail_blocks)
+            request.blocks += self.take(-(-(request.computed + n) // self.block_tokens) - len(request.blocks))
         counts = [n for _, n in work] + [0] * padding
         lens = [request.computed + n for request, n in work] + [0] * padding
         bounds = [length + late * (0 < n <= most) for length, n in zip(lens, counts)]
@@ -186,6 +186,9 @@ class Server:
 
     # Prompts use the library's attention.
     attention = None
+    block_tokens = PAGE
+    # The number of tail blocks of a request, if blocks have several pages.
+    tail_blocks: int | None = None
 
     def attend(self, step, layer, q, k, v, out):
         model_state.attend(step, layer.kv_cache, q, k, v, out, self.attention, self.sink_logits)

@@ -1,5 +1,6 @@
-"""Tests each release of vLLM that the plug-in supports, as far as no GPU is needed. `vllm_checks`, `vllm_worker_checks`
-and `vllm_scheduler_checks` run in separate processes, because their mocks would disturb other tests."""
+"""Tests each release of vLLM that the plug-in supports, as far as no GPU is needed. `vllm_checks`, `vllm_worker_checks`,
+`vllm_scheduler_checks` and `vllm_hybrid_checks` run in separate processes, because their mocks would disturb other
+tests."""
 
 import importlib.metadata
 import os
@@ -17,9 +18,9 @@ import kvant.vllm
 
 
 class Releases(unittest.TestCase):
-    def check(self, checks):
+    def check(self, checks, versions=("0.26.0", "0.33.0")):
         tests = pathlib.Path(__file__).resolve().parent
-        for version in ("0.26.0", "0.33.0"):
+        for version in versions:
             with self.subTest(version=version):
                 if not vllm_stub.folder(version).exists():
                     self.skipTest(f"{vllm_stub.folder(version)} is not there: scripts/fetch-vllm")
@@ -37,6 +38,10 @@ class Releases(unittest.TestCase):
     @unittest.skipIf(find_spec("torch") is None, "no PyTorch")
     def test_schedulers(self):
         self.check("vllm_scheduler_checks")
+
+    @unittest.skipIf(find_spec("torch") is None, "no PyTorch")
+    def test_hybrid_models(self):
+        self.check("vllm_hybrid_checks", ("0.33.0",))
 
 
 class Registration(unittest.TestCase):

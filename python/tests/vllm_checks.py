@@ -341,7 +341,8 @@ class Layers(unittest.TestCase):
         windowed, full = layer(vllm_config, 0, window=1024), layer(vllm_config, 1)
         self.assertEqual((windowed.kv_cache_dtype, full.kv_cache_dtype), ("fp8", "kvant_uniform_4bit"))
         specs = self.specs(vllm_config)
-        self.assertEqual((specs["model.layers.0.attn"].dtype.itemsize, full.kvant.others), (1, "in FP8"))
+        self.assertEqual((specs["model.layers.0.attn"].dtype.itemsize, full.kvant.others),
+                         (1, "layers with a sliding window stay in FP8"))
         vllm_config.additional_config = {"kvant": {"windows": "int8"}}
         with self.assertRaisesRegex(ValueError, '"windows" is "fp8", not "int8"; without it, layers with a sliding window are unquantized'):
             layer(vllm_config, 2, window=1024)
@@ -426,7 +427,7 @@ class Layers(unittest.TestCase):
                 backend.TailBuilder(None, [name + attach.TAIL_SUFFIX for name in sealed[0].layer_names], vllm_config, None)
 
             if n_groups > 1:
-                with self.assertRaisesRegex(NotImplementedError, "fewer layers with a sliding window than without"):
+                with self.assertRaisesRegex(NotImplementedError, "fewer other layers, such as those with a sliding window, than layers with kvant's cache"):
                     build()
             else:
                 build()
@@ -475,8 +476,9 @@ class Layers(unittest.TestCase):
         with self.assertRaisesRegex(NotImplementedError, "this model has no others"):
             self.specs(vllm_config)
 
+    @unittest.skipUnless(IS_026, "vllm_hybrid_checks tests hybrid models")
     def test_hybrid_models_are_refused_when_their_first_attention_layer_is_made(self):
-        with self.assertRaisesRegex(NotImplementedError, "kvant does not support hybrid models"):
+        with self.assertRaisesRegex(NotImplementedError, "kvant supports hybrid models, .* only with vLLM 0.33"):
             layer(self.use(supported(is_hybrid=True)), 0)
 
     def test_layers_of_other_kinds_are_refused(self):
@@ -563,7 +565,7 @@ class CacheTypes(unittest.TestCase):
 
 
 class Refusals(unittest.TestCase):
-    OF_SOME_RELEASES = (dict(pipeline_parallel_size=2), dict(data_parallel_size=2), dict(enable_sleep_mode=True))
+    OF_SOME_RELEASES = (dict(pipeline_parallel_size=2), dict(data_parallel_size=2), dict(enable_sleep_mode=True), dict(is_hybrid=True))
 
     def test_what_is_supported_is_let_through(self):
         refusals.refuse_unsupported(supported())
@@ -578,7 +580,7 @@ class Refusals(unittest.TestCase):
         drafts = simple(method="eagle3", num_speculative_tokens=4)
         for changed, sentence in (
                 (dict(speculative_config=drafts), "drafts"), (dict(kv_transfer_config=object()), "KV connectors"),
-                (dict(is_hybrid=True), "hybrid models, whose other layers keep a recurrent state"),
+                (dict(is_hybrid=True), "hybrid models, whose other layers keep a recurrent state.*only with vLLM 0.33"),
                 (dict(data_parallel_size=2), "data parallelism of a model with experts only with vLLM 0.33"),
                 (dict(use_ubatching=True), "microbatches"),
                 (dict(enable_sleep_mode=True), "sleep mode only with vLLM 0.33"),
@@ -594,6 +596,11 @@ class Refusals(unittest.TestCase):
                     refusals.refuse_unsupported(supported(**changed), drafts_of)
         with self.assertRaisesRegex(NotImplementedError, "by eagle3, only by ngram"):
             refusals.refuse_unsupported(supported(speculative_config=drafts), ("ngram",))
+        ngram = simple(method="ngram", num_speculative_tokens=4)
+        for changed, sentence in ((dict(speculative_config=ngram), "drafts .* of hybrid models"),
+                                  (dict(pipeline_parallel_size=2), "pipeline parallelism of hybrid models")):
+            with self.assertRaisesRegex(NotImplementedError, sentence):
+                refusals.refuse_unsupported(supported(is_hybrid=True, **changed), ("ngram",), refusals.OF_SOME_RELEASES)
         with self.assertRaisesRegex(NotImplementedError, "128 or more drafts"):
             many = simple(method="ngram", num_speculative_tokens=128)
             refusals.refuse_unsupported(supported(speculative_config=many), ("ngram",))

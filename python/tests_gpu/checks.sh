@@ -6,6 +6,7 @@
 #     checks.sh parallel FOLDER    tensor and pipeline parallelism on 2 GPUs, on a random model
 #     checks.sh windows FOLDER     layers with a sliding window, on random models
 #     checks.sh softcap FOLDER     capped scores, on random models
+#     checks.sh hybrid FOLDER      recurrent states next to kvant's pages (vLLM 0.33), on a random model
 #     checks.sh model FOLDER NPY [CONSTANTS]   quality, on the model in FOLDER and its prompts, int [at least 8, 2048].
 #                                  CONSTANTS, a file of kvant.hf.calibrate for kvant-4bit, adds runs with constants.
 #     checks.sh integers FOLDER NPY [VECINFER-4BIT VECINFER-2BIT]   prompts in 8-bit integers, on the model in FOLDER.
@@ -106,6 +107,18 @@ case $mode in
     logits 4bit-single --kv kvant_uniform_4bit --single --against "$four"
     logits fast4 --kv kvant_fast4 --against "$bf16"
     ;;
+  hybrid)
+    python3 "$tests/random_hybrid.py" "$model"
+    bf16=$model/bf16.pt four=$model/4bit.pt
+    logits bf16 --out "$bf16"
+    logits bf16-512 --chunk 512 --against "$bf16"
+    logits 4bit --kv kvant_uniform_4bit --out "$four" --against "$bf16"
+    logits 4bit-512 --kv kvant_uniform_4bit --chunk 512 --against "$four" "$bf16"
+    logits 4bit-eager --kv kvant_uniform_4bit --eager --against "$four"
+    logits 4bit-single --kv kvant_uniform_4bit --single --against "$four"
+    logits 4bit-preempted --kv kvant_uniform_4bit --blocks 60 --against "$four"
+    VLLM_KV_CACHE_LAYOUT=LBNHC logits 4bit-apart --kv kvant_uniform_4bit --against "$four"
+    ;;
   integers)
     bf16=$model/bf16.pt
     long=(--tokens "$3" --prompts 8)
@@ -127,7 +140,7 @@ case $mode in
         sed -n "s/.*ValueError: kvant/RESULT refused: kvant/p" > "$model/vecinfer-without.log"; } &
     fi
     ;;
-  *) echo "checks.sh random|drafts|parallel|windows|softcap FOLDER | checks.sh model|integers FOLDER NPY [CONSTANTS...]" >&2; exit 2 ;;
+  *) echo "checks.sh random|drafts|parallel|windows|softcap|hybrid FOLDER | checks.sh model|integers FOLDER NPY [CONSTANTS...]" >&2; exit 2 ;;
 esac
 wait
 for log in "$model"/*.log; do

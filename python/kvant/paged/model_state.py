@@ -76,7 +76,7 @@ class ModelState:
         # The flag is false if other layers use blocks of the pool too.
         self.is_all = True
         # Says how such other layers are stored.
-        self.others = "unquantized"
+        self.others = "layers with a sliding window stay unquantized"
         self.cache: ModelCache | None = None
         # Receives the quality guard's reports; None means no guard.
         self.watcher: Callable[[GuardReport], None] | None = None
@@ -120,13 +120,18 @@ class ModelState:
         return (summary.start_up_line(self.cache, len(self.layers), n_blocks, self._max_model_len, self.of_stage)
                 if self.is_all else summary.line_next_to_others(self.cache, len(self.layers), self.others, self.of_stage))
 
+    def seal_filled(self) -> None:
+        """Seals the pages that the previous step filled, unless that is done."""
+        if self.cache is not None:
+            layers = [layer.kv_cache for layer in self.layers]
+            self.cache.place_layers(layers)
+            self._filled.seal(layers)
+
     def _complete(self, step: Step) -> None:
         common, cache = step.sealed, self.cache
         if self._guard is not None:
             self._guard.tell()
-        layers = [layer.kv_cache for layer in self.layers]
-        cache.place_layers(layers)
-        self._filled.seal(layers)
+        self.seal_filled()
         step.n_rows = common.num_actual_tokens
         starts = common.query_start_loc_cpu.numpy()
         query_lens = (starts[1:] - starts[:-1])[:common.num_reqs]

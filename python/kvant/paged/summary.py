@@ -18,7 +18,7 @@ def start_up_line(cache: ModelCache, n_layers: int, n_blocks: int, max_model_len
 def line_next_to_others(cache: ModelCache, n_layers: int, others: str, of_stage: str = "") -> str:
     """Returns the line for a model in which n_layers layers use kvant's cache and other layers do not. `others` says how
     the other layers are stored."""
-    return f"{_line(cache, f'{n_layers} layers{of_stage}', n_layers)}; layers with a sliding window stay {others}"
+    return f"{_line(cache, f'{n_layers} layers{of_stage}', n_layers)}; {others}"
 
 
 def _line(cache: ModelCache, where: str, n_layers: int) -> str:

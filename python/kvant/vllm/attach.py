@@ -24,6 +24,7 @@ from kvant.paged.arena_layout import ArenaLayout
 from kvant.paged.block_layout import BlockLayout
 from kvant.paged.model_cache import formats_of_layers
 from kvant.paged.recipes import resolved_line, without_constants
+from kvant.vllm import hybrids
 from kvant.vllm.recipes import CACHE_TYPES, CONSTANTS_EXAMPLE, FP8, constants_file, find_recipe, has_fp8_windows
 from kvant.vllm.refusals import n_drafts, refuse_unsupported
 from kvant.vllm.stages import Stages, stages_of
@@ -44,9 +45,9 @@ LAYER_LAYOUTS = ("LBNHC", "LBHNC", "NHD", "HND")
 class Release:
     """Describes what differs between vLLM's releases."""
 
-    # Takes n_kv_heads, head_size, block_bytes, max_drafts.
+    # Takes n_kv_heads, head_size, block_bytes, max_drafts, and n_pages if a block has several pages.
     sealed_spec: Callable[..., Any]
-    # Takes n_kv_heads, head_size, block_bytes, blocks_per_request.
+    # Takes n_kv_heads, head_size, block_bytes, blocks_per_request, and n_pages.
     tail_spec: Callable[..., Any]
     # Lists the supported methods of speculative decoding.
     drafts_of: tuple[str, ...]
@@ -68,8 +69,9 @@ class TailLayer(AttentionLayerBase):
         return self._backend
 
     def get_kv_cache_spec(self, vllm_config):
-        layout = self.kvant.layout
-        return self._release.tail_spec(layout.n_kv_heads, layout.head_dim, layout.block_bytes, layout.tail_blocks)
+        layout, n_pages = self.kvant.layout, hybrids.pages_of(vllm_config)
+        n_blocks = -(-layout.tail_blocks // n_pages)
+        return self._release.tail_spec(layout.n_kv_heads, layout.head_dim, layout.block_bytes, n_blocks, **_several(n_pages))
 
 
 def wrap_attention(release: Release) -> None:
@@ -93,10 +95,15 @@ def wrap_attention(release: Release) -> None:
             layout = self.kvant.layout
             if self is self.kvant.layers[0]:
                 stages_of(vllm_config).check(len(self.kvant.layers))
-            return release.sealed_spec(layout.n_kv_heads, layout.head_dim, layout.block_bytes, self.kvant.max_drafts)
+            return release.sealed_spec(layout.n_kv_heads, layout.head_dim, layout.block_bytes, self.kvant.max_drafts,
+                                       **_several(hybrids.pages_of(vllm_config)))
         return windowed_spec(functools.partial(original_spec, self), vllm_config)
 
     Attention.__init__, Attention.get_kv_cache_spec = __init__, get_kv_cache_spec
+
+
+def _several(n_pages: int) -> dict[str, int]:
+    return dict(n_pages=n_pages) if n_pages > 1 else {}
 
 
 def leave_windowed(arguments: dict[str, Any], vllm_config) -> None:
@@ -107,6 +114,8 @@ def leave_windowed(arguments: dict[str, Any], vllm_config) -> None:
         return
     if arguments.get("per_layer_sliding_window") is None and cache.sliding_window is None:
         return
+    if vllm_config.model_config.is_hybrid:
+        raise NotImplementedError("kvant does not support hybrid models with a sliding window")
     if vllm_config.parallel_config.pipeline_parallel_size > 1 and not getattr(vllm_config.model_config.hf_text_config, "layer_types", None):
         raise NotImplementedError("kvant does not support pipeline parallelism for a model with a sliding window whose configuration "
                                   "does not list layer_types")
@@ -137,7 +146,7 @@ def windowed_spec(original_spec: Callable[..., Any], vllm_config):
         return original_spec(vllm_config)
     state.is_all = False
     if has_fp8_windows(vllm_config.additional_config):
-        state.others = "in FP8"
+        state.others = "layers with a sliding window stay in FP8"
     if isinstance(state.layout, ArenaLayout):
         small = copy.copy(vllm_config)
         small.cache_config = copy.copy(vllm_config.cache_config)
@@ -172,6 +181,7 @@ def _attach(layer, vllm_config, release: Release) -> None:
         raise NotImplementedError("kvant does not support values whose head size differs from the head size of keys")
     state = _state(vllm_config)
     mine = _new_state(layer, vllm_config, release)
+    is_packed = uses_arenas(release)
     if state is None:
         state, stages = mine, stages_of(vllm_config)
         state.layers_before, state.of_stage = stages.n_before, stages.text
@@ -188,10 +198,14 @@ def _attach(layer, vllm_config, release: Release) -> None:
     if vllm_config.model_config.max_model_len < tail_blocks * PAGE:
         raise NotImplementedError(f"kvant needs --max-model-len of at least {tail_blocks * PAGE}, as much as a request's "
                                   "newest tokens take")
-    layer.kvant = state
-    layer.attn_backend = _for_layout(backend.KvantBackend, state.layout)
+    layer.kvant, pool = state, None
+    if vllm_config.model_config.is_hybrid:
+        pool = hybrids.HybridPool(vllm_config, state, is_packed)
+        state.is_all, state.others = False, hybrids.OTHERS
+        hybrids.seal_before_states(_state)
+    layer.attn_backend = _for_layout(backend.KvantBackend, state.layout, is_packed, pool)
     vllm_config.compilation_config.static_forward_context[layer.layer_name + TAIL_SUFFIX] = TailLayer(
-        state, _for_layout(backend.KvantTailBackend, state.layout), release)
+        state, _for_layout(backend.KvantTailBackend, state.layout, is_packed, pool), release)
 
 
 def _shape_of(state) -> tuple:
@@ -210,7 +224,8 @@ def _new_state(layer, vllm_config, release: Release):
             raise NotImplementedError(f"kvant has no format {format} for heads of {layer.head_size} channels (recipe {recipe.text})")
     drafts = n_drafts(vllm_config)
     common = dict(sink_tokens=recipe.sink, tail_pages=2 if drafts else 1, has_rows=library.has_rows)
-    if uses_arenas(release):
+    # The pages of a layer in a block of several pages follow one another, whatever the other layers need.
+    if uses_arenas(release) and not vllm_config.model_config.is_hybrid:
         layout = ArenaLayout(layer.num_kv_heads, layer.head_size, (layer.num_kv_heads * sum(sizes),), **common)
     else:
         layout = BlockLayout(layer.num_kv_heads, layer.head_size, *sizes, **common)
@@ -273,6 +288,6 @@ def _layout_of_ranks(state, found) -> ArenaLayout:
     return replace(mine, least_block_bytes=max(x.block_bytes for x in of_ranks))
 
 
-def _for_layout(backend, layout):
-    layouts = ARENA_LAYOUTS if isinstance(layout, ArenaLayout) else LAYER_LAYOUTS[:2]
-    return type(backend.__name__, (backend,), {"block_bytes": layout.block_bytes, "layouts": layouts})
+def _for_layout(backend, layout, is_packed: bool, pool: hybrids.HybridPool | None):
+    layouts = ARENA_LAYOUTS if is_packed else LAYER_LAYOUTS[:2]
+    return type(backend.__name__, (backend,), {"block_bytes": layout.block_bytes, "layouts": layouts, "pool": pool})

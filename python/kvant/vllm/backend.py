@@ -13,6 +13,7 @@ from kvant.torch import TorchLibrary
 from kvant.paged import prefill
 from kvant.paged.model_state import ModelState, Step, attend
 from kvant.vllm import guard_metrics
+from kvant.vllm.hybrids import HybridPool
 from kvant.vllm.recipes import CACHE_TYPES
 
 logger = init_logger("vllm.kvant")
@@ -33,6 +34,8 @@ class KvantBackend(AttentionBackend):
     supported_kv_cache_dtypes = list(CACHE_TYPES)
     block_bytes = 0
     layouts: tuple[str, ...] = ()
+    # Holds the pool of a hybrid model. Other models have None.
+    pool: HybridPool | None = None
 
     @staticmethod
     def get_name() -> str:
@@ -61,6 +64,11 @@ class KvantBackend(AttentionBackend):
         from vllm.v1.kv_cache_layout import KVCacheLayout
 
         return tuple(KVCacheLayout[name] for name in cls.layouts)
+
+    @classmethod
+    def customize_spec(cls, spec):
+        """Returns the specification from which vLLM 0.33 computes the block size of a hybrid model."""
+        return spec if cls.pool is None else cls.pool.of_token(spec)
 
     @classmethod
     def supports_kv_connector(cls) -> bool:
@@ -119,8 +127,8 @@ class _Builder(AttentionMetadataBuilder[Step]):
         self.state: ModelState = context[layer_names[0]].kvant
         # One description of a step must serve all layers.
         if len(layer_names) != len(self.state.layers):
-            raise NotImplementedError("kvant does not support models with fewer layers with a sliding window than without, "
-                                      "because vLLM divides the layers without a window among several block tables")
+            raise NotImplementedError("kvant does not support models with fewer other layers, such as those with a sliding window, than "
+                                      "layers with kvant's cache, because vLLM divides the latter among several block tables")
 
     def build(self, common_prefix_len, common_attn_metadata, fast_build=False) -> Step:
         step = self.state.add(self.kind, common_attn_metadata)

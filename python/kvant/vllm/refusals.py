@@ -5,8 +5,9 @@ from __future__ import annotations
 from kvant import PAGE
 
 PIPELINE, DATA, SLEEP = "pipeline parallelism", "data parallelism of a model with experts", "sleep mode"
+HYBRID = "hybrid models, whose other layers keep a recurrent state (Mamba, gated delta nets: Qwen 3.5 and the like),"
 # Lists features that only some of the supported releases have.
-OF_SOME_RELEASES = (PIPELINE, DATA, SLEEP)
+OF_SOME_RELEASES = (PIPELINE, DATA, SLEEP, HYBRID)
 
 
 def refuse_unsupported(config, drafts_of=(), features=()) -> None:
@@ -15,11 +16,13 @@ def refuse_unsupported(config, drafts_of=(), features=()) -> None:
     parallel, cache = config.parallel_config, config.cache_config
     speculative = config.speculative_config
     method = speculative.method if speculative is not None else None
+    is_hybrid = config.model_config.is_hybrid
     refusals = {
-        # vLLM pads kvant's blocks to the size of a recurrent state, and kvant's kernels would write into other layers'
-        # states.
-        "hybrid models, whose other layers keep a recurrent state (Mamba, gated delta nets: Qwen 3.5 and the like)":
-            config.model_config.is_hybrid,
+        # vLLM 0.26 pads kvant's blocks to the size of a recurrent state, and kvant's kernels would write into other
+        # layers' states.
+        HYBRID: is_hybrid,
+        "drafts (speculative decoding) of hybrid models": is_hybrid and method is not None,
+        "pipeline parallelism of hybrid models": is_hybrid and parallel.pipeline_parallel_size > 1,
         f"drafts (speculative decoding) by {method}, only by {', '.join(drafts_of)}" if drafts_of else
         "drafts (speculative decoding)": method is not None and method not in drafts_of,
         f"{PAGE} or more drafts per request": n_drafts(config) >= PAGE,

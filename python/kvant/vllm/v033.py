@@ -7,6 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from vllm.v1.attention.backend import MultipleOf
 from vllm.v1.kv_cache_interface import CircularBufferSpec, FullAttentionSpec, KVQuantMode
 from vllm.v1.kv_cache_spec_registry import KVCacheSpecRegistry
 
@@ -47,7 +48,7 @@ class _CacheType:
 
 @dataclass(frozen=True, kw_only=True)
 class KvantSealedSpec(FullAttentionSpec):
-    """Specifies blocks of 128 tokens for sealed pages."""
+    """Specifies blocks of one sealed page, or of several pages for a hybrid model."""
 
     max_drafts: int = 0
 
@@ -73,17 +74,19 @@ class KvantTailSpec(CircularBufferSpec):
         return self.blocks_per_request
 
 
-def _common(n_kv_heads: int, head_size: int, block_bytes: int) -> dict:
-    return dict(block_size=PAGE, num_kv_heads=n_kv_heads, head_size=head_size, dtype=torch.uint8, num_head_slots=1,
-                tokens_per_state=PAGE, state_content_bytes=block_bytes)
+def _common(n_kv_heads: int, head_size: int, block_bytes: int, n_pages: int) -> dict:
+    # vLLM's worker divides blocks of several pages into pages if the distance of blocks is a multiple of a page.
+    divided = dict(block_stride_alignment=MultipleOf(PAGE)) if n_pages > 1 else {}
+    return dict(block_size=n_pages * PAGE, num_kv_heads=n_kv_heads, head_size=head_size, dtype=torch.uint8, num_head_slots=1,
+                tokens_per_state=PAGE, state_content_bytes=block_bytes, **divided)
 
 
-def sealed_spec(n_kv_heads: int, head_size: int, block_bytes: int, max_drafts: int = 0) -> KvantSealedSpec:
-    return KvantSealedSpec(**_common(n_kv_heads, head_size, block_bytes), max_drafts=max_drafts)
+def sealed_spec(n_kv_heads: int, head_size: int, block_bytes: int, max_drafts: int = 0, n_pages: int = 1) -> KvantSealedSpec:
+    return KvantSealedSpec(**_common(n_kv_heads, head_size, block_bytes, n_pages), max_drafts=max_drafts)
 
 
-def tail_spec(n_kv_heads: int, head_size: int, block_bytes: int, blocks_per_request: int) -> KvantTailSpec:
-    return KvantTailSpec(**_common(n_kv_heads, head_size, block_bytes), blocks_per_request=blocks_per_request)
+def tail_spec(n_kv_heads: int, head_size: int, block_bytes: int, blocks_per_request: int, n_pages: int = 1) -> KvantTailSpec:
+    return KvantTailSpec(**_common(n_kv_heads, head_size, block_bytes, n_pages), blocks_per_request=blocks_per_request)
 
 
 RELEASE = Release(sealed_spec, tail_spec, drafts_of=("ngram", "ngram_gpu"), has_arenas=True, features=OF_SOME_RELEASES)
