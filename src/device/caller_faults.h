@@ -199,7 +199,7 @@ inline Reason fault_of_prompt(const kvant_prompt& prompt, const kvant_prompt_sha
        {prompt.correction == nullptr || shape.corrected != 0,
         "prompt.correction: shape.corrected is 0, and the workspace has no room for it"},
        {(prompt.k == nullptr) == (prompt.v == nullptr) && (prompt.k != nullptr || prompt.pages != nullptr),
-        "prompt: k and v must both be there, or pages in their place"}});
+        "prompt: k and v must both be there, or pages with a tail in their place"}});
 }
 
 // Returns what is wrong with the pages of a prompt, of which the call reads sealed pages or tails.
