@@ -18,10 +18,9 @@ inline constexpr bool kEmulated = false;
 template <class Item>
 std::vector<Item> fewer(std::vector<Item> items, std::size_t n) {
   if (!kEmulated) return items;
-  std::size_t kept = 0;
-  for (std::size_t i = 0; i < items.size(); i += n) items[kept++] = std::move(items[i]);
-  items.resize(kept);
-  return items;
+  std::vector<Item> kept;
+  for (std::size_t i = 0; i < items.size(); i += n) kept.push_back(std::move(items[i]));
+  return kept;
 }
 
 }  // namespace kvant::testing
