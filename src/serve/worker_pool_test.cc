@@ -17,8 +17,8 @@ using namespace std::chrono_literals;
 TEST(WorkerPool, RunsEveryTaskOfABurstAtOnce) {
   constexpr int kTasks = 16;
   for (int burst = 0; burst < 20; ++burst) {
-    // No task ends before all tasks have begun. The pool ends first, because a task may still be inside the latch when
-    // the wait is over.
+    // No task ends before all tasks have begun. The pool ends first, because a task may still be inside the
+    // latch when the wait is over.
     std::latch begun(kTasks);
     WorkerPool pool(kTasks);
     for (int i = 0; i < kTasks; ++i) pool.run([&begun] { begun.arrive_and_wait(); });
@@ -28,7 +28,8 @@ TEST(WorkerPool, RunsEveryTaskOfABurstAtOnce) {
 
 TEST(WorkerPool, RunsABurstAtOnceAfterItsThreadsHaveWaited) {
   constexpr int kTasks = 16;
-  std::deque<std::latch> latches;  // all outlive the tasks, which may still be inside them when a wait is over
+  // All latches outlive the tasks, which may still be inside a latch when its wait is over.
+  std::deque<std::latch> latches;
   WorkerPool pool(kTasks);
   for (int n = 2; n <= kTasks; n += 2) {
     std::latch& begun = latches.emplace_back(n);
