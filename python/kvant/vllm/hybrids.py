@@ -20,20 +20,17 @@ MAX_STATE_TABLES = 10
 OTHERS = "recurrent states stay as vLLM keeps them"
 
 
-def pages_of_block(page_bytes: int, n_layers: int, n_states: int, state_bytes: int, is_packed: bool) -> int:
-    """Returns how many pages a block has of each of kvant's n_layers layers. is_packed says whether a block holds all
-    layers. Otherwise a block belongs to one layer and must be as large as a state."""
-    if is_packed:
-        of_block = -(-n_states // MAX_STATE_TABLES) * state_bytes
-        return max(1, -(-of_block // (n_layers * page_bytes)))
-    return max(1, -(-state_bytes // page_bytes))
+def pages_of_block(page_bytes: int, n_layers: int, n_states: int, state_bytes: int) -> int:
+    """Returns how many pages of each of kvant's n_layers layers a block has that holds all layers."""
+    of_block = -(-n_states // MAX_STATE_TABLES) * state_bytes
+    return max(1, -(-of_block // (n_layers * page_bytes)))
 
 
 class HybridPool:
     """Tells vLLM the size of blocks, once all layers of the model exist."""
 
     def __init__(self, vllm_config, state, is_packed: bool):
-        """`state` is the ModelState of kvant's layers."""
+        """`state` is the ModelState of kvant's layers. `is_packed` says whether a block holds all layers."""
         self._vllm_config, self._state, self._is_packed = vllm_config, state, is_packed
 
     def of_token(self, spec):
@@ -47,7 +44,7 @@ class HybridPool:
         page_bytes, sizes = self._state.layout.block_bytes, self._state_sizes()
         if not self._is_packed or not sizes:
             return -(-page_bytes // PAGE)
-        n_pages = pages_of_block(page_bytes, len(self._state.layers), len(sizes), max(sizes), is_packed=True)
+        n_pages = pages_of_block(page_bytes, len(self._state.layers), len(sizes), max(sizes))
         return -(-max(sizes) // (n_pages * PAGE))
 
     def _state_sizes(self) -> list[int]:
