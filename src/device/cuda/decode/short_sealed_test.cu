@@ -252,12 +252,19 @@ TEST(ShortSealedFormats, AllFitIntoSharedMemory) {
   }
 }
 
-TEST(TakesShortKernel, WhereFewPagesAreSealed) {
-  const std::int32_t some[1] = {};
-  const kvant_decode_shape shape{sizeof shape, 1, 8, 4, 128, 1.0F, "tcq4", "tcq4"};
+// Returns lengths of sequences with sealed pages and a tail of at most this many tokens.
+kvant_decode_lengths sealed_lengths(int max_tail_tokens) {
+  static constexpr std::int32_t kSome[1] = {};
   kvant_decode_lengths lengths{};
-  lengths.sealed_pages = lengths.tail_tokens = lengths.protected_tokens = some;
-  lengths.max_tail_tokens = 100;
+  lengths.sealed_pages = lengths.tail_tokens = kSome;
+  lengths.max_tail_tokens = max_tail_tokens;
+  return lengths;
+}
+
+TEST(TakesShortKernel, WhereFewPagesAreSealed) {
+  const kvant_decode_shape shape{sizeof shape, 1, 8, 4, 128, 1.0F, "tcq4", "tcq4"};
+  kvant_decode_lengths lengths = sealed_lengths(100);
+  lengths.protected_tokens = lengths.sealed_pages;
   // Without a limit, sequences may have any length.
   EXPECT_FALSE(takes_short_kernel(shape, lengths, kH100, true));
   lengths.max_sealed_pages = 4;
@@ -306,10 +313,7 @@ TEST(TakesShortKernel, WhereFewPagesAreSealed) {
 
 TEST(TakesShortKernel, WhereWarpsSharePages) {
   kvant_decode_shape shape{sizeof shape, 1, 8, 8, 128, 1.0F, "tcq4", "tcq4"};
-  const std::int32_t some[1] = {};
-  kvant_decode_lengths lengths{};
-  lengths.sealed_pages = lengths.tail_tokens = some;
-  lengths.max_tail_tokens = 64;
+  kvant_decode_lengths lengths = sealed_lengths(64);
   const auto with_pages = [&](int n_seqs, int max_sealed_pages, bool share_pages = true) {
     shape.n_seqs = n_seqs;
     lengths.max_sealed_pages = max_sealed_pages;
@@ -348,10 +352,7 @@ TEST(TakesShortKernel, WhereWarpsSharePages) {
 
 TEST(TakesShortKernel, ForHalvesOfQueryHeads) {
   kvant_decode_shape shape{sizeof shape, 1, 2, 8, 256, 1.0F, "tcq4", "tcq4"};
-  const std::int32_t some[1] = {};
-  kvant_decode_lengths lengths{};
-  lengths.sealed_pages = lengths.tail_tokens = some;
-  lengths.max_tail_tokens = 64;
+  kvant_decode_lengths lengths = sealed_lengths(64);
   const auto halves = [&](int n_seqs, int max_sealed_pages) {
     shape.n_seqs = n_seqs;
     lengths.max_sealed_pages = max_sealed_pages;
