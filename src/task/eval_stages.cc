@@ -30,8 +30,8 @@ std::int64_t logit_bytes(const EvalStage& stage, int n_rows) {
   return std::int64_t{n_rows} * stage.session.engine().n_vocab() * static_cast<std::int64_t>(sizeof(float));
 }
 
-EvalSources sources_of(const EvalStage& stage, int context) {
-  return {stage.session, stage.model, context, stage.n_threads};
+EvalSources sources_of(const EvalStage& stage, int context, int n_texts = 1) {
+  return {stage.session, stage.model, context, stage.n_threads, n_texts};
 }
 
 template <class Rows>
@@ -129,8 +129,7 @@ Result<DriftResult> run_drift(const EvalStage& stage, const std::vector<std::vec
       std::ranges::any_of(stage.rows, [](const EvalRow& row) { return names_llama(row.name); });
   int n_texts = with_llama ? 1 : std::min(kMostDriftTexts, static_cast<int>(prompts.size()));
   const auto make = [&] {
-    return EvalSources(stage.session, stage.model, static_cast<int>(longest) + generated_tokens,
-                       stage.n_threads, n_texts)
+    return sources_of(stage, static_cast<int>(longest) + generated_tokens, n_texts)
         .make(stage.rows, logit_bytes(stage, 2 * n_texts));
   };
   auto made = make();
