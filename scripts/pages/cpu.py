@@ -3,6 +3,7 @@ from pages import markdown
 from pages.results import load
 from pages.rivals import is_rival
 
+
 def against_rival(row):
     return f"{row['ratio']:.2f}x `{row['rival']}`" if row.get("ratio") else "-"
 
