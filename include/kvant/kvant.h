@@ -503,27 +503,28 @@ KVANT_API kvant_status kvant_seal_layers(int32_t n_layers, const kvant_decode_sh
                                          const kvant_decode_layer* const* layers,
                                          const kvant_seal_range* range, kvant_stream stream);
 
-/* Steps whose lengths only the device knows. A CUDA graph that was captured once then serves any step. The
- * caller gives how many tokens each *request* has and how many of them are new. kvant_plan_step then writes
- * everything that the calls above read in device memory. Token t sees the first (t - window) / 128 pages,
- * rounded down, as sealed pages, and the tokens after them in the tail. Each token thus sees what it would
- * see if tokens were decoded one by one.
+/* The next calls serve steps whose lengths only the device knows, so a CUDA graph that was captured once
+ * serves any step. The caller gives the tokens of each *request*, and how many are new. kvant_plan_step
+ * writes everything that the calls above read in device memory. Token t sees the first (t - window) / 128
+ * pages, rounded down, as sealed pages, and the tokens after them in the tail. Each token thus sees what it
+ * would see if tokens were decoded one by one.
  *
  * With one new token a request (max_new_tokens), requests are sequences of kvant_decode_attention. A step is
  * kvant_plan_step, kvant_decode_schedule, kvant_decode_attention with new_rows for each layer, and
  * kvant_seal_pages for all layers.
  *
- * With several new tokens, tokens on both sides of a page's end see different pages sealed. A request then is
- * several consecutive sequences, its *parts*, some of which may be empty. Each layer calls kvant_append,
- * kvant_seal_pages and kvant_decode_attention, in this order. */
+ * With several new tokens, a step may cross a page's end. Tokens after the end see the page sealed, and
+ * tokens before the end do not. A request is therefore several consecutive sequences, its *parts*. Parts may
+ * be empty. Each layer calls kvant_append, kvant_seal_pages and kvant_decode_attention, in this order. */
 
 /* Describes a page table that kvant_plan_step makes from the block table of each request. Entry e of a
  * request's page p becomes
  *
  *   blocks[request * block_stride + place] * units + offset
  *
- * Place and offset are places[n_entries * p + e]. If places is null, place = n_entries * p + e and offset =
- * 0. In a ring, pages take turns, and p is first taken modulo `ring`. Arrays are in device memory. */
+ * places[n_entries * p + e] holds the place and the offset. If `places` is null, the place is
+ * n_entries * p + e and the offset is 0. With a ring, p is first taken modulo `ring`. Arrays are in device
+ * memory. */
 typedef struct kvant_step_table {
   size_t struct_size;
   const int32_t* blocks;

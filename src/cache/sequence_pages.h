@@ -245,8 +245,8 @@ class SequencePages {
   // Writes the first n_tokens % kPageTokens rows of a sealed page into an entry of the tail. Returns the
   // errors of truncate().
   Result<bool> reopen(int group, int n_tokens, PageEntry sealed, PageEntry tail) const;
-  // Writes the protected tokens among the n tokens from `first` on, unquantized, to their rows in the image
-  // of the parts `open`. An error says that the device has failed.
+  // Copies unquantized rows into `image`, which holds the parts `open` of the open page. The rows are those
+  // of protected tokens in [first, first + n). An error says that the device has failed.
   Status put_protected_rows(int first, int n, const PartList& open, std::byte* image) const;
   int most_sealed() const;  // pages of the group with the most, including provisional ones
   template <class See>

@@ -65,8 +65,8 @@ TEST_F(DeviceReader, CapturesWhatTheCpuCaptures) {
   }
 }
 
-// The device has no kernels for these layers' heads, so the cache lies in host memory. The layers must be
-// captured anyway.
+// The device has no kernels for the heads of the tiny Gemma 4, so the cache lies in host memory. The layers
+// must be captured anyway.
 TEST(DeviceReaderWithCachesInHostMemory, CapturesWhatTheCpuCaptures) {
   TinyModel gemma4;
   for (const Variant& variant : variants_of_unlike_layers()) {

@@ -1,11 +1,12 @@
 // Lists kvant's own calibrated recipes; docs/lab has the measurements that led to them. A Hadamard matrix
 // rotates K and V, and a trellis codes their differences from the means of each page. Four sink tokens stay
-// unquantized. The queries that calibration saw shape the errors of K. Layers, heads and sides get bits by
-// their calibrated sensitivity.
+// unquantized. Codes of K minimize the error of the scores of calibrated queries. Layers, heads and sides get
+// bits by their calibrated sensitivity.
 //
 // Tail and sink are BF16. An 8-bit tail would subtract no page mean. On models with large constant channels
 // of K (Qwen2's biases), an 8-bit tail more than doubled the divergence of kvant-4bit. Without calibration,
-// all layers and heads get `k` and `v`, the ladder's best format within the budget.
+// all layers and heads get the formats `k` and `v`, and each recipe names the ladder's best format within
+// its budget there.
 #include "recipe/builtin.h"
 
 #define KVANT_REST "sink=4,encode=shaped,ladder=tcq1+tcq2+tcq3+tcq4+tcq5+tcq6"

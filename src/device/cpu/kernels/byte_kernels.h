@@ -128,8 +128,8 @@ struct Rows {
   NextBytes next;
 };
 
-// Holds the scales and offsets of tokens that share parameters (code_scheme.h). Null stands for scales of 1
-// or offsets of 0.
+// Holds the scale and the offset of each token of a page (token_scale and token_offset in code_scheme.h). A
+// null `scale` stands for scales of 1, and a null `offset` for offsets of 0.
 struct TokenParameters {
   const float* scale;   // [kPageTokens]
   const float* offset;  // [kPageTokens]

@@ -74,8 +74,8 @@ struct TwoTiles {
 };
 
 // store_matrices() stores four 8 x 8 matrices of 16-bit numbers, and store_transposed_matrices() their
-// transposes. Lane g * 4 + t has numbers 2t and 2t + 1 of row g of each matrix. Lane l has the address of row
-// l % 8 of matrix l / 8, which is 16-byte aligned.
+// transposes. Lane g * 4 + t passes numbers 2t and 2t + 1 of row g of each matrix in x0 to x3. Lane l passes
+// the address of row l % 8 of matrix l / 8. The address must be a multiple of 16 bytes.
 __device__ __forceinline__ void store_matrices(std::uint32_t address, std::uint32_t x0, std::uint32_t x1,
                                                std::uint32_t x2, std::uint32_t x3) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(x0),

@@ -66,8 +66,8 @@ __device__ __forceinline__ void weigh_tile(const Args& args, const Seen& seen, i
   online_softmax<Pair>(args, s, acc, none);
 }
 
-// Adds the values of the tile's first n tokens. values(m) returns this lane's part of fragment m, with m < D
-// / 16.
+// Adds the values of the tile's first n tokens, times the weights `s`, to `acc`. values(m) must return this
+// lane's part of fragment m, for m from 0 to D / 16 - 1.
 template <int D, class Fragments>
 __device__ __forceinline__ void mix_tile(const float (&s)[1][4], int n, int lane, const Fragments& values,
                                          Accumulator<D>& acc) {

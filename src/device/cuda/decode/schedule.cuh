@@ -167,8 +167,9 @@ __global__ void __launch_bounds__(kScheduleThreads)
   const int n_threads = static_cast<int>(gridDim.x) * kScheduleThreads;
   for (int i = static_cast<int>(blockIdx.x * kScheduleThreads + threadIdx.x); i < n_arrivals; i += n_threads)
     schedule.arrivals[i] = 0;
-  // Decode kernels read the schedule as soon as they begin. With overlapping launches, decode kernels begin
-  // when all CTAs of this kernel have exited.
+  // Some decode kernels read the schedule without wait_for_predecessors(). With overlapping launches, these
+  // kernels may begin as soon as all CTAs of this kernel have exited. The fence makes the schedule visible to
+  // them.
   __threadfence();
 }
 

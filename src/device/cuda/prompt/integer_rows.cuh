@@ -21,9 +21,9 @@ __device__ __forceinline__ const float* channels_of(const PromptArgs& args, cons
 // that. Kernels without MayTurn are smaller.
 
 // Quantizes rows to INT8, eight channels at a time. `Lanes` neighbouring lanes share a row. A lane has every
-// `Lanes`-th group of eight channels of a row. All groups of a row come before the groups of the next row.
-// octet(n) must return a lane's nth group, and is called twice. store(n, bytes) takes the result. Returns
-// each row's largest magnitude in `largest`.
+// `Lanes`-th group of eight channels of a row. A lane counts its groups row by row. octet(n) must return the
+// lane's nth group, and is called twice. store(n, bytes) takes the group's bytes. `largest` receives each
+// row's largest magnitude.
 template <int D, int Lanes, bool IsHalf, bool MayTurn, int N, class Octet, class Store>
 __device__ __forceinline__ void quantize_queries(const PromptArgs& args, int lane, const Octet& octet,
                                                  float (&largest)[N * Lanes / (D / 8)], const Store& store) {

@@ -125,8 +125,8 @@ __device__ void load_centroids(VectorShared<D, IsLarge>& shared, const __half* f
   publish_to_wgmma();
 }
 
-// Finds the largest coordinate of a codebook of 2^bits centroids. Loads the centroids if there is space for
-// all of them.
+// Finds the largest magnitude of the coordinates in a codebook of 2^bits centroids. If all centroids fit into
+// shared memory, the function also loads the centroids.
 template <int Channels, int D, bool IsLarge>
 __device__ void load_codebook(VectorShared<D, IsLarge>& shared, const __half* from, int bits) {
   const int n = 1 << bits;
