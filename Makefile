@@ -1,12 +1,13 @@
-# `make run` and `make test` are all that a new machine needs: each sets up what is missing.
+# A new machine needs only `make run` or `make test`. Each of them installs what is missing.
 MODEL = .venv/smollm2-135m-instruct.gguf
 KV = kvant-4bit
-# The question; without one, data/sample/question.txt: a page of text and a question about it.
+# PROMPT is the question. If it is empty, data/sample/question.txt has a page of text and a question about the page.
 PROMPT =
 TOKENS = 96
-# cpu, or cuda: the model on the GPU.
+# DEVICE is cpu, or cuda for the model on the GPU.
 DEVICE = cpu
-export PROMPT # reaches the shell as it is, whatever its quotes
+# An exported PROMPT reaches the shell unchanged, whatever quotes it contains.
+export PROMPT
 export DEVICE
 
 .PHONY: run test test-arm check asan setup format lint docs plots clean

@@ -1,10 +1,10 @@
 # Compiles the kernels for processors with more instructions than other code may use. The program chooses among the
 # kernels when it runs. The sums of kernels may be computed in any order, which lets the compiler vectorize plain loops.
 #
-# Two passes of GCC are switched off, because they made loops take up to twice as long. Partial redundancy elimination
-# copies each sum that a loop carries twice in every round. Replacement of temporaries moves products so far from their
-# sums that 16 registers cannot hold them. GCC's own AVX-512 headers leave registers undefined on purpose, and GCC warns
-# about them (GCC bug 105593).
+# Two passes of GCC are switched off, because they made loops take up to twice as long. In every round of a loop,
+# partial redundancy elimination copies each of the loop's sums twice. Replacement of temporaries moves products so far
+# from their sums that 16 registers cannot hold them. GCC's own AVX-512 headers leave registers undefined on purpose,
+# and GCC warns about these registers (GCC bug 105593).
 #
 # KVANT_KERNELS=here compiles only the best instruction set of this machine. A first build then takes a quarter of the
 # time for kernels. Releases and tests always have all instruction sets.

@@ -54,7 +54,7 @@ at_shapes() {
   "$1" 4 1 256 8192
 }
 
-measure_models() {  # NAME OPTIONS...: measures all models beside llama.cpp
+measure_models() {  # NAME OPTIONS...: measures all models, and llama.cpp on them
   local file name=$1
   shift
   for file in "${MODELS[@]}"; do

@@ -5,8 +5,8 @@
 //   build/default/capture_heads MODEL.gguf TEXT LAYER OUT
 //
 // OUT holds rows in bfloat16 with the channels of both heads side by side. The rows are kTokens rows of K
-// after RoPE, kTokens rows of V, and queries of the last kQueryTokens tokens. The queries begin with all rows
-// of the heads' first queries, then of their second queries, and so on.
+// after RoPE, kTokens rows of V, and queries of the last kQueryTokens tokens. The rows of the first query
+// head of each KV head come first, then the rows of the second query heads, and so on.
 #include <array>
 #include <cstdio>
 #include <cstdlib>

@@ -113,7 +113,7 @@ def advise_page(page):
 
 
 def accidental_lists(page):
-    """Yields lines that only continue a sentence and yet begin like an item of a list, as which Markdown shows them."""
+    """Yields lines that continue a sentence, but begin like an item of a list. Markdown shows such lines as items."""
     item, fenced, in_list, before = re.compile(r"\s*(?:[-+*]|\d+\.) "), False, False, ""
     for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
         fenced ^= line.lstrip().startswith("```")

@@ -1,7 +1,7 @@
 # shellcheck shell=bash
-# gpu-test and gpu-bench use this file to build programs of the GPU library. The file sets
-# `programs` to the folder of the programs. If KVANT_GPU_PROGRAMS names a folder, the programs in that folder are used,
-# which another machine may have built.
+# gpu-test, gpu-bench and gpu-layouts use this file to build programs of the GPU library. The file sets `programs` to
+# the folder of the programs. If KVANT_GPU_PROGRAMS names a folder, the programs in that folder are used, which another
+# machine may have built.
 build_gpu_programs() {
   programs=${KVANT_GPU_PROGRAMS:-build/cuda}
   [ -z "${KVANT_GPU_PROGRAMS:-}" ] || return 0

@@ -2,14 +2,15 @@
 """Measures causal attention of whole prompts on a GPU, with 32 query heads, 8 KV heads and Gaussian values.
 
 kvant attends in 8-bit integers, with the exact exponential and with SAS. cuDNN attends in BF16, and FlashAttention 3 in
-BF16 and FP8 (--fa3 names _vllm_fa3_C.abi3.so from vLLM's wheel). --vquant adds VQuant, which attends to the prompt's
-own pages before its window. K has 4 bits, V has 2 bits, and one token in twenty is unquantized. VQuant runs in
-integers, as its prompt kernel does, and in half precision; the time excludes sealing.
+BF16 and FP8 (--fa3 names _vllm_fa3_C.abi3.so from vLLM's wheel). In VQuant (--vquant), a query reads the prompt's
+sealed pages that end at least 128 tokens before the query, and unquantized rows after these pages. K has 4 bits, V has
+2 bits, and one token in twenty is unquantized. VQuant runs in integers and in half precision. VQuant's time excludes
+sealing.
 
-kvant's time includes its first pass, while FlashAttention's FP8 time begins with FP8 numbers. The times are medians of
-replays of a CUDA graph, in rounds that take turns. kvant with the exact exponential has two turns, after cuDNN and
-after SAS, because the power that the previous engine drew matters. Errors compare sampled rows with double precision on
-the original values."""
+kvant's time includes the pass that rounds keys and values to 8 bits. FlashAttention's FP8 time begins with FP8 numbers.
+The engines take turns in rounds, and a time is the median over rounds of the median replay of a CUDA graph. kvant with
+the exact exponential has two turns, after cuDNN and after SAS, because the power that the previous engine drew matters.
+Errors compare sampled rows with double precision on the original values."""
 
 import argparse
 import ctypes

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Times PyTorch's BF16 attention with its cuDNN and flash back ends, at the shapes of decode_bench. A time is the
 median over replays of a CUDA graph of several calls. Each call has its own K and V, which keeps the L2 cache cold.
-Rounds take turns; a row has the median, minimum and maximum of their medians."""
+The back ends take turns in rounds. A row has the median, minimum and maximum of a back end's medians over rounds."""
 
 import argparse
 import pathlib

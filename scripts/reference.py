@@ -5,7 +5,7 @@ its C header.
     scripts/reference.py KVANT REGISTRY            KVANT: the program; REGISTRY: the program of scripts/registry.cc
     scripts/reference.py KVANT REGISTRY --check    say what is not current, change nothing
 
-Both refuse to run if docs/guide/models.md, which is written by hand, does not name an architecture.
+Both refuse to run if docs/guide/models.md, which is written by hand, lacks the name of an architecture.
 
 `cmake --build --preset default --target docs` calls this script.
 """

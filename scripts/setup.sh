@@ -151,8 +151,8 @@ build_llama() {
     "-DGGML_NATIVE=$(ggml_native)"
 }
 
-# Copies the sources that kvant compiles itself. These are one for HTTP, what chats need of llama.cpp's `common` library
-# (cmake/llama_chat.cmake), and the archive's chat templates for tests.
+# Copies the sources that kvant compiles itself: cpp-httplib, and what chats need of llama.cpp's `common` library
+# (cmake/llama_chat.cmake). Tests need the archive's chat templates, which are copied too.
 copy_sources() {
   local llama=$1/vendor/llama.cpp http=.venv/include/cpp-httplib chat=.venv/include/llama-chat
   mkdir -p $http $chat &&

@@ -1,5 +1,5 @@
 """Runs a small random model with calibrated bits by layer, head and side in blocks that hold all layers, as vLLM 0.33
-has them. The predictions are compared with the engine's, which reads the same weights and constants."""
+has them. The predictions are compared with those of the engine, which reads the same weights and constants."""
 
 import pathlib
 import re

@@ -255,7 +255,7 @@ class Files(unittest.TestCase):
         warnings.filterwarnings("ignore", message="KvantCache: the model's attention")
         self.model.generate(torch.from_numpy(self.tokens[None, :260]), past_key_values=cache, max_new_tokens=4, do_sample=False)
         seen = cache._library.metrics_seen
-        # The keys count the sealed pages.
+        # `seen` has an entry for each sealed page of keys.
         self.assertEqual(len(seen), N_LAYERS * N_KV_HEADS * 2)
         self.assertEqual({page for _, page in seen.values()}, {0, 1})
         wanted = {x.item() for x in self.constants().of_model.metrics.directions[:, :, 0, 0].flatten()}

@@ -129,7 +129,7 @@ class Blocks(unittest.TestCase):
         return vllm_config, *plan(vllm_config, layout, 100 << 30)
 
     def test_more_tokens_fit_than_in_bf16(self):
-        # Qwen3.5-27B and 35B-A3B
+        # The numbers are those of Qwen3.5-27B and Qwen3.5-35B-A3B.
         for n_layers, n_states, state_bytes, heads in ((16, 48, 3_208_192, 4), (10, 30, 2_149_376, 2)):
             bf16 = (100 << 30) // (n_layers * heads * 256 * 4)
             for layout in ("BLHNC", "LBNHC"):

@@ -1,6 +1,7 @@
 """Checks one release of vLLM: its own schedulers, synchronous and asynchronous, hand out steps, and the plug-in's code
-runs these steps on libkvant_cpu. With two stages of pipeline parallelism, several steps are in flight. The model knows which tokens come next, and its drafts may be wrong. If PyTorch is
-installed, `test_vllm` runs this file for each release."""
+runs these steps on libkvant_cpu. With two stages of pipeline parallelism, several steps are in flight. The model knows
+which tokens come next, and its drafts may be wrong. If PyTorch is installed, `test_vllm` runs this file for each
+release."""
 
 import collections
 import copy

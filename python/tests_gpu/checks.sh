@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Starts engines side by side on one GPU, each with a small cache, and prints the lines of each that begin with RESULT:
+# Starts engines side by side, each with a small cache, and prints the lines of each engine that begin with RESULT. All
+# engines share one GPU, except for `parallel`:
 #
 #     checks.sh random FOLDER      features, on a random model that is written into FOLDER
 #     checks.sh drafts FOLDER      drafts by n-grams (vLLM 0.33), on the model in FOLDER, or on a random one

@@ -96,7 +96,7 @@ def prompts_of(options):
 
 
 def bits_of(cache):
-    """Returns the mean bits of a sealed number."""
+    """Returns the mean bits per value of sealed pages."""
     layout = cache.layout
     longer = cache.planned_bytes(1, 2 * PAGE) - cache.planned_bytes(1, PAGE)
     return 8 * longer / (len(cache.layers) * 2 * layout.n_kv_heads * layout.head_dim * PAGE)

@@ -17,7 +17,7 @@ N_SEQS, N_KV_HEADS, N_HEADS, N_PAGES = 3, 2, 8, 2
 # COUNTS are the sequences' numbers of sealed pages; N_TAIL are their numbers of tokens after the pages.
 COUNTS, N_TAIL = (2, 1, 0), (5, 1, 120)
 N_STEPS = 6
-# The tolerance is relative to the outputs' root mean square. BF16 outputs may differ by the tolerance.
+# A result may differ by TOLERANCE times the root mean square of the expected result, because most results are BF16.
 TOLERANCE = 0.01
 
 

@@ -12,7 +12,7 @@ many requests ran at a time, including preempted ones, and how many ended.
 
 --prompts adds the seconds until each request of a batch has its first token. The figure is the minimum of three runs,
 or of as many runs as begin within ten seconds. --hits adds these seconds for prompts whose tokens are in the prefix
-cache, except for some new ones, the minimum of five runs. --profile adds which kernels run on each GPU until each
+cache, except for some new ones, as the minimum of five runs. --profile adds which kernels run on each GPU until each
 request of a batch has its first token."""
 
 import argparse
@@ -28,12 +28,12 @@ N_WAITING = 8
 
 
 class Clients:
-    """Clients that ask for completions without end."""
+    """Sends requests for completions without end, as clients do."""
 
     def __init__(self, llm, prompt, answer, rng):
         self.vllm, self.prompt, self.answer, self.rng = llm.llm_engine, prompt, answer, rng
         self.n_asked = self.n_tokens = self.n_ended = 0
-        # Hold requests without a token so far, and requests with one.
+        # `waiting` holds requests that have no token yet, and `under_way` holds requests that have one.
         self.waiting, self.under_way = set(), set()
 
     def ask(self, of_answer=0):

@@ -23,7 +23,7 @@ import time
 import engine
 import numpy as np
 
-# Steps between prompts and a profile, and tokens of a profiled completion before and after the profile.
+# FIRST_STEPS steps run between prompts and a profile. A profiled completion has MORE_TOKENS tokens outside the profile.
 FIRST_STEPS, MORE_TOKENS = 20, 120
 
 
@@ -38,7 +38,7 @@ def run(llm, prompts, answer):
     add_requests(llm, prompts, answer)
     counts = dict.fromkeys(map(str, range(len(prompts))), 0)
     start = time.perf_counter()
-    # Hold times, with the number of tokens at each.
+    # `decoding` and `end` hold a time, and the number of tokens at that time.
     decoding = end = None
     while vllm.has_unfinished_requests():
         for output in vllm.step():

@@ -1,6 +1,6 @@
-"""Extends vLLM's workers for the checks in this folder (`worker_extension_cls`). There is one worker per GPU, in
-separate processes under tensor and pipeline parallelism. `LLM.collective_rpc` calls these methods and returns a list of their
-results."""
+"""Extends vLLM's workers for the checks in this folder (`worker_extension_cls`). There is one worker per GPU. With
+tensor or pipeline parallelism, workers are separate processes. `LLM.collective_rpc` calls these methods and returns a
+list of their results."""
 
 import torch
 from torch.autograd import DeviceType

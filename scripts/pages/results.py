@@ -82,7 +82,7 @@ def day_of(measured_on):
 
 def merged(known, measured, run_of):
     """Merges documents that were measured again into known ones of the same run. New rows replace old rows. A document
-    has the line of most of its rows about machine and date; each other row has a line of its own."""
+    has the line about machine and date that most of its rows share. Each other row has a line of its own."""
     documents = [dict(document) for document in known]
     for document in measured:
         earlier = next((d for d in documents if run_of(d) == run_of(document)), None)

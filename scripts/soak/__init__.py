@@ -1,1 +1,1 @@
-"""The parts of scripts/soak-serve.py, one module for each."""
+"""Holds the parts of scripts/soak-serve.py, one module for each."""

@@ -8,7 +8,7 @@ GONE = (OSError, http.client.HTTPException)
 
 
 def malformed_requests(rng):
-    """Returns the endpoint, the body, the headers and the right statuses of each."""
+    """Returns the endpoint, the body, the headers and the right statuses of each malformed request."""
     chat, json_type = "/v1/chat/completions", {"Content-Type": "application/json"}
     good = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 2}
     text = json.dumps(good).encode()

@@ -1,6 +1,6 @@
-// int8 stores integers that one universal scale per layer, KV head and side multiplies. TurboAttention keeps
-// its unsealed tokens in this form (section 3.3, "enhanced KV cache buffer"), so attention multiplies them as
-// integers too.
+// int8 stores integers, with one universal scale per layer, KV head and side. TurboAttention keeps its
+// unsealed tokens in this form (section 3.3, "enhanced KV cache buffer"), so attention multiplies unsealed
+// tokens as integers too.
 //
 // Bytes of a page, d channels:
 //   codes   [kPageTokens][d]   i8: clamp(round(x / s), -119, 119), halves rounded up

@@ -8,7 +8,7 @@
 //   branch              cost of the parent + (t - level)^2. Costs are divided by D_i and are multiples
 //                       of 2^B; their lowest B bits hold the lowest B bits of the branch's state. A
 //                       minimum therefore finds cost and branch at once, and ties go to the lowest state.
-//   survivor            s = s of the parent + V (x - level), modulo 2^16; cost * fade
+//   survivor            s = s of the parent + U_i (x - level), modulo 2^16; cost * fade
 // A path must begin in the seam. As long as a node contains bits of the seam, the paths to nodes with other
 // bits are barred. The costs of barred paths get the bit kBarred, which is larger than all costs.
 //
@@ -28,7 +28,7 @@ inline constexpr int kShapedTrace = 256;  // bytes of trace per value
 inline constexpr std::uint32_t kBarred = 1U << 31;
 inline constexpr int kReach = 1 << 14;  // targets lie in -kReach .. kReach - 1
 
-// Holds the numbers of value i in the units of ShapedFilter. error_metric.h defines D, g and V.
+// Holds the numbers of value i in the units of ShapedFilter. error_metric.h defines D, g and U.
 struct ShapedStep {
   std::int16_t feedback[kMetricRank];    // g_i, times 2^kTargetShift
   std::int16_t directions[kMetricRank];  // U_i, times 2^15

@@ -15,9 +15,8 @@
 //   B = 1: value = +-scale, with scale = f16(mean |x|); the code is 1 for x >= 0.
 //   B = 2 .. 6: scale = f16(-x* / 2^(B-1)), x* the value of largest magnitude. x* falls on the lowest code,
 //   so no code is wasted (as in llama.cpp's q4_0; for 4 bits and Gaussian values, the RMS error is 11 %
-//   smaller than with max / 7). Error <= |scale| / 2, but up to |scale| for values opposite in sign to x* and
-//   nearly as
-//   large.
+//   smaller than with max / 7). Error <= |scale| / 2, but up to |scale| for values that are nearly as large
+//   as x* and have the opposite sign.
 //   B = 8: scale = f16(max |x| / 127), codes 1 .. 255: signed bytes that can be negated. Error <= scale / 2.
 // Clipped (c<P>, asymmetric; OSCAR, arXiv 2605.17757): the token's values are first clamped to +-t. t is
 //   the magnitude of rank floor(P d / 100) among the token's d magnitudes, counted from 0. P: 50 to 99.

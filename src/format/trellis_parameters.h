@@ -27,7 +27,7 @@ constexpr std::size_t trellis_page_bytes(int bits, int d) {
 // Means are multiples of one step for all channels. The rounding error of a mean is coded with the tokens and
 // adds step^2 / 12 to their variance. The addition is 5 % if the largest mean is 100 standard deviations, as
 // for keys with biases that are not rotated. If the largest mean is 4 standard deviations, the addition is
-// 500 times less.
+// 625 times less.
 inline constexpr int kLargestMeanCode = 127;
 // Means saturate at kLargestMean, so values remain finite after adding the largest gain times a level.
 inline constexpr float kLargestMean = 0x1p125F;

@@ -18,10 +18,10 @@
 //
 // Encoding begins with Y = X and the logarithms of all scales at 0. Eight rounds scale first the columns and
 // then the rows: log += ln clamp(std of Y, 1e-3, 1e3), clamped to [-0.3, 10], and Y is X divided by both
-// scales. std is the sample's (n - 1). The scales with the lowest imbalance win, later ones in a tie: the
-// ratio of the largest to the smallest std of columns, plus the same ratio of rows. A row of Y
-// then has the step s = max((max - min) / (2^B - 1), 1e-10). The code of y is (y - min) / s, rounded to
-// even. Steps and offsets of rows are stored times the row's scale.
+// scales. std is the sample's (n - 1). The imbalance is the ratio of the largest to the smallest std of
+// columns, plus the same ratio of rows. The scales with the lowest imbalance win, and in a tie the later
+// scales. A row of Y then has the step s = max((max - min) / (2^B - 1), 1e-10). The code of y is
+// (y - min) / s, with halves rounded to even. Steps and offsets of rows are stored times the row's scale.
 //
 // The mended variant (m) is kvant's. The lower limit e^-0.3 leaves tiles of small values unscaled, so X is
 // first divided by its root mean square. Rows then have grids from m - k s to m + k s, with the mean m and

@@ -34,8 +34,8 @@ std::string only_number(const std::string& name) {
   return name.find_first_of(kDigits, end) == std::string::npos ? name.substr(first, end - first) : "";
 }
 
-// Suggests kvant's own recipe of the bits that a name like "int4" asks for, unless the name is nearly that of
-// a recipe. Formats of other bits are no suggestion then.
+// Adds to the suggestions `near` kvant's own recipe of the bits that a name like "int4" asks for, and drops
+// suggestions of other bits. Changes nothing if the name is nearly the name of a recipe.
 void suggest_bits(const std::string& name, const std::vector<std::string>& known,
                   std::vector<std::string>& near) {
   const std::string bits = only_number(name), own = "kvant-" + bits + "bit";

@@ -48,8 +48,8 @@ class KvantCache(Cache):
         kv is uniform-4bit, uniform-3bit, uniform-2bit, or another recipe from docs/guide/vllm.md. prompt=flashq in the
         recipe lets prompts attend in INT8. `recipe.name` is the recipe that serves.
         constants is the file that `kvant.hf.calibrate` made for the model; recipes with codebooks or smoothed keys need
-        the file. A file of `kvant calibrate` for the model's GGUF file lets kvant-4bit and its relatives allocate bits
-        by layer, KV head and side.
+        the file. With a file that was made for kvant-4bit or its relatives, these recipes have bits by layer, KV head
+        and side. A file of `kvant calibrate` for the model's GGUF file works too.
         max_tokens is the number of tokens per sequence for which memory is allocated at once. With 0, the cache
         allocates memory when it needs memory."""
         if not hasattr(config, "get_text_config"):

@@ -14,8 +14,8 @@ MOST_RESIDUAL = 0.1
 
 
 def candidates(model: torch.nn.Module, head_dim: int) -> list[Turns]:
-    """Returns the rotations that layers may have: none, channel i with channel i + half, or neighbouring channels. The
-    last two rotations count only the channels of the rotated part of a head."""
+    """Returns the rotations that layers may have. There may be none, or within the rotated part of a head, channel i
+    rotates with channel i + half, or neighbouring channels rotate together."""
     frequencies = {tuple(x.double().cpu().tolist()) for name, x in model.named_buffers()
                    if name.split(".")[-1].endswith("inv_freq") and 2 * len(x) <= head_dim}
     found: list[Turns] = [[]]

@@ -1,4 +1,5 @@
-"""Says where pages lie in the blocks of vLLM's pool. A block is as large as 128 tokens of a layer's sealed pages:
+"""Says where pages lie in the blocks of vLLM's pool if a block belongs to one layer. A block of one page has room for
+128 tokens (kvant.vllm.hybrids has blocks of several pages):
 
     sealed block: the sink (SinkLayout), then K page and V page of KV head 0, of head 1, ...
     tail block:   as many whole unquantized pages (128 tokens of one head and side, BF16) as fit

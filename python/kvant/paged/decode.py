@@ -14,8 +14,8 @@ from kvant.paged.model_cache import ModelCache
 
 @dataclass(frozen=True)
 class DecodeStep:
-    """Holds what all layers of a step share. A request is one sequence of the library, or several parts of a sequence
-    each."""
+    """Holds what all layers of a step share. A request is one sequence of the library, or with several new tokens the
+    n_parts sequences of StepPlan."""
 
     plan: StepPlan
     shape: Shape

@@ -38,8 +38,8 @@ class ModelCache:
         self._metrics, self._codebooks, self._key_scales = constants.metrics, constants.codebooks, constants.key_scales
         # With key scales, queries must be scaled to match stored keys, and the scales differ by layer.
         self.has_key_scales = self._key_scales is not None
-        # Sealing may read prompts' rows where the model left them if stored rows equal the model's rows. The reason is
-        # that sealing reads rows only once.
+        # Sealing may read prompts' rows where the model left them if stored rows equal the model's rows, and if sealing
+        # reads rows only once.
         self.seals_rows = self._metrics is None and not (
             recipe.key_hadamard or recipe.value_hadamard or self.has_key_scales) and all(
             library.can_seal_rows(name) for name in recipe.formats)

@@ -1,9 +1,9 @@
 """Measures how much quantization changes attention while a server runs, as `kvant run --guard` does.
 
-In some steps that begin prompts, the last token of a prompt attends twice in one layer, each time in another one. The
-token attends to its sink, the two newest sealed pages and the unquantized tokens. The first time it reads the original
-keys and values, which the step still has, and the second time it reads the cache's. The check never waits for the
-device: sums stay on the device until they are requested, and are read one step later."""
+In some steps that begin prompts, the last token of a prompt attends twice in one layer. Layers take turns from check to
+check. The token attends to the sink, the two newest sealed pages and the unquantized tokens. The first time it reads
+the original keys and values, which the step still has, and the second time it reads the cache's. The check never waits
+for the device: sums stay on the device until they are requested, and are read one step later."""
 
 from __future__ import annotations
 

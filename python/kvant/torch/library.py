@@ -95,10 +95,10 @@ class TorchLibrary(Library):
 
         `metrics` holds the costs of errors of keys, for trellis formats. layer_offsets: int64 [n_layers], if one call
         seals the pages of several layers: their distances in bytes (multiples of 16) from the layer's memory. Without
-        layer_offsets, n_layers layers have the distances that `layer` gives. keep_sink
-        copies the layer's sink from each first page into the layer's protected pages. Formats for which can_seal_rows
-        is true can be sealed from `rows`. first_rows: int32 [n_seqs], where the first page of each
-        sequence begins in `rows`; a negative number means that the pages are in the tail."""
+        layer_offsets, n_layers layers have the distances that `layer` gives. keep_sink copies the layer's sink from
+        each first page into the layer's protected pages. Formats for which can_seal_rows is true can be sealed from
+        `rows`. first_rows: int32 [n_seqs], where the first page of each sequence begins in `rows`; a negative number
+        means that the pages are in the tail."""
         n_layers = n_layers if layer_offsets is None else len(layer_offsets)
         self.call("seal_pages", shape, layer,
                   SealRange(tail_page=tail_page, sealed_page=sealed_page, n_pages=n_pages, max_pages=max_pages,

@@ -16,8 +16,8 @@ from kvant.c_api import Layer, Lengths, Pages, Shape
 from kvant.torch.arguments import dense, on_one_gpu, shaped, typed
 from kvant.torch.library import TorchLibrary, type_of
 
-# This file must not import `annotations` from __future__, which would turn annotations into texts: torch.library reads
-# them as types.
+# torch.library reads annotations as types, so this file must not import `annotations` from __future__, which would turn
+# them into texts.
 
 
 @functools.cache

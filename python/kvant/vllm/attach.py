@@ -47,7 +47,7 @@ class Release:
 
     # Takes n_kv_heads, head_size, block_bytes, max_drafts, and n_pages if a block has several pages.
     sealed_spec: Callable[..., Any]
-    # Takes n_kv_heads, head_size, block_bytes, blocks_per_request, and n_pages.
+    # Takes n_kv_heads, head_size, block_bytes, blocks_per_request, and n_pages if a block has several pages.
     tail_spec: Callable[..., Any]
     # Lists the supported methods of speculative decoding.
     drafts_of: tuple[str, ...]

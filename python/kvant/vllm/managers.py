@@ -7,9 +7,10 @@ from vllm.v1.core.single_type_kv_cache_manager import FullAttentionManager, Sing
 
 
 class KvantSealedManager(FullAttentionManager):
-    """Publishes pages that decoded tokens fill one step later. Pages of decoded tokens are sealed before the next step
-    (FilledPages) or during its attention (draft_rows). No request of the step that fills them may therefore share them.
-    Pages that a prompt fills are sealed at once."""
+    """Publishes a full page of decoded tokens one step after the page is full. The page is sealed before the next step
+    (FilledPages), or with drafts while layers attend (draft_rows). No other request of the step that fills the page may
+    therefore share the page. Pages that a prompt fills are published at once, because each layer seals them before it
+    attends."""
 
     supports_fine_grained_hash_lookup = False
 

@@ -5,7 +5,7 @@ kvant.hf.calibrate or `kvant calibrate` made for the model. An entry "calibrate"
 the first start. An entry "windows" that is "fp8" lets vLLM keep layers with a sliding window in FP8.
 
 A cache type is called `kvant_` and the recipe's name in the registry. Older names keep the cache that they had, except
-`kvant_4bit`, `kvant_3bit` and `kvant_2bit`, and the log says which recipe it is."""
+`kvant_4bit`, `kvant_3bit` and `kvant_2bit`. The log says which recipe an older name means."""
 
 from __future__ import annotations
 
