@@ -10,7 +10,7 @@ namespace kvant {
 
 struct CallGrammar {
   std::string gbnf;
-  std::string start;  // the grammar begins with this part of the prompt's end
+  std::string start;  // the end of the prompt, with which the grammar begins
 };
 
 // Returns a grammar for a completion that begins with a tool call, or with a thought before the call if the

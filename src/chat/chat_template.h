@@ -24,7 +24,7 @@ struct TemplatedChat {
   // tokens
   bool quotes_tokens = false;
   GrammarRules grammar;
-  std::string grammar_start;                 // the grammar begins with this part of the prompt's end
+  std::string grammar_start;                 // the end of the prompt, with which the grammar begins
   std::vector<std::string> stops;            // texts that end the completion
   std::vector<std::int32_t> kept_tokens;     // control tokens that the parser of the format needs in the text
   std::shared_ptr<const ToolFormat> format;  // parses completions; if null, a completion is plain text

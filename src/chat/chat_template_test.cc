@@ -19,7 +19,7 @@ Json chat(const std::vector<std::pair<const char*, const char*>>& turns) {
   return history.json;
 }
 
-// plain() encodes a text without control tokens, and row() joins several parts.
+// plain() encodes a text in which control tokens are plain text, and row() joins several parts.
 Tokens plain(const Tokenizer& tokenizer, const std::string& text) {
   return tokenizer.encode(text, /*add_special=*/false, /*parse_special=*/false).value();
 }

@@ -1,8 +1,8 @@
 """Compares the prompts of kvant's chat templates with the prompts of jinja2, which is set up as in transformers. Every
 template in llama.cpp's archive gets several conversations.
 
-Usage: jinja2_comparison_test.py WRITE_PROMPTS FOLDER: the test program src/chat/testing/write_prompts.cc; the
-templates."""
+Usage: jinja2_comparison_test.py WRITE_PROMPTS FOLDER
+WRITE_PROMPTS is the program of src/chat/testing/write_prompts.cc. FOLDER has the templates."""
 
 import copy
 import datetime

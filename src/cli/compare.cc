@@ -12,7 +12,7 @@ namespace {
 
 struct CompareOptions {
   std::string before, after;
-  // Empty writes no JSON.
+  // An empty path writes no JSON.
   std::string json;
 };
 

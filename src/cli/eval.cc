@@ -243,7 +243,7 @@ Command add_eval_command(CLI::App& program) {
   auto* control =
       command->add_flag("--control", options->evaluation.control,
                         "add a row for bf16 in smaller steps, which shows the effect of rounding alone");
-  // Both backends run in steps of one size, because steps round differently.
+  // Both backends run in steps of the same size, because steps of different sizes round differently.
   control->excludes("--compare-backend");
   // Earlier results have their own rows.
   for (const char* chosen : {"--kv", "--reference", "--control"})

@@ -43,7 +43,7 @@ TEST_F(Cli, InfoPlansWhatRunRuns) {
 
 TEST_F(Cli, InfoStatesBitsAndConstants) {
   // The model has 2 layers x 2 KV heads x 2 sides with d = 64. Each side has a codebook of 2^8 centroids of 4
-  // bytes with a scale, and 64 smoothing factors.
+  // bytes with a scale, and K also has 64 smoothing factors.
   const Outcome outcome =
       run_model("info", {"--kv", "vecinfer-2bit", "-c", "1024", "--json", path("info.json")});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
@@ -52,7 +52,7 @@ TEST_F(Cli, InfoStatesBitsAndConstants) {
   EXPECT_EQ(json["constant_bytes"], bytes);
   EXPECT_NEAR(json["constant_bits"].get<double>(), 8.0 * bytes / (2 * 2 * 2 * 64 * 1024), 1e-9);
   // At 897 to 1024 tokens, a window of 128 tokens and an open page of 0 to 127 tokens are BF16. The mean is
-  // therefore at least 2.7 bits.
+  // therefore at least 3.75 bits.
   EXPECT_GT(json["bits_all"].get<double>(), (2 * 896 + 16 * 128) / 1024.0);
   EXPECT_LT(json["bits_all"].get<double>(), (2.5 * 896 + 16 * 256) / 1024.0);
   EXPECT_NE(outcome.out.find("model constants"), std::string::npos);

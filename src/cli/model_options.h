@@ -26,7 +26,7 @@ std::string recipe_list();
 // Adds --kv, -ctk, -ctv, --json, -t, -v and --strict. The help of the command then ends with a list of the
 // product recipes. If many_recipes is true, --kv takes a list.
 void add_recipe_options(CLI::App& command, ModelOptions& options, bool many_recipes);
-// Names other default recipes in the help of --kv than bf16.
+// Makes the help of --kv name these recipes as the default, instead of bf16.
 void set_default_recipes(CLI::App& command, const std::string& recipes);
 // Adds -m, --calibration and the options of add_recipe_options.
 void add_model_options(CLI::App& command, ModelOptions& options, bool many_recipes);

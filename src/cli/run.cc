@@ -124,11 +124,11 @@ class Run {
   std::string generated_;
   SessionPlace place_;
   SessionIdentity identity_;
-  // Codes compact session files; null without a coder.
+  // Codes compact session files. The pointer is null if there is no predictor for the plan.
   std::shared_ptr<const SequenceCoder> coder_;
   // Holds the number of tokens that the session's file contained when it was opened.
   int restored_tokens_ = 0;
-  // The flags say whether Ctrl-C ended the run, and whether the session's file holds its conversation.
+  // The flags say whether Ctrl-C ended the run, and whether the session's file holds the run's conversation.
   bool is_interrupted_ = false, is_saved_ = false;
 };
 

@@ -38,7 +38,7 @@ TEST_F(Cli, RunIsDeterministicAndReadsFiles) {
   EXPECT_NE(run_model("run", random).out, run_model("run", random).out);
 }
 
-// The summary's figures describe one cache, so 16 bits divided by its bits is its ratio.
+// The summary's figures describe one cache, so the ratio must be 16 divided by the bits per value.
 TEST_F(Cli, TheSummaryOfARunAgreesWithItself) {
   const Outcome brief = run_model("run", {"-p", "abc", "-n", "5", "--raw", "--kv", "uniform-4bit"});
   ASSERT_EQ(brief.code, 0) << brief.err;

@@ -72,7 +72,7 @@ struct ServeOptions {
   // Names the folder of sessions; an empty name keeps no sessions.
   std::string sessions;
   std::string session_coding = kPlainCoding;
-  // Limits the bytes that prefixes of prompts take on the disk; an empty string writes none.
+  // Limits the bytes that prefixes of prompts take on the disk. With an empty string, no prefix is written.
   std::string prefix_disk;
   // Names the file of a chat template; an empty name selects the model's own template.
   std::string chat_template;

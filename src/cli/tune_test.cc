@@ -70,7 +70,7 @@ TEST_F(Measuring, TuneWritesARecipeThatRunsWithinItsBudget) {
   const auto& figures = recipe["figures"];
   EXPECT_EQ(figures["schema"], "kvant.tune/2");
   EXPECT_LE(figures["bits_all"], 7.0);
-  // The sum contains 2.5 bits for the tail.
+  // About 2.5 of these bits belong to the tail.
   EXPECT_GT(figures["bits_all"], 6.0);
   EXPECT_EQ(figures["trials"], 4);
   EXPECT_LE(figures["tuning_kld"], figures["tuning_kld_as_calibrated"]);

@@ -23,7 +23,8 @@ constexpr double kNewest = 0.2;  // the newest step has this weight in the avera
 constexpr int kFirstSteps = 3;
 // Drafts must promise at least this factor more speed, because times and chances are estimates.
 constexpr double kMargin = 1.05;
-// Drafts start a size when they have missed this share of the time that the start takes.
+// The first step of a new size takes longer. Drafts use the size once they have missed this share of the
+// additional time.
 constexpr double kMissed = 0.25;
 constexpr double kLongestStart = 32;
 

@@ -18,7 +18,7 @@ namespace kvant {
 bool read_answers(const httplib::Request& request, Exchange& exchange,
                   const std::function<void(int choice, const AnswerPart& part)>& add);
 
-// This line is a comment in the syntax of server-sent events, which clients ignore.
+// This line is a comment in the syntax of server-sent events. Clients ignore comments.
 inline constexpr const char* kSseComment = ": still at work\n\n";
 
 // AnswerEvents holds the functions that format a stream. Each function returns complete events with their

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Tests what every server with the OpenAI API and llama-server's endpoints must do, through the openai package.
 
-    src/serve/any_server_test.py KVANT MODEL        starts kvant serve: KVANT: the program; MODEL: a GGUF file
+    src/serve/any_server_test.py KVANT MODEL        starts kvant serve. KVANT is the program, and MODEL is a GGUF file
     src/serve/any_server_test.py --url URL          asks a server that runs, such as
         llama-server -m MODEL --metrics --chat-template-file data/templates/chatml-tools.jinja
 

@@ -321,7 +321,7 @@ TEST(ApiRequest, RefusesABodyThatIsNoObject) {
   }
 }
 
-// No parameter in the lists accepts values of these two types.
+// Each list names parameters that accept neither of the two values that follow the list.
 TEST(ApiRequest, TellsAWrongTypeFromAWrongValue) {
   const auto error = [](const ParsedRequest& parsed) {
     const auto* error = std::get_if<ApiError>(&parsed);

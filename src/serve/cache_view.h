@@ -10,7 +10,7 @@
 namespace kvant {
 
 struct CacheView {
-  double seconds = 0;  // the time of a monotonic clock; clients divide counters by time differences
+  double seconds = 0;  // the time of a monotonic clock; rates are differences of counters by this time
   SchedulerStatus status;
   std::vector<ServedSequence> sequences;
   std::int64_t page_bytes = 0;  // the bytes of pages in use, where a shared page counts once

@@ -20,7 +20,7 @@ void log_loosened(const ChatTools& tools, ServerLog* log);
 // Adds a function to `tools`. `where` is the function's name in error messages. `function` has a name, a
 // description and, under schema_key, a schema of the arguments. `schemas` sums up the cost of all functions'
 // schemas. If the function is `strict`, the arguments must match the schema, or the schema is refused.
-// Otherwise, the arguments need not match the schema.
+// Otherwise, the parts of the schema that no grammar can enforce are dropped.
 void add_function(JsonFields& function, const char* schema_key, const std::string& where, ChatTools& tools,
                   SchemaCost& schemas);
 // Reads `tool_choice` of an OpenAI API: "auto", "none", "required", or an object that names a function. The

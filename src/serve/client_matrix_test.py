@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Tests a server with the client packages, and with requests of programs that have protocols of their own.
 
-    src/serve/client_matrix_test.py KVANT MODEL        KVANT: the program; MODEL: a GGUF file
+    src/serve/client_matrix_test.py KVANT MODEL        KVANT is the program, and MODEL is a GGUF file
 
 testing/requests has one request of each program, written from the program's documentation. The test runs with the
 Python of .venv, where `scripts/setup.sh test` puts the packages. Tests of missing packages are skipped.

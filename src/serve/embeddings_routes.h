@@ -23,8 +23,8 @@ ParsedRequest parse_embeddings_request(const nlohmann::ordered_json& body, const
 // Encodes the bytes of the floats in base64 (RFC 4648), which OpenAI's client libraries decode.
 std::string base64_of(std::span<const float> values);
 
-// Adds the route for embeddings to the server. All arguments, and whatever `limits` points to, must outlive
-// the server.
+// Adds the route for embeddings to the server. All arguments except the object `limits` must outlive the
+// server, and so must the objects to which `limits` points.
 void add_embeddings_route(httplib::Server& server, ServeLoop& loop, const Tokenizer& tokenizer,
                           const ApiLimits& limits, std::span<const ServerInfo> served);
 

@@ -4,7 +4,7 @@ texts.
 
 src/serve/held_schema_test.py SAMPLES [--schemas N] [--seed N]
 
-SAMPLES: the program schema_samples. kvant accepts or refuses a schema; every text of an accepted schema must be
+SAMPLES is the program schema_samples. kvant accepts or refuses a schema; every text of an accepted schema must be
 valid. The test composes 600 schemas at random, or N with --schemas. The test runs with the Python of .venv, where
 `scripts/setup.sh test` puts the package. Without the package the test is skipped.
 """

@@ -36,8 +36,7 @@ Status check_address(const std::string& host, int port);
 class HttpServer {
  public:
   // `loop` and `tokenizer` must outlive the server. `served` describes the loop's recipes in the loop's
-  // order. If chat_template is null, the server uses llama.cpp's guess at the model's template, without
-  // tools.
+  // order. A null chat_template means that the model has none.
   HttpServer(ServeLoop& loop, const Tokenizer& tokenizer, std::shared_ptr<const ChatTemplate> chat_template,
              std::vector<ServerInfo> served, HttpOptions options);
   ~HttpServer();

@@ -16,8 +16,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Editors always send these limits on time and layout. The limits only shape suggestions, so the server
-// treats them as hints.
+// Editors always send these parameters. The parameters only shape suggestions, so the server treats them as
+// hints.
 constexpr const char* kEditorHints[] = {"t_max_prompt_ms", "t_max_predict_ms", "n_indent", "samplers",
                                         "response_fields"};
 

@@ -20,8 +20,8 @@ namespace kvant {
 ParsedRequest parse_infill_request(const nlohmann::ordered_json& body, const Tokenizer& tokenizer,
                                    const ApiLimits& limits = {});
 
-// Adds the route POST /infill to the server. All arguments, and whatever `limits` points to, must outlive the
-// server.
+// Adds the route POST /infill to the server. All arguments except the object `limits` must outlive the
+// server, and so must the objects to which `limits` points.
 void add_infill_route(httplib::Server& server, ServeLoop& loop, const Tokenizer& tokenizer,
                       const ApiLimits& limits, std::span<const ServerInfo> served);
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Tests POST /v1/messages and /apply-template by HTTP against a started server.
 
-    src/serve/messages_client_test.py KVANT MODEL        KVANT: the program; MODEL: a GGUF file
+    src/serve/messages_client_test.py KVANT MODEL        KVANT is the program, and MODEL is a GGUF file
 """
 import json
 import os

@@ -15,8 +15,8 @@ class Server;
 
 namespace kvant {
 
-// Adds the route for the Messages API to the server. All arguments, and whatever `limits` points to, must
-// outlive the server.
+// Adds the route for the Messages API to the server. All arguments except the object `limits` must outlive
+// the server, and so must the objects to which `limits` points.
 void add_messages_route(httplib::Server& server, ServeLoop& loop, const Tokenizer& tokenizer,
                         const ApiLimits& limits, std::span<const ServerInfo> served);
 

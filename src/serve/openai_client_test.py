@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Tests kvant serve with the openai package and with plain HTTP, against a started server.
 
-    src/serve/openai_client_test.py KVANT MODEL [CLASSES]        KVANT: the program; MODEL: a GGUF file; CLASSES: test classes
+    src/serve/openai_client_test.py KVANT MODEL [CLASSES]
 
-The test runs with the Python of .venv, where `scripts/setup.sh test` puts the openai package. Without the package,
-the test is skipped.
+KVANT is the program, MODEL is a GGUF file, and CLASSES are names of test classes. The test runs with the Python of
+.venv, where `scripts/setup.sh test` puts the openai package. Without the package, the test is skipped.
 """
 import concurrent.futures
 import http.client

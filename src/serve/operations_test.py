@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Tests how kvant serve handles clients that leave, HTTP headers, browsers, signals and logs.
 
-    src/serve/operations_test.py KVANT MODEL        KVANT: the program; MODEL: a GGUF file
+    src/serve/operations_test.py KVANT MODEL        KVANT is the program, and MODEL is a GGUF file
 """
 import contextlib
 import fcntl

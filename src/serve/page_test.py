@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Tests the page of kvant serve in a real browser, against a started server.
 
-    src/serve/page_test.py KVANT MODEL                               KVANT: the program; MODEL: a GGUF file
+    src/serve/page_test.py KVANT MODEL                               KVANT is the program, and MODEL is a GGUF file
     src/serve/page_test.py KVANT MODEL --screenshots FOLDER RECIPE   also takes pictures of the page with a cache by RECIPE
 
 Without Chromium, the test is skipped; `scripts/setup.sh test` installs Chromium.

@@ -69,8 +69,7 @@ class PrefixDisk {
 
   // Returns whether write() may be called now.
   bool can_write() const;
-  // Returns whether a file with this many tokens would exceed the limit. An earlier file with as many tokens
-  // did.
+  // Returns whether an earlier file with at most this many tokens has exceeded the limit.
   bool is_too_long(std::span<const std::int32_t> tokens) const { return tokens.size() >= too_long_; }
   // Returns whether a file gives all of these tokens.
   bool holds(std::span<const std::int32_t> tokens) const;

@@ -22,8 +22,8 @@ PromptPace::PromptPace(int tokens, double seconds, int most)
     : tokens_(tokens), most_(std::max(tokens, most)), seconds_(seconds) {}
 
 // The estimate assumes that a step's time is proportional to its tokens. If steps also take a constant time,
-// several calls lead to the right size. The size shrinks only after a step that was too long. Otherwise, the
-// size aims at kAim. Sizes therefore do not oscillate.
+// several calls lead to the right size. The size shrinks only after a step that was too long, and
+// grows only by kLeastGrowth or more. Sizes therefore do not oscillate.
 void PromptPace::add(int n_tokens, double seconds) {
   // The time of a short step at the end of a prompt says little about full steps.
   if (seconds_ == 0 || seconds <= 0 || n_tokens < tokens_ / 2) return;

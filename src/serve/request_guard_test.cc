@@ -33,7 +33,7 @@ TEST(RequestGuard, KnowsJsonHoweverItIsWritten) {
     EXPECT_FALSE(is_json(with({{"Content-Type", type}}))) << type;
 }
 
-// A browser sends these three types for any web page without a preflight.
+// A browser sends a body without a type, a form or plain text for any web page without a preflight.
 TEST(RequestGuard, TakesAnotherTypeForJsonOnlyWhereNoBrowserSendsIt) {
   EXPECT_TRUE(is_json(with({})));
   EXPECT_TRUE(is_json(with({{"Content-Type", "application/x-www-form-urlencoded"}})));

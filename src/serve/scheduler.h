@@ -42,11 +42,11 @@ namespace kvant {
 struct SchedulerOptions {
   int context = 0;             // a prompt and its completion may have this many tokens together
   int parallel = 8;            // completions that run at the same time
-  int queue = 64;              // prompt tokens per step while completions run
+  int queue = 64;              // at most this many requests wait
   int prompt_step = 64;        // prompt tokens that a step reads while completions run
   int lone_prompt_step = 512;  // prompt tokens per step while no completion runs
-  // If this is not 0, the cache is on a device, and completions run, a step that reads prompts should take
-  // this many seconds. The number of prompt tokens then starts at prompt_step.
+  // With a cache on a device, a step that reads prompts while completions run should take at most this many
+  // seconds. The number of prompt tokens then starts at prompt_step. 0 means no limit.
   double answer_pause = 0;
   int most_drafted = 0;  // a step verifies at most this many draft tokens of a completion
   std::shared_ptr<DraftModel> draft_model = nullptr;  // this model drafts; if null, drafts are looked

@@ -112,10 +112,10 @@ std::optional<Refusal> Scheduler::submit(GenerationRequest request, std::shared_
   return std::nullopt;
 }
 
-// Returns whether the sequence begins with LongRoPE's factors for short sequences. The short factors are
-// possible if the sequence stays short, or if its tokens can be read again when it grows. Reading again
-// requires that the request has a single completion, no guard with a second cache, and no session that other
-// requests could continue.
+// Returns whether the sequence begins with LongRoPE's factors for short sequences. A session never does,
+// because later requests can make it longer. Another sequence does if it stays short, or if its tokens can be
+// read again when it grows. Reading again requires that the request has a single completion, no guard, and no
+// probabilities of the prompt.
 bool Scheduler::starts_short(const GenerationRequest& request) const {
   const int most = engine_.short_rope_context(), n_prompt = static_cast<int>(request.prompt.size());
   if (most == 0 || n_prompt >= most || !request.session.empty()) return false;

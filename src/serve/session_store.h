@@ -135,8 +135,8 @@ class SessionStore {
     bool is_known = false;     // `tokens` and `text` are set
     std::int64_t version = 1;  // changes with the session's contents
     std::int64_t saved_version = 0;
-    // The file with the saved version, if the session is in memory. Another file is there once a user or a
-    // fault of the disk has changed it.
+    // Holds the stamp of the file with the saved version, if the session is in memory. If a user changes the
+    // file, the file on disk has another stamp.
     std::optional<FileStamp> saved_file;
     bool is_running = false;
     bool is_saving = false;   // the session is being written or waits to be written

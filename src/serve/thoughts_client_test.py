@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Tests thoughts by HTTP against a started server, with the messages that clients send.
 
-    src/serve/thoughts_client_test.py KVANT MODEL        KVANT: the program; MODEL: a GGUF file
+    src/serve/thoughts_client_test.py KVANT MODEL        KVANT is the program, and MODEL is a GGUF file
 
 The server gets a chat template with thoughts. A grammar forces the model to generate the text that a test needs.
 """

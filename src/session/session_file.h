@@ -21,9 +21,9 @@ namespace kvant {
 
 // Holds the contents of a session, without its identity.
 struct SessionContents {
-  std::vector<std::int32_t> tokens;  // The tokens that the sequence holds.
-  std::string text;  // The tokens' text as far as it is known. The text may end within a character.
-  std::vector<std::byte> sequence;  // The result of Cache::export_sequence.
+  std::vector<std::int32_t> tokens;  // the tokens that the sequence holds
+  std::string text;                  // the tokens' text as far as it is known; it may end within a character
+  std::vector<std::byte> sequence;   // the result of Cache::export_sequence
 };
 
 // Holds the contents of a session that was read from a file.

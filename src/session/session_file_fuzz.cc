@@ -1,7 +1,7 @@
-// Is the libFuzzer target for session files. Any bytes must give a session or an error, never a crash.
-// Checksums stop nearly all random damage, but not an attacker who computes them. So the header's parser also
-// gets the raw bytes, and a header that the parser accepts must survive a round trip. cmake/fuzz.cmake builds
-// the target, and fuzz/seeds/session holds the seeds.
+// Fuzzes session files with libFuzzer. Any bytes must give a session or an error, never a crash. Checksums
+// stop nearly all random damage, but not an attacker who computes them. So the header's parser also gets the
+// raw bytes, and a header that the parser accepts must survive a round trip. cmake/fuzz.cmake builds the
+// target, and fuzz/seeds/session holds the seeds.
 #include <sys/mman.h>
 #include <unistd.h>
 

@@ -38,12 +38,12 @@ inline constexpr std::uint64_t kMaxSessionHeader = 4 << 20;
 // Identifies a session. A cache with a different identity cannot continue the session.
 struct SessionIdentity {
   std::string version = kSessionVersion;
-  std::string model;       // The result of Engine::fingerprint.
-  std::string model_name;  // A name for people, which is not compared.
-  std::string recipe;      // The full recipe, including the format of the tail.
-  std::string constants;   // The checksum of the model's constants that the plan uses, or "none".
-  // The recipe as older files name it, without the usual tail. Empty if the tail is another one. The string
-  // is not stored.
+  std::string model;       // the result of Engine::fingerprint
+  std::string model_name;  // a name for people, which is not compared
+  std::string recipe;      // the full recipe, including the format of the tail
+  std::string constants;   // the checksum of the model's constants that the plan uses, or "none"
+  // Holds the recipe as older files name it, without the usual tail. The string is empty if the tail is
+  // another one. Files do not store the string.
   std::string recipe_with_usual_tail;
   // Messages name the served recipe and the recipe that was asked for. Files do not store these names.
   std::string recipe_name, asked_name;
@@ -52,7 +52,7 @@ SessionIdentity session_identity(const Plan& plan, std::string fingerprint, std:
 
 // Says how the sequence of a compact file is coded.
 struct CompactCoding {
-  std::string predictor;             // The predictor's checksum in 16 digits.
+  std::string predictor;             // the predictor's checksum in 16 digits
   std::uint64_t sequence_bytes = 0;  // bytes of the decoded sequence
 };
 

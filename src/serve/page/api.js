@@ -19,7 +19,7 @@ async function failure(response) {
   let message = `the server returned status ${response.status}`;
   try {
     message = (await response.json()).error.message;
-  } catch { /* not the server's own words */ }
+  } catch { /* the body is not the server's JSON, so the first message stays */ }
   return new ApiError(response.status, message);
 }
 

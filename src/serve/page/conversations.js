@@ -20,7 +20,7 @@ export function loadConversations() {
     try {
       const conversation = JSON.parse(localStorage.getItem(key));
       if (isConversation(conversation)) found.push(conversation);
-    } catch { /* somebody else's */ }
+    } catch { /* another program wrote this value */ }
   }
   return found.sort((a, b) => b.updated - a.updated);
 }

@@ -17,7 +17,7 @@ export class MarkedTokens {
   #decoder = new TextDecoder();
   #at = 0;
 
-  // `wanted` is { probabilities, guard }: which marks to make.
+  // `wanted` is { probabilities, guard } and says which marks to make.
   constructor(wanted) {
     this.wanted = wanted;
   }

@@ -10,14 +10,14 @@ export function loadSettings() {
   try {
     const kept = JSON.parse(localStorage.getItem(KEY)) || {};
     for (const name of Object.keys(DEFAULTS)) if (typeof kept[name] === typeof DEFAULTS[name]) settings[name] = kept[name];
-  } catch { /* the defaults, then */ }
+  } catch { /* the kept text is not JSON, so the defaults stay */ }
 }
 
 export function saveSettings(changes) {
   Object.assign(settings, changes);
   try {
     localStorage.setItem(KEY, JSON.stringify(settings));
-  } catch { /* no room: they last as long as the page */ }
+  } catch { /* the storage is full, so the settings last as long as the page */ }
 }
 
 // Opens the settings dialog. The promise resolves to whether the user saved. With wantsKey, the dialog says
