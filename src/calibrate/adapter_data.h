@@ -24,14 +24,14 @@ struct CorrectedKeys {
 
 // Adapters are trained for a window of this many tokens, as in KVLinC's recipes.
 inline constexpr int kAdapterWindow = 128;
-// With this window, a query before this one reads no sealed page.
+// With this window, a query before token kFirstCorrectedQuery reads no sealed page.
 inline constexpr int kFirstCorrectedQuery = kPageTokens + kAdapterWindow;
 
 // Returns captured context c as attention reads it. Query t reads page j in sealed form if t >= 128 (j + 1) +
-// window, because the newest `window` tokens stay unquantized. M is the row's largest score. `relative` uses
-// c = 1, and `absolute` uses M = max(largest, 0) and c = e^-M. A batch consists of at most `batch_queries`
-// neighbouring queries, and batches with short contexts come first. Each batch has only the keys that its
-// last query reads.
+// window, because the newest `window` tokens stay unquantized. `relative` sets M to the row's largest score
+// and c to 1, and `absolute` sets M to max(largest, 0) and c to e^-M. A batch consists of at most
+// `batch_queries` neighbouring queries, and batches with short contexts come first. Each batch has only the
+// keys that its last query reads.
 std::vector<AdapterContext> adapter_contexts(const Capture& capture, const CorrectedKeys& keys, int c,
                                              int batch_queries);
 

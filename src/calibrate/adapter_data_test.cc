@@ -51,7 +51,7 @@ CorrectedKeys stored_as(const std::string& format, Correction correction) {
   return keys;
 }
 
-// Calls check(context, row in a head's queries, token) for every query of captured context c.
+// Calls check(batch, query in the batch, query in the context, token) for every query of captured context c.
 template <class Check>
 void for_each_query(const Capture& capture, int c, const std::vector<AdapterContext>& batches,
                     const Check& check) {

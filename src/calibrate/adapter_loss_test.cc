@@ -156,7 +156,7 @@ double distance(const std::vector<float>& got, const std::vector<float>& expecte
   return std::sqrt(difference / norm);
 }
 
-// A GPU multiplies in TF32.
+// A GPU multiplies in TF32, so its tolerance is larger.
 TEST(AdapterLosses, OnADeviceAreThoseOfTheCpu) {
   std::vector<AdapterContext> contexts{random_context(1, 0.7F), random_context(2, 0.4F),
                                        random_context(3, 0.7F)};

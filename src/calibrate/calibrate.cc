@@ -105,7 +105,7 @@ class Calibrator {
     return work;
   }
 
-  // Prints how long the calibration will take, unless that is only a few seconds.
+  // Prints how long the calibration will take, unless a device reads or the work takes only a few seconds.
   Status announce() {
     constexpr double kFew = 2e11;  // multiplications
     const Hparams& h = engine_.parts().hparams;

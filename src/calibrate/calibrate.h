@@ -30,14 +30,15 @@ struct CalibrationRequest {
   // `reader` names the engine and the device that read and differentiate the model. If its members are null,
   // the calibrated engine does both.
   SampleReader reader;
-  double seconds_between_saves = 10;   // a lower bound; a killed process loses at most this much work and one
-                                       // context
+  // Learned constants are saved at most once in this time, and captured samples once in six times as long.
+  double seconds_between_saves = 10;
   std::function<void()> kept = [] {};  // called after work was saved in a file
 };
 
 // Learns all constants of the recipes. The result is deterministic: it does not depend on the number of
 // threads, on interruptions or on other recipes in the request. Progress goes to stderr. Returns an error for
-// an unsuitable text, for a recipe that does not fit the model, if memory is short, and "interrupted".
+// an unsuitable text, for a recipe that does not fit the model, if memory is short, or after an
+// interruption.
 Result<Calibration> calibrate(Engine& engine, AttentionBackend& backend, const CalibrationRequest& request);
 
 }  // namespace kvant

@@ -38,7 +38,7 @@ Recipe recipe(const std::string& text) {
 constexpr const char* kLearns = "k=smooth+hadamard:vq-d4b4,v=mean:nvq-d4b4,sink=4";
 constexpr const char* kCorrects = "k=ch2g128,v=hadamard:tok2g128,correction=relative";
 
-// Interrupting sets a flag after the backend has run `n` layers.
+// Interrupting sets a flag when the backend begins its n-th layer.
 class Interrupting final : public BackendDecorator {
  public:
   Interrupting(AttentionBackend& inner, int n, std::atomic<bool>& flag)

@@ -20,7 +20,8 @@ namespace {
 //     general.type                    "kvant-calibration"
 //     kvant.calibration.version       version of this layout
 //     ....model, fingerprint, text_hash, samples, length, rows, passages, contexts,
-//       context_length, adapter_steps, self, measure, seed, weights, backend, algorithm
+//       context_length, context_queries, adapter_steps, adapters_end_early, adapter_batch, self,
+//       measure, seed, weights, backend, algorithm, device
 //     ....recipes                     string forms, one per line
 //     ....names                       the scoped names of constants, one per line
 //     ....layer, kv_head, side, name  place and name of array i

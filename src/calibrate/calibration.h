@@ -25,9 +25,9 @@ struct CalibrationSettings {
   int context_queries = 256;       // queries of each context that train adapters
   int adapter_steps = 400;         // the most training steps of adapters
   bool adapters_end_early = true;  // training of a head ends when the judging contexts show no more gain
-  int adapter_batch = 16;          // queries of a training step: neighbours in a context, or several contexts
+  int adapter_batch = 16;          // queries of a training step, from several contexts if one has too few
   bool self = false;               // the model writes the text
-  // Sensitivities are measured by running the model once for each place, in place of one gradient pass.
+  // If true, sensitivities are measured by one run of the model for each place instead of one gradient pass.
   bool measure = false;
   std::uint64_t seed = 0;
   bool operator==(const CalibrationSettings&) const = default;
@@ -37,8 +37,8 @@ struct CalibrationSettings {
 // version if the same text and settings would give different constants.
 inline constexpr int kCalibrationAlgorithm = 8;
 
-// CalibrationMethod says how constants are measured. Constants that are kept for first use always come from
-// the default method, whichever command needs them first.
+// CalibrationMethod says how constants are measured. Constants that are kept for first use come from the
+// default method on any device, whichever command needs them first.
 struct CalibrationMethod {
   std::string weights = "stored";     // the model's weights: "stored" or "f32"
   std::string backend = "reference";  // this backend attends while samples are read

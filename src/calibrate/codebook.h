@@ -13,8 +13,8 @@ namespace kvant {
 struct Codebook {
   std::vector<float> centroids;  // CodebookShape describes the layout
   // The three errors are mean squared errors, relative to the mean square of the values. Formats with gains
-  // take unit values instead. The errors belong to the initial centroids of k-means, to its final centroids,
-  // and to the final centroids in INT8.
+  // take unit vectors as values. The errors belong to the initial centroids of k-means, to its final
+  // centroids, and to the final centroids in INT8.
   double error_before = 0;
   double error_after = 0;
   double error_int8 = 0;

@@ -13,7 +13,7 @@ namespace kvant {
 
 struct CalibrationWork {
   std::int64_t tokens = 0;      // tokens that the model reads
-  int contexts = 0;             // contexts of kQueryTokens tokens that the CPU differentiates
+  int contexts = 0;             // contexts that the CPU differentiates
   int context_tokens = 0;       // tokens of each context
   int formats = 0;              // formats in which K and V of contexts are encoded
   std::int64_t file_bytes = 0;  // the size of the model's file, which gradients read completely

@@ -14,7 +14,7 @@ namespace {
 constexpr int kGraphTensors = 96;
 constexpr int kContextTensors = 5;
 constexpr int kSharedTensors = 6;
-// kTiny is added to values before a division or a logarithm. Invisible keys have weights of zero.
+// kTiny keeps zeros out of divisions and logarithms, because invisible keys have weights of zero.
 constexpr float kTiny = 1e-30F;
 
 // Holds one context on the device. Shapes are in ggml's order: [columns, rows].

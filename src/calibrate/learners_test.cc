@@ -101,8 +101,8 @@ TEST(PrincipalDirections, AreOrthonormalAndMakeChannelsIndependent) {
   for (int i = 1; i < d; ++i) EXPECT_LE(moments[i], moments[i - 1] * 1.0001);
 }
 
-// The queries read K along (1, 1) more than along (1, -1). The queries read only the second token's key, so
-// V's moments come from that token.
+// The queries read K along (1, 1) more than along (1, -1). The queries read the second token's key most, so
+// V's moments come mostly from that token.
 TEST(TransformLearner, OscarTurnsToWhatAttentionReads) {
   const std::vector<float> queries{2, 2, 1, -1}, keys{1, -1, 3, 3}, values{5, 0, 0, 1};
   const auto view = [](const std::vector<float>& x) { return MatrixView<const float>(x.data(), 2, 2); };

@@ -16,8 +16,9 @@ double reciprocal_rms(const float* x, int n, float epsilon) {
   return 1 / std::sqrt(squares / n + epsilon);
 }
 
-// Both activations have the form x sigma(u), where sigma is the logistic function. For SiLU, u = x. For the
-// Gaussian error unit, u = 2 sqrt(2 / pi) (x + .044715 x^3), because (1 + tanh(y)) / 2 is sigma(2 y).
+// SiLU and the Gaussian error unit have the form x sigma(u), where sigma is the logistic function. For SiLU,
+// u = x. For the Gaussian error unit, u = 2 sqrt(2 / pi) (x + .044715 x^3), because (1 + tanh(y)) / 2 is
+// sigma(2 y).
 constexpr float kLinear = 2 * 0.79788456F, kCubic = 0.044715F;
 
 KVANT_SIMD_CLONES void find_arguments(GatedUnit kind, const float* x, int n, float* u) {

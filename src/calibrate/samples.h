@@ -48,8 +48,8 @@ std::vector<int> position_offsets(const SampleSize& size, int trained_context);
 
 std::int64_t written_tokens(const SampleSize& size);
 
-// Lets the model generate all samples at the same time, at temperature 1. advance(n) is called after n more
-// tokens of one sample, and the sum of all n is written_tokens(size). Returns an error if memory is
+// Lets the model generate the samples at temperature 1, all samples of one kind at the same time. advance(n)
+// is called after n more tokens, and the sum of all n is written_tokens(size). Returns an error if memory is
 // exhausted, and "interrupted" once `stop` is true (null means never).
 Result<std::vector<Sample>> samples_of_model(Engine& engine, AttentionBackend& backend,
                                              const SampleSize& size,

@@ -27,11 +27,11 @@ class SealedGguf {
   void set(const std::string& key, const std::string& text);
   void set(const std::string& key, std::int64_t number);
   void set(const std::string& key, std::span<const std::int32_t> numbers);
-  // add_f32() and add_f16() add a tensor [n], n > 0. Names must be distinct and shorter than 64 characters.
+  // Each of these functions adds a tensor [n], n > 0. Names must be distinct and shorter than 64 characters.
   void add_f32(const std::string& name, std::span<const float> values);
   void add_f16(const std::string& name, std::span<const std::uint16_t> values);
-  // The values of add_bf16(), add_bytes() and add_i8() must outlive the file object, because they are not
-  // copied.
+  // The values of add_bf16() and add_bytes() must outlive the file object, because they are not copied. All
+  // other functions copy the values.
   void add_bf16(const std::string& name, std::span<const std::uint16_t> values);
   void add_bytes(const std::string& name, std::span<const std::byte> bytes);
   void add_i8(const std::string& name, std::span<const std::int8_t> values);

@@ -32,6 +32,7 @@ struct TransformLearner {
 // Returns the learner of a kind, or null if there is none. The kinds are:
 //     smooth  sqrt(max |x_i|) of each channel (VecInfer, section 3.2)
 //     scale   the square root of each channel's standard deviation
+//     amax    the largest magnitude of each channel
 //     mean    each channel's mean
 //     pca     the eigenvectors of x^T x
 //     oscar   the eigenvectors of Q^T Q for K, and of V^T diag(k^T Q^T Q k) V for V (OSCAR, section 3)
