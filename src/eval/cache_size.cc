@@ -20,8 +20,8 @@ namespace {
 constexpr int kRecurrentStates = 3;
 
 // Returns whether the head has encoded a page before the page is due. Early encoding begins at the head's
-// turn in the open page. The first page of a sequence is the exception: it is encoded as soon as the window
-// begins to hold it.
+// turn in the open page. The first page of a sequence is an exception: the head encodes it while the second
+// page is open, whatever the window is.
 bool encoded_ahead(const Plan& plan, int layer, int kv_head, int n_tokens, int n_sealed) {
   const int turn = seal_ahead_turn(plan, layer, kv_head);
   if (turn == 0 || n_tokens < kPageTokens + turn) return false;

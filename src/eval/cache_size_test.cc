@@ -132,9 +132,8 @@ TEST(LargestCacheBytes, CountTheTailsThatLayersShare) {
             largest_cache_bytes(plain, 4096) + 4 * 2 * geometry.n_kv_heads * 128 * geometry.head_dim * 2);
 }
 
-// On a device, tails take whole pages, and sealed pages take as many bytes as in host memory. The equation is
-// exact here because these formats have pages of a multiple of 16 bytes. Only the entry's own size is
-// rounded.
+// On a device, tails take whole pages, and the size of each entry of sealed pages is rounded up to
+// kDeviceUnit. Nothing else is rounded here, because pages of these formats take a multiple of 16 bytes.
 TEST(LargestCacheBytes, AreThoseOfTheDeviceThatHoldsThePages) {
   const auto plan = plan_for("k=tok8g64,v=tok8g64,k@1.1=tok2g64,tail=bf16", testing::small_geometry());
   const auto placed = place_on(std::make_shared<testing::HostPages>(), plan).value();

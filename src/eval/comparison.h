@@ -38,9 +38,9 @@ struct Comparison {
   std::vector<std::string> notes;
 };
 
-// Compares rows with equal recipe, label and context in two documents, or arrays of documents, that --json
-// wrote. Unpaired figures differ if their intervals do not overlap. Returns an error if a document has an
-// unknown schema or if the two documents have no row in common.
+// Compares rows with equal recipe, label, task and context in two documents, or arrays of documents, that
+// --json wrote. Unpaired figures differ if their intervals do not overlap. Returns an error if a document has
+// an unknown schema or if the two documents have no row in common.
 Result<Comparison> compare_results(const nlohmann::ordered_json& before, const nlohmann::ordered_json& after);
 
 // Returns the 95 % interval of the mean of at least two values, by Student's t distribution.

@@ -161,7 +161,7 @@ TEST(ComparisonFuzzSeeds, AreHandled) {
 // Tables of Student's distribution give the quantile 2.042 for 30 degrees of freedom and 2.201 for 11.
 TEST(StudentInterval, HasTheRightWidth) {
   for (const auto& [freedom, quantile] : {std::pair{11, 2.201}, {30, 2.042}, {5, 2.571}}) {
-    // Half of the values are 1, and the other half are -1.
+    // The values are 1 and -1 in turn.
     std::vector<double> values;
     for (int i = 0; i <= freedom; ++i) values.push_back(i % 2 == 0 ? 1 : -1);
     const Interval interval = student_interval(values);

@@ -6,7 +6,7 @@ namespace kvant {
 namespace {
 
 // A prompt runs as one step, so a recipe may treat the prompt as one block. Decode steps have at most
-// generated_tokens tokens and end at page boundaries, so all queries of a step read the same sealed pages.
+// generated_tokens tokens and cross no page boundary, so all queries of a step read the same sealed pages.
 Status run_chunk(std::span<const std::int32_t> tokens, Engine& engine, Cache& cache,
                  OutputErrorBackend& backend, const QualityOptions& options, int generated_tokens,
                  const std::function<void(std::int64_t)>& advance) {

@@ -1,5 +1,5 @@
-// Measures how recipes change the attention of each layer. The layers read the activations of the unquantized
-// model, so the error of one layer does not reach the next.
+// Measures how recipes change the attention of each layer. The layers read the activations of the
+// reference, so the error of one layer does not reach the next.
 #pragma once
 
 #include <cstdint>

@@ -50,7 +50,7 @@ struct LlamaContextOptions {
   int n_sequences = 1;
   // If true, all sequences share the cells of the cache. Otherwise each sequence has its own part.
   bool shares_cells = true;
-  // If true, all operations run on the model's device.
+  // If true, operations run on the model's device, except attention if kv_offload is false.
   bool on_device = false;
   // If true, the cache and attention are also on the model's device. Otherwise both stay on the CPU.
   bool kv_offload = true;

@@ -17,7 +17,7 @@ namespace {
 // Separate partial sums and maxima let the compiler vectorize the loops.
 constexpr int kLanes = 16;
 constexpr int kBlock = 256;
-// Below kSmallestExponent, the exponential is not a normal F32.
+// Below kSmallestExponent, the exponential is at most four times the smallest normal F32.
 constexpr float kSmallestExponent = -86.0F;
 constexpr int kBootstrapSamples = 10000;
 // With one chunk, the bootstrap resamples blocks of kPositionsPerBlock positions.

@@ -75,11 +75,12 @@ class LogitMetrics {
 // Returns the q-quantile of sorted values, q in [0, 1], interpolated linearly between neighbours.
 double quantile(std::span<const double> sorted, double q);
 
-// Holds a 95 % percentile-bootstrap interval of the mean of `values` (Efron 1979). Equal values give equal
-// intervals.
+// Holds a 95 % interval.
 struct Interval {
   double lo = 0, hi = 0;
 };
+// Returns the percentile-bootstrap interval of the mean of `values` (Efron 1979). Equal values give equal
+// intervals.
 Interval bootstrap_mean(std::span<const double> values);
 
 }  // namespace kvant

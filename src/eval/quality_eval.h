@@ -66,8 +66,8 @@ Result<EvalText> tokenize_for_eval(const Tokenizer& tokenizer, const std::string
 
 // Runs the reference and all candidates in lockstep over the text. Scores the predictions of the tokens
 // [context / 2 + 1, context) of each chunk. advance(n) is called after n more tokens of one source, and the
-// sum of all n is tokens_to_run(). Returns an error if the text is shorter than one chunk, or if a source
-// fails.
+// sum of all n is context * chunks for each source. Returns an error if the text is shorter than one chunk,
+// or if a source fails.
 Result<QualityResult> evaluate_quality(const EvalText& text, int n_vocab, LogitSource& reference,
                                        std::span<const std::unique_ptr<LogitSource>> candidates,
                                        const QualityOptions& options,

@@ -26,8 +26,8 @@
 namespace kvant {
 
 // Converts the squared relative RMS error of attention outputs, averaged over the layers, to the mean KL
-// divergence of the predictions in nats. The factor was measured on 18 recipes with .0001 to 8 nats. For each
-// recipe, the result is right within a factor of two.
+// divergence of the predictions in nats. The factor was measured on SmolLM2-135M, on 18 recipes with 0.0001
+// to 8 nats. For each of these recipes, the result is right within a factor of two.
 inline constexpr double kDivergenceOfSquaredError = 2.2;
 
 struct GuardSettings {

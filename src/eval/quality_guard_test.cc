@@ -236,7 +236,7 @@ std::unique_ptr<Engine> QualityGuardOnTheModel::engine_;
 std::unique_ptr<AttentionBackend> QualityGuardOnTheModel::backend_;
 std::unique_ptr<RecordingBackend> QualityGuardOnTheModel::rows_;
 
-// The list has the coarsest product recipe of each kind that needs no calibration. One-bit recipes are left
+// The list has product recipes of every kind that needs no calibration. One-bit recipes are left
 // out, because they have a divergence of 7 nats and the guard rightly warns.
 TEST_F(QualityGuardOnTheModel, IsSilentForProductRecipes) {
   for (const char* recipe : {"fp8", "q8_0", "q4_0", "kivi-4bit", "kivi-2bit", "kivi-2bit-g32", "turbo2",

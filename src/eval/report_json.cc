@@ -47,8 +47,8 @@ std::size_t label_width(const QualityResult& result) {
   return width;
 }
 
-// Formats a divergence with four digits, as a plain decimal unless the value is too small. Divergences span
-// many powers of ten.
+// Formats a divergence with five decimals. A value below 1e-4 gets an exponent instead, because divergences
+// span many powers of ten.
 std::string divergence(double value) {
   if (value == 0) return "0";
   return value < 1e-4 ? fmt::format("{:.2e}", value) : fmt::format("{:.5f}", value);

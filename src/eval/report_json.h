@@ -9,8 +9,9 @@
 
 namespace kvant {
 
-// Returns {"recipe":.., "tail":.., "sink":.., "window":.., "prefill":.., "calibration":.., "rows":[..],
-// "fallbacks":[..]}. A "calibration_note" follows if a calibration would help.
+// Returns {"asked":.., "recipe":.., "tail":.., "sink":.., "window":.., "prefill":.., "calibration":..,
+// "rows":[..], "fallbacks":[..]}. "calibration_note" is present if a calibration would help, and "encoder" if
+// the errors of K are weighted.
 nlohmann::ordered_json plan_to_json(const PlanReport& report);
 
 // Returns {"schema":"kvant.eval/2","model":..,"context":..,"chunks":..,"results":[..]}. Figures that do not

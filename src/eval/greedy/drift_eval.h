@@ -53,8 +53,8 @@ struct DriftResult {
   std::vector<DriftRow> rows;
 };
 
-// Runs all sources in lockstep. The first source is the reference. advance(1) reports that one source has
-// read one token of a completion.
+// Runs all sources in lockstep. The first source is the reference. advance(n) reports that one source has
+// read one token of each of n completions.
 Result<DriftResult> evaluate_drift(std::span<const std::vector<std::int32_t>> prompts, int n_vocab,
                                    std::span<const std::unique_ptr<LogitSource>> sources,
                                    const DriftOptions& options, const std::function<void(int)>& advance);

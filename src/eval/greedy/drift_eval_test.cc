@@ -21,7 +21,7 @@ class PrefersZeroAfterThree : public ScriptedSource {
   }
 };
 
-// Returns the divergence of a source that has the logits 0 0 0 0 1, from one that has 2 0 0 0 1.
+// Returns the KL divergence between the reference's logits, 0 0 0 0 1, and the other source's, 2 0 0 0 1.
 double divergence_after_three() {
   const double sum = 4 + std::exp(1.0), other = 3 + std::exp(1.0) + std::exp(2.0);
   return std::log(other / sum) - 2 / sum;

@@ -11,8 +11,8 @@ namespace kvant {
 // Returns {"schema":"kvant.limits/1",..}, which docs/reference/json.md describes.
 nlohmann::ordered_json limits_to_json(const LimitResult& result, const std::string& model);
 
-// Returns text such as "holds up to 1024 tokens; at 2048, 4 of bf16's 6 are left". For a long answer, the
-// text gives the number of remaining tokens at each context.
+// Returns text such as "holds up to 1024 tokens; at 2048: 4 of 6 kept". For a long answer, the text gives the
+// number of tokens that agree with the reference at each context.
 std::string limit_sentence(const LimitResult& result, const LimitRow& row, LimitKind kind);
 
 }  // namespace kvant

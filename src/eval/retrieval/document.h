@@ -39,7 +39,7 @@ struct RetrievalOptions {
 };
 
 // Makes options.documents documents for each context, in the model's chat template if the model has one.
-// Returns an error if a context is too small for the facts alone.
+// Returns an error if a context is too small for the facts and a question.
 Result<std::vector<RetrievalDocument>> make_retrieval_documents(const Tokenizer& tokenizer,
                                                                 const std::string& text,
                                                                 const RetrievalOptions& options);

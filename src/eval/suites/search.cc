@@ -74,7 +74,7 @@ std::vector<SuiteRow> group_sizes() {
   return rows;
 }
 
-// Compares equal bits for all heads, one more bit for K than for V, and bits that are allocated by
+// Compares equal bits for all heads, one or two more bits for K than for V, and bits that are allocated by
 // sensitivity.
 std::vector<SuiteRow> allocations() {
   return {

@@ -25,7 +25,7 @@ class BatchGeneration : public ::testing::Test {
     return testing::plan_for(recipe, engine_->geometry(), nullptr, backend_->page_order());
   }
 
-  // Returns prompts whose lengths differ and lie on both sides of a page.
+  // Returns prompts of different lengths, some shorter and some longer than a page.
   static std::vector<BatchPrompt> prompts(int max_tokens) {
     std::vector<BatchPrompt> all;
     for (const int n : {3, 140, 31, 64, 129, 1}) {

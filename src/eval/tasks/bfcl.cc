@@ -35,7 +35,7 @@ void convert_schema(Json& schema, bool is_property) {
   }
 }
 
-// Returns the complete calls of a completion, and whether all calls have the name of a tool and an object as
+// Holds the complete calls of a completion, and whether all calls have the name of a tool and an object as
 // arguments.
 struct ReadCalls {
   std::vector<MadeCall> calls;

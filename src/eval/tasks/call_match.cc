@@ -91,7 +91,8 @@ bool may_be_left_out(const Json& answers) {
 
 struct TypeCheck {
   bool is_right = false;
-  // The value has the type of the answers, but not the type of the function's description.
+  // The value or the answers have another type than the function's description. The value must then equal an
+  // answer exactly.
   bool is_variable = false;
 };
 

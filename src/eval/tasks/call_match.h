@@ -8,7 +8,7 @@
 
 namespace kvant {
 
-// Is a call that a model has made. `arguments` is a JSON object.
+// Holds a call that a model has made. `arguments` is a JSON object.
 struct MadeCall {
   std::string name;
   nlohmann::ordered_json arguments;
@@ -21,7 +21,7 @@ struct MadeCall {
 bool calls_match(const std::vector<MadeCall>& calls, const nlohmann::ordered_json& functions,
                  const nlohmann::ordered_json& answers);
 
-// Returns the function's name without dots, which names of tools may not have.
+// Returns the function's name with underscores for dots, because names of tools may not have dots.
 std::string tool_name(const std::string& function);
 
 }  // namespace kvant

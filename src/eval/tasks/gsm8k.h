@@ -13,8 +13,9 @@ namespace kvant {
 // `gsm8k-test.jsonl`, with a "question" and an "answer" in each line. An answer ends with "#### NUMBER".
 Result<Task> make_gsm8k(const ChatTemplate& chat_template, const std::string& text, int most, int max_tokens);
 
-// Returns the number that a completion ends with. The number is the first one in the last \boxed{...}, else
-// the first one after the last "####", else the last one of the text. Commas between digits are removed.
+// Returns the number that a completion ends with. The number is the one that the last \boxed{...} states,
+// else the one that follows the last "####", else the last one of the text. Commas between digits are
+// removed.
 std::optional<double> final_number(const std::string& completion);
 
 }  // namespace kvant

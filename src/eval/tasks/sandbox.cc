@@ -61,7 +61,7 @@ constexpr int kRefusedCalls[] = {
     __NR_utimes,
     __NR_futimesat,
 #endif
-    // files
+    // These calls change files or the file system.
     __NR_unlinkat,
     __NR_renameat2,
     __NR_mkdirat,
@@ -91,7 +91,7 @@ constexpr int kRefusedCalls[] = {
 #ifdef __NR_renameat
     __NR_renameat,
 #endif
-    // the network, and talk with other processes
+    // These calls use the network or talk with other processes.
     __NR_socket,
     __NR_socketpair,
     __NR_shmget,
@@ -107,7 +107,7 @@ constexpr int kRefusedCalls[] = {
     __NR_semtimedop,
     __NR_mq_open,
     __NR_mq_unlink,
-    // threads and other processes
+    // These calls start threads, or control other processes.
     __NR_clone,
     __NR_kill,
     __NR_tkill,
@@ -134,7 +134,7 @@ constexpr int kRefusedCalls[] = {
 #ifdef __NR_process_madvise
     __NR_process_madvise,
 #endif
-    // the kernel
+    // These calls reach into the kernel.
     __NR_bpf,
     __NR_perf_event_open,
     __NR_userfaultfd,
@@ -337,7 +337,7 @@ void close_files(int first) {
   set_limit(RLIMIT_CORE, 0, 0);
   set_limit(RLIMIT_NOFILE, 64, 64);
   if (chdir("/") != 0 || !filter.apply()) fail_to_start(kNoFilter);
-  // The environment is fresh, so its PATH does not say where Python is.
+  // execve() does not search PATH, so the function tries the usual places of Python.
   for (const char* python : {"/usr/local/bin/python3", "/usr/bin/python3", "/bin/python3"})
     execve(python, arguments, environment);
   fail_to_start(kNoPython);

@@ -15,7 +15,7 @@
 
 namespace kvant {
 
-// The kernel refuses longer arguments of programs.
+// A program is one argument of a command, and Linux refuses arguments of 128 KiB or more.
 inline constexpr std::size_t kMostProgramBytes = 120 * 1024;
 
 struct SandboxLimits {

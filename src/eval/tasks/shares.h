@@ -20,8 +20,8 @@ struct PairedShares {
   // Holds the 95 % interval of the difference (Bonett and Price 2012, which adds one problem to each of
   // `gained` and `lost`).
   Interval interval;
-  // Holds the probability of so unequal a split of the unlike problems by chance (McNemar's exact test,
-  // two-sided).
+  // Holds the probability that chance alone splits the gained and lost problems at least this unequally
+  // (McNemar's exact test, two-sided).
   double p = 1;
 };
 

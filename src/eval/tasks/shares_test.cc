@@ -20,7 +20,7 @@ TEST(Shares, HaveWilsonsInterval) {
   EXPECT_EQ(wilson_interval(20, 20).hi, 1.0);
 }
 
-// Returns lists in which `both`, `gained`, `lost` and `neither` problems are solved by both caches, only by
+// Compares lists in which `both`, `gained`, `lost` and `neither` problems are solved by both caches, only by
 // the second, only by the first, and by none.
 PairedShares compare(int both, int gained, int lost, int neither) {
   std::vector<bool> reference, own;

@@ -15,10 +15,10 @@ namespace kvant {
 
 struct TaskScore {
   bool is_right = false;
-  // The completion has the form that the task asks for, such as a tool call. Tasks without such a form leave
-  // the value false.
+  // Says whether the completion has the form that the task asks for, such as a tool call. Tasks without such
+  // a form leave the value false.
   bool is_valid = false;
-  // Says why the completion could not be judged, such as a lack of memory. Usually empty.
+  // Says why the completion could not be judged, such as a lack of memory. The text is usually empty.
   std::string fault;
 };
 
@@ -32,7 +32,7 @@ struct TaskProblem {
 struct Task {
   std::string name;  // such as "gsm8k" or "bfcl-simple"
   int depth = 0;     // tokens of other text before the problem
-  // The task scores the form of completions, too (TaskScore::is_valid).
+  // Says whether the task scores the form of completions, too (TaskScore::is_valid).
   bool has_form = false;
   std::vector<TaskProblem> problems;
 };

@@ -21,7 +21,7 @@ struct TaskAnswer {
   std::string completion;
 };
 
-// Holds one cache on one task.
+// Holds the results of one cache on one task.
 struct TaskRow {
   std::string recipe;
   // Holds the label of a suite's row or of a calibration text; usually empty.
@@ -50,7 +50,7 @@ Status judge_row(const Task& task, int judges, TaskRow& row);
 // problems.
 Status check_problems(const TaskRow& row, const Task& task);
 
-// Returns the fingerprint of TaskRow::prompts.
+// Returns the fingerprint that TaskRow::prompts holds.
 std::string task_fingerprint(const Task& task);
 
 struct TaskFigures {

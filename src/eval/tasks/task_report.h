@@ -17,8 +17,8 @@ struct TaskRun {
   int parallel = 1;
 };
 
-// Returns {"schema":"kvant.tasks/1",..}, which docs/reference/json.md describes. `rows` begin with the
-// reference's row of each task.
+// Returns {"schema":"kvant.tasks/1",..}, which docs/reference/json.md describes. The first row of
+// each task must be the reference's.
 nlohmann::ordered_json tasks_to_json(const TaskRun& run, const std::vector<TaskRow>& rows);
 
 // Holds an earlier document of tasks_to_json().
@@ -29,8 +29,8 @@ struct EarlierTasks {
 
 // Reads a document of tasks_to_json(). Returns an error if the text is no such document.
 Result<EarlierTasks> tasks_from_json(const std::string& text);
-// Returns the rows of an earlier document. Returns an error as the function above, and if another model,
-// weights, device or number of sequences than those of `run` was used.
+// Returns the rows of an earlier document. Returns an error if the text is no such document, or if its model,
+// weights, device or number of sequences differ from those of `run`.
 Result<std::vector<TaskRow>> tasks_from_json(const std::string& text, const TaskRun& run);
 
 // Formats one table per task.
