@@ -9,7 +9,8 @@
 namespace kvant {
 namespace {
 
-// A divergence of up to this many nats hardly counts. kvant-3bit diverges about as much.
+// A divergence of up to this many nats hardly counts. kvant-3bit diverges by less in the table of
+// docs/quality.md.
 constexpr double kHardlyCounts = 0.005;
 constexpr double kNearlyAsFast = 0.9;
 

@@ -14,7 +14,7 @@ namespace kvant {
 
 struct AttentionEntry {
   std::string name;
-  // Makes the contender for `context` tokens, which is one of the benchmark's contexts.
+  // Makes the contender at `context` tokens, one of the benchmark's contexts.
   std::function<Result<std::unique_ptr<AttentionContender>>(int context)> make;
 };
 

@@ -1,6 +1,7 @@
-// Defines AttentionContender, a row of the attention benchmark: kvant with a recipe, or ggml with a cache
-// type. A contender attends over the caches of several layers in turn, as a model's decode step does. Each
-// layer's bytes therefore come from memory, even if the processor's caches could hold one layer between runs.
+// Defines AttentionContender, a row of the attention benchmark: kvant or libkvant_cpu with a recipe, or ggml
+// with a cache type. A contender attends over the caches of several layers in turn, as a model's decode step
+// does. Each layer's bytes therefore come from memory, even if the processor's caches could hold one layer
+// between runs.
 #pragma once
 
 #include <cstdint>
@@ -41,7 +42,7 @@ class AttentionContender {
   // Returns the cache's bits per number of K and V.
   virtual double bits() const = 0;
   virtual int n_layers() const = 0;
-  // Returns the names of the kernels that run, such as "reference" and "ggml". Each name occurs once.
+  // Returns the names of the kernels that run, such as "reference" and "ggml/flash". Each name occurs once.
   virtual std::vector<std::string> kernels() const = 0;
 };
 

@@ -36,7 +36,7 @@ class CacheAttention final : public AttentionContender {
   std::vector<std::string> kernels() const override;
 
   const HeadState& head(int layer, int kv_head) const { return head_of(cache_, sequence_, layer, kv_head); }
-  // Returns the rows of the new token.
+  // Returns the values whose first rows are q, k and v of the new token.
   const AttentionValues& values() const { return values_; }
   // Returns the output of the last layer, [n_heads * head_dim].
   std::span<const float> output() const { return output_; }

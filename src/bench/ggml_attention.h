@@ -42,8 +42,8 @@ double ggml_layer_bytes(const GgmlCache& cache, const AttentionHeads& shape, int
 //
 // With flash attention, V has the shape of K, and the mask is F16. Without flash attention, V is stored
 // transposed, [n_kv_heads][head_dim][context], and the mask is F32. Attention then takes three steps. K is
-// multiplied by q, which is rounded to K's partner type (F16 for F16). The softmax makes weights. V is
-// multiplied by the weights, which are rounded to F16.
+// multiplied by q, which is rounded to F16 for an F16 K and to Q8_0 otherwise. The softmax makes weights. V
+// is multiplied by the weights, which are rounded to F16.
 //
 // Intermediate results share memory, as in llama.cpp. Appending is not included.
 class GgmlAttention final : public AttentionContender {

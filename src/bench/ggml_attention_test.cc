@@ -13,8 +13,8 @@ namespace {
 
 constexpr AttentionHeads kShape{6, 2, 64};
 
-// Returns values that every type stores exactly: multiples of 1/8 from -1 to 7/8. Each block of 32 channels
-// contains a -1, so q4_0's scale is 1/8. Only q8_0 rounds the values, by less than 1/250. Values of q are
+// Returns values that F16 and q4_0 store exactly: multiples of 1/8 from -1 to 7/8. Each block of 32 channels
+// contains a -1, so q4_0's scale is 1/8. q8_0 rounds the values by less than 1/250. Values of q are
 // exact in q8_0, the type in which ggml multiplies.
 AttentionValues exact_values() {
   std::mt19937 random(3);

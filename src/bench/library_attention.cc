@@ -40,7 +40,7 @@ kvant_decode_shape shape_of(const Plan& plan) {
   return shape;
 }
 
-// LayerPages has the pages of one kind of a layer, and their table, [KV head][side][page].
+// LayerPages holds a layer's sealed, tail or sink pages and the table of these pages, [KV head][side][page].
 struct LayerPages {
   HugeBuffer memory;
   std::vector<std::int32_t> table;
@@ -176,7 +176,7 @@ class CallsOfLibrary final : public LibraryAttention {
     return layer;
   }
 
-  // Each page is made of the same rows: the first is sealed, and the others are its copies.
+  // All sealed pages hold the same rows, so only page 0 is sealed, and the other pages are copies of page 0.
   Status fill_layer(const LibraryLayer& pages) {
     const kvant_decode_layer layer = layer_of(pages);
     std::vector<std::int32_t> seq(kPageTokens), token(kPageTokens);

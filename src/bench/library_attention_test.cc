@@ -9,8 +9,8 @@ namespace {
 
 constexpr AttentionHeads kLibraryShape{6, 2, 64};
 
-// Returns the bits of n tokens. A page of K has 128 x 64 codes and two f16 for every channel, and a page of V
-// two f16 for every token. The tokens of the last page are BF16.
+// Returns the bits per value of n tokens. A sealed page has 128 x 64 codes of 4 bits. A page of K adds two
+// f16 per channel, and a page of V adds two f16 per token. The tokens of the last page are BF16.
 double bits_of_length(int n) {
   const int sealed = n / kPageTokens, tail = n % kPageTokens;
   const double codes = 4.0 * 128 * 64;

@@ -25,7 +25,8 @@ constexpr std::string_view kEnding =
 
 extern "C" void note_interruption(int) {
   calibration_interrupted = true;
-  // A handler may only call functions such as write(). A lost message changes nothing else.
+  // A handler may only call async-signal-safe functions such as write(). If write() fails, only the message
+  // is lost.
   const int code = errno;
   [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, kEnding.data(), kEnding.size());
   errno = code;

@@ -114,7 +114,7 @@ Result<GeneratedText> Conversation::next() {
   return shown;
 }
 
-// The next call reads the newest token, so this call can return the token's text before.
+// The model reads the newest token in the next call, so this call returns the token's text without waiting.
 Result<GeneratedText> Conversation::next_token() {
   KVANT_RETURN_IF_ERROR(read_answered());
   const std::size_t n_vocab = session_.engine().n_vocab();

@@ -1,5 +1,5 @@
 // Measures how far one attention backend deviates from another in predictions and attention outputs. `kvant
-// eval --compare-backend` checks fast kernels on a real model with these functions.
+// eval --compare-backend` checks fast kernels on a real model with this function.
 #pragma once
 
 #include <functional>

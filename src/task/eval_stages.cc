@@ -133,7 +133,7 @@ Result<DriftResult> run_drift(const EvalStage& stage, const std::vector<std::vec
         .make(stage.rows, logit_bytes(stage, 2 * n_texts));
   };
   auto made = make();
-  // Fewer prompts need less memory.
+  // Fewer prompts side by side need less memory.
   while (!made.ok() && n_texts > 1) {
     n_texts = (n_texts + 1) / 2;
     made = make();

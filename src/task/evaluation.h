@@ -53,7 +53,7 @@ struct EvaluationOptions {
 
 class Evaluation {
  public:
-  // Returns an error for wrong options. No file is loaded before.
+  // Returns an error for wrong options, before the model is loaded.
   static Result<Evaluation> make(const EvaluationOptions& options);
 
   // Returns one document per context, which docs/reference/json.md describes. `show` receives tables and

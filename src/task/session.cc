@@ -204,7 +204,8 @@ PlanReport Session::report(const PreviewPlan& preview) const {
 }
 
 Status check_fallbacks(const PlanReport& report) {
-  // A preview with stand-ins has no note, because the run itself calibrates.
+  // A preview with stand-ins is no fall-back, because the run itself calibrates. In show(), its report has no
+  // note.
   if (report.calibration == CalibrationState::missing && !report.calibration_note.empty())
     return error("recipe '{}' falls back: it is {}; leave out --strict to accept this", report.summary,
                  report.calibration_note);

@@ -21,7 +21,7 @@ struct TaskSetOptions {
   std::vector<std::string> tasks;
   // Names the folder with the data of the tasks.
   std::string data;
-  // Tool calls are also asked for after this many tokens of `text_file`, for each number.
+  // For each number, the problems of tool calls run once after this many tokens of `text_file`.
   std::vector<int> depths = {0};
   std::string text_file;
   int problems = 0;    // at most this many problems of each task; 0 means all
@@ -42,7 +42,7 @@ struct TaskSetOptions {
 // Returns an error, which lists the tasks, if no task has this name.
 Status check_task_name(const std::string& name);
 
-// Returns a list with one line per task: the name, and the files that the task needs.
+// Returns a list with one line per task: the name, a summary, and the file of the problems.
 std::string task_set_list();
 
 // Runs the tasks. keep() receives the result so far after each cache and task, and `show` receives the
@@ -53,8 +53,9 @@ Status run_task_sets(const TaskSetOptions& options,
                      const std::function<void(const std::string&)>& show);
 
 // Judges the completions of earlier results again, and runs no model. keep() receives the rows of all files,
-// and `show` the tables. The first row of a task is its reference. If files have the same row, the first one
-// counts. Returns an error if files are of different runs, or if the problems are others.
+// and `show` the tables. The first row of a task is its reference. If several files have the same row,
+// the row of the first file counts. Returns an error if the files come from different runs, or if a row has
+// other problems than its task.
 Status judge_task_sets(const TaskSetOptions& options,
                        const std::function<Status(const nlohmann::ordered_json&)>& keep,
                        const std::function<void(const std::string&)>& show);

@@ -1,5 +1,5 @@
 // Draws charts as SVG. Each function fills `host` at its present width. Elements of a row carry data-row, by
-// which the page highlights and hides rows, and data-tip, the text under the pointer.
+// which the page highlights a row, and data-tip, the text under the pointer.
 "use strict";
 
 const SVG = "http://www.w3.org/2000/svg";
@@ -15,7 +15,7 @@ function label(parent, x, y, text, attributes = {}) {
   svg("text", { x, y, ...attributes }, parent).textContent = text;
 }
 
-// Returns a number with two or three digits.
+// Returns a number as text with at most three significant digits.
 function readable(value) {
   if (value === null || value === undefined || !isFinite(value)) return "-";
   if (value === 0) return "0";
@@ -42,8 +42,8 @@ function logTicks(low, high) {
   return ticks;
 }
 
-// Returns a map from values to pixels. `options.log` makes the scale logarithmic; otherwise the scale may
-// start from zero. `options.ticks` gives the ticks as values.
+// Returns a map from values to pixels. `options.log` makes the scale logarithmic; otherwise
+// `options.zero` makes the scale include zero. `options.ticks` gives the ticks as values.
 function scale(values, from, to, options = {}) {
   let low = Math.min(...values), high = Math.max(...values);
   if (options.log) {
@@ -177,7 +177,7 @@ function placeName(group, point, x, y, width, taken) {
   }
 }
 
-// `bars` is [{ row, style, name, value, lo, hi, dots, tip, text }]. The axis goes from zero to `maximum`.
+// `bars` is [{ row, style, name, value, lo, hi, dots, tip, text }]. The axis goes from zero to the largest value.
 function barChart(host, bars, axes) {
   if (bars.length === 0) return nothing(host);
   host.replaceChildren();

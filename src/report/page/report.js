@@ -50,7 +50,7 @@ function bf16Bytes(context) {
 
 // --- Sections -------------------------------------------------------------------------------------------
 
-// All drawers run again when the width, the theme or the choice of recipes changes.
+// All drawers run again when the width or the choice of recipes changes.
 const drawers = [];
 
 function section(id, title, hint, command, wide = false) {
