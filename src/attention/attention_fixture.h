@@ -66,7 +66,8 @@ inline Outputs attend_tokens(Cache& cache, SequenceId s, int n, bool is_prompt, 
   return attend_tokens(cache, s, n, is_prompt, source, *backend);
 }
 
-// Makes a sequence of n tokens in steps of `chunk` tokens. From token 300 on, the steps continue in a fork.
+// Makes a sequence of n tokens in steps of `chunk` tokens. If a step begins after token 300 and before token
+// 300 + chunk, that step and all later steps run in a fork.
 inline SequenceId attend_in_chunks(Cache& cache, int n, int chunk, bool is_prompt, const RowSource& source) {
   SequenceId s = cache.add();
   const auto backend = make_reference_backend();

@@ -23,7 +23,7 @@ Geometry geometry() {
   return g;
 }
 
-// Adds `shift` to all scores: K has the shift in channel 15, where all queries are 1.
+// Adds `shift` to all scores: channel 15 of K is the shift / softmax scale, and all queries are 1 there.
 testing::RowSource shifted_values(float shift) {
   return [shift](int layer, int head, int kind, int token) {
     std::vector<float> row = testing::token_values(layer, head, kind, token, kSize);

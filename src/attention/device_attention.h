@@ -1,8 +1,9 @@
 // DeviceAttention appends, seals and attends in all layers of a step whose pages lie on a device.
 //
-// All rows of a layer are appended first, and the step's due pages are sealed before any row attends. A row
-// that sees such a page unsealed reads it in the tail, where pages stay until the step ends. A correction's
-// sums are made page by page, so each row finds the sums of exactly the pages that it sees sealed.
+// All rows of a layer are appended first. The step's due pages are then sealed before any row attends, except
+// in layers that protect by score (device_protector.h). A row that sees such a page unsealed reads it in the
+// tail, where pages stay until the step ends. A correction's sums are made page by page, so each row finds
+// the sums of exactly the pages that it sees sealed.
 //
 // The library's decode kernel takes rows as sequences (device_rows.cc). Rows of a slice that see equal pages
 // sealed go together. The index of a row's token decides which pages the row sees sealed, and its tail ends

@@ -1,6 +1,7 @@
 // Attends with the prompts of a step on a device. The library's prompt kernel (kvant_prompt_attention) reads
-// sealed pages and tails as tiles once for a block of rows, but the decode kernel reads them for every row.
-// Tiles and products are in half precision or, with prompt=flashq, in INT8.
+// sealed pages and tails as tiles once for a block of rows. The decode kernel would read pages and tails
+// again for every sequence, which has at most 8 rows. Tiles and products are in half precision or, with
+// prompt=flashq, in INT8.
 #include <algorithm>
 
 #include "attention/device_attention.h"
@@ -30,7 +31,8 @@ bool in_integers(const Plan& plan) {
   return plan.recipe.prompt == PromptAttention::flashq;
 }
 
-// Returns how many tokens of n_sealed pages scores may protect in any layer of the group of `layer`.
+// Returns the maximum number of tokens that scores protect in n_sealed pages, for any layer of the group of
+// `layer`.
 int most_protected(const Plan& plan, int layer, int n_sealed) {
   return protects_by_score(plan, layer) ? max_protected_tokens(plan.layers[layer], n_sealed) : 0;
 }

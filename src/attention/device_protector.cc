@@ -201,8 +201,8 @@ bool DeviceProtector::seal(Step& step, int layer, const SealPoint& point, const 
          (point.end_sealed == point.n_sealed || choose_and_seal(step, layer, point, of_slice));
 }
 
-// Writes the keys of all tokens up to the page's end as BF16 rows. The keys of pages that were sealed at the
-// last call for this slice are already there.
+// Writes the keys of all tokens up to the page's end as BF16 rows. If the previous call was for the same
+// layer and slice, the rows of the pages that were sealed then are already there.
 bool DeviceProtector::make_keys(Step& step, int layer, const SealPoint& point,
                                 const kvant_decode_layer& of_slice) {
   const Plan& plan = step.plan();
@@ -285,7 +285,7 @@ bool DeviceProtector::weigh(Step& step, int layer, const SealPoint& point, const
 
   std::vector<float> sums(static_cast<std::size_t>(g.n_kv_heads) * point.page_end);
   device_->download(sums.data(), weights_.memory(), weight_bytes);
-  // Only a broken model gives such sums. The logits of such a model are refused when the step ends.
+  // Only a broken model gives sums that are not finite. Its logits are refused when the step ends.
   std::replace_if(
       sums.begin(), sums.end(), [](float x) { return !std::isfinite(x); }, 0.0F);
   ProtectedTokens& tokens = *device_sequence(step, point.slice).next_tokens();

@@ -30,7 +30,7 @@ struct ProtectionRound {
 };
 
 // Returns the rounds of a step, in the order of schedule.h. in_blocks says for each slice whether its rows
-// attend after all rounds. The pages of such a slice are sealed before the first round.
+// attend after all rounds. All pages of such a slice are sealed in the first round, in which no row attends.
 std::vector<ProtectionRound> protection_rounds(const Step& step, const std::vector<bool>& in_blocks);
 
 class DeviceProtector {

@@ -29,8 +29,8 @@ void DeviceAttention::list_rows(const Step& step, const RowRun& run) {
   }
 }
 
-// Returns the bytes for the layer of the group that needs most. Most steps have the plan and the number of
-// sequences of the previous step, so sizes are kept.
+// Returns the bytes for the layer that needs most. Most steps have the plan and the number of sequences
+// of the previous step, so sizes are kept.
 Result<std::size_t> DeviceAttention::workspace_of(const Plan& plan, const RowTables& tables) {
   const std::pair key(tables.n_seqs, tables.max_queries);
   if (const auto found = workspace_of_rows_.find(key); found != workspace_of_rows_.end())
@@ -101,7 +101,8 @@ bool DeviceAttention::attend_rows(Step& step, int layer, const DeviceRows& rows,
   const LayerShape formats = layer_shape(plan, layer);
   const kvant_decode_shape of_rows = tables.shape(formats, plan);
   point_to_rows(at_layer, layer, rows, tables, plan.geometry, tables.first_row);
-  at_layer.settled = max_due_ == 0 ? 1 : 0;  // Only appending and attention precede such a layer.
+  // In a step that seals nothing, only appending and attention precede the layer's attention.
+  at_layer.settled = max_due_ == 0 ? 1 : 0;
   kvant_correction correction{};
   if (is_corrected(plan, layer)) {
     correction = sums_.of_rows(step, layer, indices_, tables.first_row);
@@ -114,8 +115,8 @@ bool DeviceAttention::attend_rows(Step& step, int layer, const DeviceRows& rows,
                                                    tables.workspace_bytes, device_->stream()));
 }
 
-// --- layers that protect tokens by scores attend in rounds, each followed by its seals, and then attend to
-// prompts in blocks of rows ---
+// Layers that protect tokens by scores attend in rounds, and pages are sealed after each round. Prompts in
+// blocks of rows attend after all rounds.
 
 // The work is divided for each layer, because layers differ in their number of protected tokens.
 bool DeviceAttention::attend_run(Step& step, int layer, const DeviceRows& rows, kvant_decode_layer at_layer,

@@ -60,7 +60,7 @@ kvant_correction DeviceSums::of_rows(const Step& step, int layer, const IndexBuf
   correction.query_maps = device_pages(step).constants().query_maps(layer);
   correction.states = reinterpret_cast<float*>(buffer_.memory());
   correction.state_seq_stride = static_cast<std::int64_t>(layer_sums_bytes(plan) / sizeof(float));
-  if (max_due_ == 0) {  // The store's sums are addressed in the way of pages.
+  if (max_due_ == 0) {  // The store's sums are addressed like pages, in units of kDeviceUnit bytes.
     correction.states = reinterpret_cast<float*>(all.base() + all.layout().layers[layer].offset);
     correction.state_seq_stride = kDeviceUnit / sizeof(float);
   }
@@ -70,7 +70,6 @@ kvant_correction DeviceSums::of_rows(const Step& step, int layer, const IndexBuf
   return correction;
 }
 
-// Heads without a correction keep their zeros.
 kvant_status DeviceSums::seal(const Step& step, int layer, const kvant_decode_shape& of_slices,
                               const kvant_decode_layer& at_layer, const kvant_seal_range& range,
                               const IndexBuffer& indices) {
@@ -92,6 +91,7 @@ kvant_status DeviceSums::seal(const Step& step, int layer, const kvant_decode_sh
   for (int s = 0; s < n_slices; ++s) {
     if (due_[s] == 0) continue;
     for (int h = 0; h < plan.geometry.n_kv_heads; ++h) {
+      // The library adds up sums for every head. The sums of a head without a correction must be zero.
       if (!plan.head(layer, h).corrected)
         device_->clear_rows(after(step, s, 1) + h * head_bytes, bytes, head_bytes,
                             static_cast<std::size_t>(due_[s]));

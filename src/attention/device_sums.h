@@ -2,7 +2,7 @@
 //
 // DeviceSums keeps the sums after each sealed page, so each row finds the sums of exactly the pages that it
 // sees sealed. In a step that seals, the buffer holds the sums of one layer. A slice has its earlier sums,
-// then the sums after each of its pages. Other steps read the sums in the store.
+// then the sums after each page that it seals. Other steps read the sums in the store.
 #pragma once
 
 #include <memory>
@@ -28,8 +28,8 @@ class DeviceSums {
                     const IndexBuffer& indices);
 
  private:
-  // Return the address of a layer's sums in an entry, and of a slice's sums in buffer_ after n_pages of its
-  // pages.
+  // in_store() returns the address of a layer's sums in an entry. after() returns the address of a slice's
+  // sums in buffer_ after n_pages of the pages that it seals.
   static char* in_store(const Step& step, int layer, const std::shared_ptr<SequenceNumbers>& sums);
   char* after(const Step& step, int slice, int n_pages) const;
 

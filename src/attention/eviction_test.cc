@@ -150,7 +150,7 @@ TEST(Eviction, OfAllLeavesOnlySinkAndWindow) {
     EXPECT_EQ(bytes.sealed, 0);
     EXPECT_EQ(bytes.sink, 4 * row_bytes);
     EXPECT_EQ(bytes.tail, kPageTokens * row_bytes);
-    // Lists of tokens take up to 0.3 bits.
+    // Lists of tokens take up to 0.3 bits per value.
     EXPECT_LT(bytes.bits_all(), 16.0 * (4 + kPageTokens) / 768 + 0.3);
     std::set<int> gone;
     for (int t = 4; t < 640; ++t) gone.insert(t);

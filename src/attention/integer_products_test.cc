@@ -28,8 +28,8 @@ using testing::small_geometry;
 //   K  block 1: [2.38 -1.00]: s = .02, integers [119 -50]: one token is exact.
 //   V  block 0: [2.38 0], [0 -.44]: s = .02, integers [119 0], [0 -22]; channel 0: si = 8, zi = 0, code 15,
 //      decoded 120; channel 1: si = 2, zi = -22, exact.      V  block 1: [0 1.19]: s = .01, [0 119].
-// The tail (int8, universal scales .05 for K and .02 for V, which store .05 V as below):
-//   K  tokens 128, 129: integers [60 -20], [0 20]; V with scale .05: [10 0], [0 50].
+// The tail (int8, universal scale .05 for K and for V):
+//   Tokens 128, 129: integers [60 -20], [0 20] of K and [10 0], [0 50] of V.
 // q = [1.19 -.60]: s = .01, integers [119 -60].
 //
 // Scores: .01 * .01 * (119 * 118 - 60 * 30) = 1.2242;  1e-4 * (-119 * 50 - 60 * 10) = -.655;

@@ -11,8 +11,8 @@
 namespace kvant {
 
 // Keeps the observers among the rows of a tile, with the rows' LSEs. `rows_of` returns the ObserverRows of a
-// token. Rows of tile.q are real numbers; with integer products the function
-// multiplies them by tile.q_scale.
+// token. With integer products, tile.q holds integers, which the function multiplies by tile.q_scale.
+// Observers are therefore real numbers.
 template <class RowsOf>
 void keep_observers(const QueryTile& tile, std::span<const float> lse, int head_dim, const RowsOf& rows_of) {
   for (int r = 0; r < tile.rows(); ++r) {

@@ -112,7 +112,7 @@ TEST(PlanReport, SaysWhatADeviceChangesInEveryRecipe) {
   EXPECT_GT(n_changed, 1);
 }
 
-// A device without a kernel that skips values says so for every recipe that lets it.
+// A device without a kernel that skips values says so for every recipe that allows skips.
 TEST(PlanReport, SaysWhereAllValuesAreRead) {
   const auto device = std::make_shared<testing::HostPages>();
   device->functions().decode_kernel = [](const kvant_decode_shape*) { return "a kernel"; };

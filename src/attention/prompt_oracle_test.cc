@@ -1,7 +1,7 @@
 // Compares prompts of every product recipe on the CPU backend and on the reference with attention in double
 // precision. The oracle shares no attention code with either. The rule of visibility says what each query
 // sees, and the formats' own encode and decode say what is stored. The cache says which tokens VQuant
-// protects (reference/protection_test.cc checks the choice).
+// protects (protection_test.cc checks the choice).
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -102,7 +102,8 @@ class Head {
     const auto page = left_out_.find(token / kPageTokens);
     return token < rules_.sink || (page != left_out_.end() && page->second.test(token % kPageTokens));
   }
-  // Query t sees page j sealed if and only if its block starts at 128 (j + 1) + window or later.
+  // Returns whether the queries of a block see a page sealed. They do if the block starts at token
+  // 128 (page + 1) + window or later.
   bool is_due(int page, int block_start) const {
     return block_start >= kPageTokens * (page + 1) + rules_.window;
   }

@@ -1,6 +1,6 @@
 // Compares the reference backend with plain attention in double precision, written from the rule of
-// visibility. Query t sees page j sealed if and only if t >= 128 (j + 1) + window. Protected tokens and all
-// other tokens are seen unquantized.
+// visibility. A query sees page j sealed if and only if the query's block begins at token 128 (j + 1) +
+// window or later. Protected tokens and all other tokens are seen unquantized.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -40,8 +40,8 @@ TEST_P(Skip, OfATinyThresholdChangesNothing) {
     const auto expected = attend_tokens(plain, a, n, is_prompt, values_of);
     const auto actual = attend_tokens(skipping, b, n, is_prompt, values_of, *backend);
     for (std::size_t i = 0; i < expected[1].size(); ++i) {
-      // With integer products, P may be rounded to another integer, because one side knew the maximum from
-      // the start.
+      // With integer products, P may be rounded to another integer, because the backend that skips knew the
+      // maximum from the start.
       ASSERT_NEAR(actual[1][i], expected[1][i], plain.plan().recipe.products == Products::real ? 1e-5 : 0.05);
     }
   }
