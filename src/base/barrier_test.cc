@@ -44,7 +44,7 @@ TEST(Barrier, LetsThreadsSleepThatWaitLong) {
     if (i == 0) std::this_thread::sleep_for(milliseconds(200));
     barrier.wait(4, [] {});
   });
-  // Spinning would take 3 times 200 ms of the CPU time of all threads.
+  // Spinning would take 3 times 200 ms of CPU time.
   EXPECT_LT(std::clock() - start, CLOCKS_PER_SEC / 20);
 }
 

@@ -14,8 +14,8 @@ namespace {
 #if defined(__x86_64__)
 ProcessorFeatures find_features() {
   __builtin_cpu_init();
-  // The processor itself is asked for what the names of older compilers lack: F16C, and AVX-VNNI, which is
-  // bit 4 of EAX in the second part of leaf 7.
+  // The processor itself is asked for F16C, GFNI and AVX-VNNI, because older compilers lack some of these
+  // names. AVX-VNNI is bit 4 of EAX in the second part of leaf 7.
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
   const bool f16c = __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
   const bool gfni = __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_GFNI) != 0;

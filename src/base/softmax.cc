@@ -16,7 +16,7 @@ namespace {
 // the result is 0, because a branch would keep the loops from vectorizing.
 inline float exp_nonpositive(float x) {
   constexpr float kLog2e = 1.44269504F, kLn2High = 0.693359375F, kLn2Low = -2.12194440e-4F;
-  constexpr float kLowest = -87.0F;      // exp(kLowest) is the last normal number; exp(x) is 0 for smaller x
+  constexpr float kLowest = -87.0F;      // exp(kLowest) is a normal number; the result is 0 for smaller x
   constexpr float kRound = 12582912.0F;  // 1.5 * 2^23; adding it rounds to an integer in the mantissa
   const std::uint32_t mask = static_cast<std::uint32_t>(x < kLowest) - 1U;
   const float kept = masked(x, mask);

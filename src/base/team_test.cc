@@ -111,7 +111,7 @@ TEST(StandingTeam, UsesNoProcessorTimeBetweenPiecesOfWork) {
   std::this_thread::sleep_for(std::chrono::milliseconds(10));  // Threads spin for a shorter time at most.
   const std::clock_t start = std::clock();
   std::this_thread::sleep_for(std::chrono::milliseconds(200));
-  // Spinning would take 4 times 200 ms of the CPU time of all threads.
+  // Spinning would take 3 times 200 ms of CPU time, because this thread sleeps.
   EXPECT_LT(std::clock() - start, CLOCKS_PER_SEC / 20);
 }
 

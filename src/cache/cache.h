@@ -154,7 +154,8 @@ class Cache {
   CacheBytes bytes() const;
   std::int64_t bytes_reserved() const { return store_->budget().taken(); }  // bytes from the operating system
   // Returns the bytes of all pages and recurrent states. Shared pages and states count once. Unlike bytes(),
-  // the result lacks lists, scores and corrections, and takes no time to count.
+  // the result lacks lists and scores, and in host memory also corrections and observers. Counting takes no
+  // time.
   std::int64_t page_bytes_in_use() const {
     return store_->states().bytes_in_use() + store_->page_bytes_in_use();
   }

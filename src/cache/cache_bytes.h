@@ -12,10 +12,10 @@ struct CacheBytes {
   // Whole pages of protected tokens except the sink's pages, and masks, lists, scores and corrections.
   std::int64_t protected_tokens = 0;
   std::int64_t sink = 0;             // pages of the sink
-  std::int64_t tail = 0;             // unsealed tokens in steps of kTailStep, and the open page's observers
+  std::int64_t tail = 0;             // pages of the tail, and the open page's observers
   std::int64_t sealed_elements = 0;  // K and V values of sealed tokens, including protected and evicted ones
-  std::int64_t elements = 0;   // K and V values of all tokens except those that a sliding window has left
-  std::int64_t recurrent = 0;  // States of layers without attention, which all() leaves out.
+  std::int64_t elements = 0;         // K and V values of all tokens except those of freed pages
+  std::int64_t recurrent = 0;        // States of layers without attention, which all() leaves out.
   std::int64_t all() const { return sealed + protected_tokens + sink + tail; }
   std::int64_t with_states() const { return all() + recurrent; }
   CacheBytes& operator+=(const CacheBytes& more) {

@@ -107,7 +107,7 @@ TEST_P(CacheOfRecipe, SealsTheSameBytesAheadOfTime) {
         auto step = cache.reserve({{s, 1, false}});
         ASSERT_TRUE(step.ok());
         for (int layer = 0; layer < 2; ++layer) testing::run_layer_without_attention(**step, layer);
-        // dropped without commit
+        // The step is dropped without a commit.
       }
       ASSERT_TRUE(append_tokens(cache, s, 1, false).ok());
     }
@@ -224,7 +224,7 @@ TEST_P(CacheOfRecipe, AbortLeavesEverySequenceAsItWas) {
     auto step = cache.reserve({{a, 600, true}, {b, 1, false}});
     ASSERT_TRUE(step.ok());
     for (int layer = 0; layer < 2; ++layer) testing::run_layer_without_attention(**step, layer);
-    // dropped without commit
+    // The step is dropped without a commit.
   }
   EXPECT_EQ(contents(cache, a), before_a);
   EXPECT_EQ(contents(cache, b), before_b);
@@ -314,8 +314,8 @@ TEST(Cache, RefusesStepsThatCannotBe) {
 }
 
 TEST(CacheBytes, AreThoseOfTheFormats) {
-  // The cache has 2 layers x 2 heads and 1024 tokens of d = 64. ch4g128 has 4.25 bits, and tok4g128 (one
-  // group, because N > d) has 4.5 bits.
+  // The cache has 2 layers x 2 heads and 1024 tokens of d = 64. ch4g128 has 4.25 bits per value, and
+  // tok4g128 (one group of 64, because d < 128) has 4.5 bits per value.
   Cache cache(plan_for("k=ch4g128,v=tok4g128", small_geometry()), 0);
   const SequenceId s = cache.add();
   ASSERT_TRUE(append_tokens(cache, s, 1024).ok());

@@ -1,6 +1,6 @@
 // DeviceConstants holds what pages of a plan need on a device besides their bytes, in the form that the
 // library reads (kvant/kvant.h). The constants are codebooks, the metrics by which errors of K are shaped,
-// and the feature maps of a correction.
+// and the feature maps of a correction. The sink logits of attention lie here, too.
 #pragma once
 
 #include <memory>

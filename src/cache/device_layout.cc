@@ -89,8 +89,8 @@ Result<PlacedPlan> place_on(std::shared_ptr<PageDevice> device, const std::share
   auto placed = std::make_shared<Plan>(*plan);
   placed->tail = find_format("bf16");
   placed->recipe.tail = "bf16";
-  // The device multiplies integer codes exactly, and rounds q and P to half precision. Prompts use integers
-  // if the device serves the plan so.
+  // The device multiplies integer codes exactly, and rounds q and P to half precision. If the
+  // recipe has integer products and the device supports them, prompts attend in integers.
   placed->recipe.products = Products::real;
   if (plan->recipe.products == Products::integer && plan->recipe.prompt == PromptAttention::exact) {
     Plan in_integers = *placed;

@@ -68,8 +68,8 @@ inline constexpr std::size_t kDeviceUnit = 256;
 // In the library's BF16 pages, the unquantized rows of this many tokens lie side by side.
 inline constexpr int kDeviceTile = 16;
 
-// Returns the layout of sealed pages of a group's layers. Each page takes as many bytes as the format of its
-// head.
+// Returns the layout of sealed pages of a group's layers. Each page takes the bytes that its head's format
+// needs.
 EntryLayout sealed_layout(const Plan& plan, const PageLibrary& library, std::span<const int> layers);
 // Returns the layout of BF16 pages of these layers with the first n_tokens tokens, a multiple of kDeviceTile.
 EntryLayout plain_layout(const Plan& plan, int n_tokens, std::span<const int> layers);
@@ -83,8 +83,8 @@ EntryLayout protected_layout(const Plan& plan);
 // LSEs [kObservers][n_heads].
 EntryLayout observer_layout(const Plan& plan);
 
-// Returns the layout of a correction's sums. The place of the keys holds S [features][head_dim] and then z
-// [features], in F32, for each KV head of a corrected layer.
+// Returns the layout of a correction's sums. The place of the keys holds S [features][head_dim] and then P
+// [features] (linear_correction.h), in F32, for each KV head of a corrected layer.
 EntryLayout correction_layout(const Plan& plan);
 
 // Returns the maximum number of bytes that a batch takes while each of its sequences grows to n_tokens. Pages

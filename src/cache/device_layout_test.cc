@@ -47,7 +47,7 @@ TEST(PlaceOn, NamesTheFewestChanges) {
                  "; use prompt=exact and leave the eviction out with evict=0, or");
 }
 
-// A library that has few formats and pairs of them, as one of a small device may be.
+// This library has few formats and few pairs of formats, as the library of a small device may.
 kvant_status supports_little(const kvant_plan* plan, kvant_limits* limits) {
   const kvant_decode_shape& shape = *plan->shape;
   if (shape.head_key_formats != nullptr) return KVANT_UNSUPPORTED;

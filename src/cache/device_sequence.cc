@@ -19,7 +19,8 @@ std::shared_ptr<SequenceNumbers> DeviceSequence::take(int room) {
   return entry.entry().held() ? std::make_shared<NumbersEntry>(std::move(entry)) : nullptr;
 }
 
-// The library writes all sums of a step that seals. Only the first sums must be zeros before.
+// In a step that seals, the library writes all sums. Only the first sums of a sequence must be zeros before
+// that.
 std::shared_ptr<SequenceNumbers> DeviceSequence::make_sums() {
   auto made = take(kSumsRoom);
   if (made != nullptr && sums() == nullptr) store_.clear_sums(entry_of(made));

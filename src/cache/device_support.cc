@@ -119,7 +119,7 @@ const Format* nearest_format(const PageLibrary& library, const Format& refused, 
   for (const std::string& name : formats_of_recipes()) {
     const Format& format = *find_format(name);
     const bool also_learns = !format.needed_constants().empty();
-    // A recipe without codebooks stays without.
+    // A format that needs no constants is not replaced by one that needs some.
     if (also_learns && !learns) continue;
     if (format.least_head_dim() > head_dim || !has_format(library, format, head_dim)) continue;
     const std::pair far{std::abs(format.bits(head_dim) - refused.bits(head_dim)), also_learns != learns};
@@ -207,8 +207,8 @@ std::vector<Change> changes_of(const Plan& plan, const PageLibrary& library) {
   };
 }
 
-// Returns the fewest changes with which the device serves the plan, as imperatives. The text is empty if the
-// device serves the plan with no changes of the list.
+// Returns the fewest changes with which the device serves the plan, as imperatives. The text is empty if
+// even all changes of the list are not enough.
 std::string nearest_plan(const PageDevice& device, const Plan& plan) {
   std::vector<Change> changes = changes_of(plan, device.library());
   const auto is_served = [&](const std::vector<Change>& with) {

@@ -142,7 +142,8 @@ void HeadState::seal_until(int n_pages, std::vector<float>& scratch) {
   }
 }
 
-// Writes the rows of tokens of a page, which were chosen last, from the page's values [kPageTokens, d].
+// Writes the rows of `tokens`, the tokens of one page that were chosen last. `values` has the page's values
+// [kPageTokens, d].
 void HeadState::write_rows(Side side, const TokenMask& tokens, const float* values) {
   auto row = static_cast<int>(chosen().tokens.size()) - tokens.count();
   for (int t = 0; t < kPageTokens; ++t) {

@@ -31,8 +31,8 @@ struct HeadPages {
 };
 
 // Returns after how many tokens of the open page, 2 to 127, a head encodes a page ahead
-// (HeadState::seal_ahead). 0 means never. Some heads know only when a page is due which tokens it leaves out,
-// and without a window nothing keeps a page until then.
+// (HeadState::seal_ahead). 0 means never. A head with scores or evictions learns which tokens a page leaves
+// out only when the page is due. Without a window, no page waits until it is due.
 int seal_ahead_turn(const Plan& plan, int layer, int kv_head);
 
 // Holds a correction's sums in host memory. Threads may change different heads at the same time.
@@ -70,7 +70,7 @@ class HeadState {
   // Seals the oldest unsealed pages until n_pages are sealed. The call resizes `scratch` as needed.
   void seal_until(int n_pages, std::vector<float>& scratch);
   // Encodes the next page before it is due, while the window still holds the page. The pages of all layers
-  // and heads are due at one token. So each layer and head encodes at another decoded token, and no token
+  // and heads are due at one token. So each layer and head encodes at a different decoded token, and no token
   // takes much longer than the rest. The call comes after append() and does not change what queries see.
   void seal_ahead(std::vector<float>& scratch);
   void commit();  // The ledger commits first.

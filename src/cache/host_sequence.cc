@@ -150,8 +150,8 @@ Status HostSequence::on_save(std::vector<HeadImage>& images) const {
   return {};
 }
 
-// Takes memory for sealed pages in the order in which prompts of four pages for each step take it. Attention
-// reads them at the speed at which it reads such a prompt.
+// Takes memory for sealed pages in the order of a prompt whose steps have four pages each. So attention reads
+// the imported pages as fast as the pages of such a prompt.
 bool HostSequence::on_load(std::vector<HeadImage>& images) {
   const auto loaded = std::make_shared<HostSums>(), at_checkpoint = std::make_shared<HostSums>();
   for (std::size_t i = 0; i < heads_.size(); ++i) {

@@ -1,7 +1,7 @@
-// Says which pages of a sequence are sealed, freed and due, and which tokens are in the tail. All numbers
-// follow from the sequence's length and the layer's windows alone, so the result does not depend on how the
-// tokens came. Host and device use these functions, and so does all code that predicts or tests a cache. The
-// header needs nothing but the page size.
+// Says which pages of a sequence are sealed, freed and due, and which tokens are in the tail. Unless a
+// sequence was cut back, all numbers follow from its length and the layer's windows alone. So the result does
+// not depend on how the tokens came. Host and device use these functions, and so does all code that
+// predicts or tests a cache. The header needs nothing but the page size.
 #pragma once
 
 #include "base/page_size.h"

@@ -204,7 +204,7 @@ bool PageLedger::truncate(int n_tokens, const std::function<void(PageEntry, Page
     if (!push_tail(room_for(open))) return false;
     reopen(sealed(page), tail_.back());
   }
-  first_sealed_ = std::min(first_sealed_, page);  // If a sliding window has freed pages, the cut is at 0.
+  first_sealed_ = std::min(first_sealed_, page);  // Only a cut at 0 may lie before first_sealed_.
   release_sealed_from(static_cast<std::size_t>(page - first_sealed_));
   n_sealed_ = page;
   length_ = n_tokens;

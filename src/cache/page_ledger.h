@@ -5,9 +5,9 @@
 // The store knows where the bytes of an entry lie (page_store.h).
 //
 // In the order of tokens, sealed entries come first, then the tail, whose entries hold unquantized rows. The
-// last entry of the tail is open and has room for its tokens in steps of kTailStep; all others are whole. An
-// entry that several sequences hold is copied before one of them writes (copy-on-write). During a step,
-// everything after the committed tokens is provisional, and each head writes there at its own pace.
+// last entry of the tail is open and has room for its tokens in steps of GroupRules::tail_step; all others
+// are whole. An entry that several sequences hold is copied before one of them writes (copy-on-write). During
+// a step, everything after the committed tokens is provisional, and each head writes there at its own pace.
 #pragma once
 
 #include <cstddef>
@@ -78,8 +78,9 @@ struct GroupRules {
   int sliding_window = 0;     // tokens; 0 for full attention
   int prefill = 0;            // tokens of a prompt's block, as the recipe says
   int tail_step = kTailStep;  // the open page of a tail takes memory in steps of this many tokens
-  // Pages that a step opens and seals stay in the tail until the step ends. A device appends and seals all
-  // pages of a step before anyone attends to them, and layers that share another layer's cache attend later.
+  // True if pages that a step opens and seals stay in the tail until the step ends. A device appends and
+  // seals all pages of a step before anyone attends to them, and layers that share another layer's cache
+  // attend later.
   bool tail_lasts = false;
   // False if pages stay in the tail, unquantized. Pages that would be sealed and then freed (sliding window)
   // are freed in the tail, and count as sealed from then on.

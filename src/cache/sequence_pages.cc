@@ -212,7 +212,7 @@ void SequencePages::truncate_tokens(int n_tokens) {
   tokens_ = std::move(left);
 }
 
-// Cuts into sealed pages are rare, so host memory decodes the page, wherever pages lie.
+// Cuts into sealed pages are rare, so the host decodes the page, wherever pages lie.
 Result<bool> SequencePages::reopen(int group, int n_tokens, PageEntry sealed, PageEntry tail) const {
   const Plan& plan = store_.plan();
   const int n_open = n_tokens % kPageTokens;
@@ -393,11 +393,11 @@ bool SequencePages::load_heads(ByteReader& from, int n_sealed, const NextHead& n
     if (!push_rows(rows_)) return false;
   }
   std::vector<HeadImage> images;
-  std::optional<int> first_observer;  // Observers of all heads are of equal tokens.
+  std::optional<int> first_observer;  // The observers of all heads are the same tokens.
   for_each_head(store_.plan().geometry, [&](int layer, int kv_head, int /*index*/) {
     if (!from.ok()) return;
     const HeadImage& head = images.emplace_back(next(layer, kv_head));
-    if (!from.ok()) return;  // the tokens of a damaged image may have any value
+    if (!from.ok()) return;  // The tokens of a damaged image may have any value.
     from.require(may_protect(head.chosen, layer, n_sealed));
     if (!store_.plan().layers[layer].needs_scores()) return;
     if (!first_observer.has_value()) first_observer = head.first_observer;
@@ -505,7 +505,7 @@ void SequencePages::for_each_page(const Visit& visit) const {
   if (observers_.rows != nullptr) see_object(observers_.rows, observer_bytes(), &CacheBytes::tail);
 }
 
-// If scores protect tokens, the sink's rows lie among theirs.
+// If scores protect tokens, the sink's rows lie among the rows of protected tokens.
 std::int64_t SequencePages::sink_in_protected_rows() const {
   const Plan& plan = store_.plan();
   std::int64_t bytes = 0;

@@ -1,7 +1,7 @@
 // Says what a step does to a sequence: which new tokens attend together, what they see, and which pages
-// become due. All follows from the sequence's length and its number of new tokens alone. Host and device use
-// these functions, as with page_counts.h. kvant_plan_step needs them for steps whose lengths only the device
-// knows.
+// become due. All follows from the sequence's length, its number of new tokens and its sealed pages. Host and
+// device use these functions, as with page_counts.h. kvant_plan_step needs them for steps whose lengths only
+// the device knows.
 //
 // New tokens are decoded tokens, so each sees what its index demands (page_counts.h).
 #pragma once

@@ -62,7 +62,7 @@ void check_step(const StepRules& rules, const StepTokens& tokens) {
   ASSERT_EQ(n, tokens.n_new) << at();
 }
 
-// A page is due if it is not sealed, and if a token sees it sealed. The tokens run from the step's first
+// A page is due if it is not yet sealed and a token must see it sealed. The tokens run from the step's first
 // token to the one after the step.
 void check_due(const StepRules& rules, const StepTokens& tokens) {
   const DuePages due = due_pages(rules, tokens);
@@ -83,8 +83,8 @@ void check_due(const StepRules& rules, const StepTokens& tokens) {
   ASSERT_TRUE(due.n == 0 || due.first >= step_part(rules, tokens, 0).first_tail_page());
 }
 
-// Returns lengths up to four pages. All lengths near a page end are included, and all lengths after a window
-// of 100 tokens.
+// Returns lengths up to four pages. All lengths near a page end are included, and all lengths near a page
+// end plus a window of 100 tokens.
 std::vector<int> lengths_from(int least) {
   std::vector<int> lengths;
   for (int n = least; n < 420; ++n)

@@ -28,7 +28,7 @@ KVANT_SIMD_CLONES void add_weights(float* scores, const double* weights, int n_b
 // Returns how many of n numbers are at most x.
 KVANT_SIMD_CLONES int count_up_to(const std::uint16_t* numbers, int n, std::uint16_t x) {
   constexpr int kPart =
-      1 << 15;  // The count of a part fits into 16 bits, and a vector holds most 16-bit numbers.
+      1 << 15;  // The count of a part fits into 16 bits, and a vector holds many 16-bit numbers.
   int count = 0;
   for (int first = 0; first < n; first += kPart) {
     const int end = std::min(n, first + kPart);

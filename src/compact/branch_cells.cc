@@ -5,7 +5,7 @@
 namespace kvant {
 namespace {
 
-// Computes e^-x for x in [0, 32] as e^(-x / 64)^64, by its power series.
+// Computes e^-x for x in [0, 32] as (e^(-x / 64))^64, with the power series of e^(-x / 64).
 constexpr double exp_of_negative(double x) {
   const double y = x / 64;
   double term = 1, sum = 1;

@@ -126,8 +126,8 @@ TEST(SequenceCoder, SavesWhatLayersSayOfEachOther) {
   const SequenceCoder coder(related.plan, *learned);
   const auto sequence = related(1024, 2);
   expect_round_trip(coder, sequence);
-  // All but the first layer's K is predictable except for noise of a tenth and the quantizer's error, which
-  // is half of the 3 bits.
+  // All but the first layer's K is predictable. Noise of a tenth and the quantizer's error remain, which take
+  // about half of the 3 bits.
   EXPECT_LT(static_cast<double>(coder.encode(sequence, 1).size()),
             0.6 * static_cast<double>(sequence.size()));
 }

@@ -81,7 +81,7 @@ class HostPages : public PageDevice {
   void clear_rows(void* rows, std::size_t stride, std::size_t row_bytes, std::size_t n_rows) override {
     for (std::size_t i = 0; i < n_rows; ++i) std::memset(static_cast<char*>(rows) + i * stride, 0, row_bytes);
   }
-  // The CPU library keeps codes in this order.
+  // The CPU library keeps codes in the order of with_code_order().
   void page_to_host(const std::string& format, Side side, int d, const std::byte* page,
                     std::byte* canonical) const override {
     const Format& known = *find_format(format);
