@@ -1,6 +1,6 @@
 // Architecture describes, as data, what distinguishes one family of decoder-only transformers from another.
-// The computation of a layer is a program (layer_program.h). The members other than the program say how a
-// file's metadata are to be read.
+// The computation of a layer is a program (layer_program.h). The other members are constants of the
+// computation, and say how a file's metadata are to be read.
 #pragma once
 
 #include <cstdint>

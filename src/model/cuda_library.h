@@ -8,7 +8,8 @@
 namespace kvant {
 
 // Returns the library's functions, or an error if the library is missing or does not fit this program.
-// kvant_supports, kvant_page_bytes and kvant_decode_kernel need no GPU and then describe an H100.
+// kvant_supports, kvant_page_bytes and kvant_decode_kernel also work without a GPU, and then describe an
+// H100.
 Result<PageLibrary> load_page_library();
 
 }  // namespace kvant

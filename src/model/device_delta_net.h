@@ -21,8 +21,8 @@ struct SliceRun {
 };
 
 // DeltaStates holds the states of a step's slices, which the graph reads and overwrites. The states have the
-// layout of ggml's operations, which consists of transposes of Geometry::state_matrices. Each channel's
-// newest inputs come first, then S^T of each value head, [value channel][key channel].
+// layout of ggml's operations, which consists of transposes of Geometry::state_matrices. `conv` holds each
+// channel's newest inputs, and `matrices` holds S^T of each value head, [value channel][key channel].
 struct DeltaStates {
   ggml_tensor* conv = nullptr;      // [DeltaNet::conv_values(), n_slices, layers]
   ggml_tensor* matrices = nullptr;  // [DeltaNet::matrix_values(), n_slices, layers]

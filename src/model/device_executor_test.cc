@@ -395,7 +395,7 @@ TEST(DeviceEngine, AppendsSingleTokensAsItAttends) {
     return KVANT_DEVICE_ERROR;
   };
   EXPECT_TRUE(step(1).ok());
-  EXPECT_FALSE(step(2).ok());  // the sequence's newest row goes into the tail of the second page
+  EXPECT_FALSE(step(2).ok());  // a step of two tokens per sequence calls append, which fails here
 }
 
 // The helper expects that a step fails and leaves the sequence unchanged.

@@ -225,7 +225,7 @@ TEST(DeviceMixedStepCalls, AreThoseOfThePromptKernelForItsSlicesAlone) {
       EXPECT_EQ(counted_calls.prompts, expected.prompts) << recipe;
       EXPECT_EQ(counted_calls.prompt_rows, expected.prompt_rows) << recipe;
       EXPECT_EQ(counted_calls.decode_rows, expected.decode_rows) << recipe;
-      // The library processes this recipe's rows in rounds.
+      // This recipe's rows attend in rounds, each with calls of its own.
       if (recipe == std::string("vquant-k4v2")) continue;
       EXPECT_EQ(counted_calls.decode_sequences, expected.decode_sequences)
           << recipe << ", step " << &step - kMixedSteps;

@@ -19,7 +19,7 @@ using testing::some_tokens;
 
 constexpr const char* kRecipe = "k=ch4g128,v=tok2g128,window=128,sink=4,protect=0.1";
 
-// Returns the head and the token of each protected row.
+// Chosen holds the head and the token of each protected row.
 using Chosen = std::set<std::pair<int, int>>;
 
 Chosen chosen_by(const Cache& cache, SequenceId sequence) {
@@ -69,7 +69,7 @@ TEST_P(DeviceProtectionTest, ChoosesTheTokensOfTheCpuWhateverTheCut) {
   EXPECT_EQ(device_->cache().page_bytes_in_use(), 0);
 }
 
-// The two sequences end their pages at different steps.
+// The three sequences end their pages at different steps.
 TEST_P(DeviceProtectionTest, SequencesOfOneStepAreEachAsAlone) {
   const auto a = some_tokens(540, 2), b = some_tokens(470, 3), c = some_tokens(530, 4);
   Cache& cache = device_->cache();

@@ -333,7 +333,7 @@ TEST(Engine, ReadsExpertsOfEveryType) {
 
 // In this model, training has left the norms uneven. In some channels, keys are 32 times as large as in the
 // even model, and queries are 32 times as small. All scores are the same as in the even model. After
-// balancing, both models must give the same bits, so a rotated cache loses no more scores.
+// balancing, both models must give the same bits, so a rotated cache rounds both models alike.
 TEST(Engine, GivesTheSameBitsHoweverNormsAreSharedOutBetweenQueriesAndKeys) {
   TinyModel even{.architecture = "qwen3", .head_dim = 128, .qk_norm = true}, skewed = even;
   skewed.key_octaves = 5;

@@ -8,9 +8,11 @@ namespace {
 // A rule may begin in at most this many ways. Each beginning may be a state of the grammar, and each state is
 // tested with all tokens.
 constexpr std::int64_t kMaxBeginnings = 4096;
-// llama.cpp visits at most this many symbols when it searches for rules that begin with themselves.
+// All chains of rules that begin with one another may have this many symbols together. A symbol counts once
+// for each chain.
 constexpr std::int64_t kMaxVisited = 20'000'000;
-// Rules that begin with one another may form a chain of this depth, because llama.cpp recurses once per rule.
+// Rules that begin with one another may form a chain of this depth. llama.cpp, which recurses once per rule,
+// can follow such a chain, too.
 constexpr int kMaxBeginningDepth = 4096;
 
 class GrammarBounds {
@@ -74,8 +76,8 @@ class GrammarBounds {
   }
 
   // Returns the rules with which a rule can begin, once for each way. A rule that repeats itself between
-  // empty parts, as in (a*)*, does not count. llama.cpp notices that the empty repetition leads back to an
-  // earlier state.
+  // empty parts, as in (a*)*, does not count. GrammarMatcher notices that the empty repetition leads back to
+  // an earlier state.
   std::vector<int> first_rules(int rule) const {
     std::vector<int> first;
     for (const GrammarSequence& sequence : grammar_.rules[rule]) {
@@ -168,7 +170,7 @@ class GrammarBounds {
     return {};
   }
 
-  // Counts visits in llama.cpp's order, which starts from each rule that has not been visited.
+  // Adds up the symbols of all chains. A chain starts at each rule that no earlier chain has reached.
   Status check_visits() const {
     std::vector<bool> been(grammar_.rules.size());
     std::int64_t visited = 0;

@@ -80,7 +80,7 @@ TEST_F(GrammarTest, RefusesRulesThatCanNotBeUsed) {
   EXPECT_TRUE(Grammar::make({"root ::= \"((((\" [(((] # (((("}, *tokenizer_).ok());
 }
 
-// For these rules, llama.cpp would take all memory or never return.
+// With these rules, a grammar without bounds would take all memory or never return.
 TEST_F(GrammarTest, RefusesRulesThatWouldStopTheServer) {
   std::string doubled = "root ::= r0\n";
   for (int i = 0; i < 40; ++i) doubled += fmt::format("r{} ::= r{} | r{}\n", i, i + 1, i + 1);

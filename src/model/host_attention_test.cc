@@ -63,8 +63,8 @@ INSTANTIATE_TEST_SUITE_P(Models, HostAttentionOfADevice,
                                   std::get<1>(info.param).name;
                          });
 
-// No device supports eviction, formats without a sealing kernel, or tails in 8 bits, so the host serves these
-// recipes.
+// No device supports eviction or formats without a sealing kernel, so the host serves such recipes. The host
+// also serves a correction.
 TEST(HostAttention, ServesRecipesThatTheDeviceRefuses) {
   const auto file = write_tiny_model(TinyModel{});
   const auto device = std::make_shared<HostDevice>();

@@ -37,7 +37,8 @@ struct VectorName {
   const char* suffix = ".weight";
 };
 
-// The steps from Norm to RunDeltaNet belong to attention, or to a delta net in its place.
+// The steps from ProjectHeads to RunDeltaNet belong to attention, or to a delta net in its place. Every block
+// may have a Norm.
 
 // Computes to = norm(from). With `optional`, the file may lack the weights; the step then does nothing.
 struct Norm {
@@ -74,7 +75,7 @@ struct RunDeltaNet {
   bool grouped = false;
 };
 
-// GateHeads, ProjectBack and Add follow attention.
+// GateHeads and ProjectBack follow attention. Add ends every block.
 
 struct GateHeads {};    // multiplies the outputs of attention by the sigmoid of the gates
 struct ProjectBack {};  // projects the outputs of attention or of a delta net to y

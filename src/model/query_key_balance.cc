@@ -19,7 +19,7 @@ int partner_of(int channel, const TurnedPairs& pairs) {
   return channel ^ 1;
 }
 
-// Returns the mean square of a channel and its partner over the weights of some heads.
+// Returns the sum of squares of a channel and its partner over some heads, divided by the number of weights.
 double energy(std::span<const float> weights, int d, int channel, int partner) {
   double sum = 0;
   for (std::size_t head = 0; head < weights.size(); head += d)

@@ -109,7 +109,7 @@ struct DeviceWeights {
 class Weights {
  public:
   // Loads every tensor of the file, and sets hparams.n_vocab and hparams.sink_logits. The file stays mapped
-  // as long as the weights live. With a device, all weights except the embedding lie where `device` says.
+  // as long as the weights live. With a device, all weights except the embeddings lie where `device` says.
   // Returns an error for a missing, misshapen or unsupported tensor, and if memory is exhausted.
   static Result<std::unique_ptr<Weights>> load(std::shared_ptr<GgufFile> file, Hparams& hparams,
                                                WeightMode mode, int n_threads,
