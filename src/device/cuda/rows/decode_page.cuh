@@ -1,6 +1,7 @@
 // Decodes values of a sealed page in shared memory, with the arithmetic of src/format. A thread decodes eight
 // neighbouring channels of a token at a time, which fill 16 bytes of BF16. Any format can be decoded. Common
-// formats have decoders of their own, which first look up the parameters that all of a thread's tokens share.
+// formats have decoders of their own. Decoders of channel grids and of trellis codes first look up the
+// parameters that all of a thread's tokens share.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -260,8 +261,9 @@ __device__ __forceinline__ void decode_octet(const SealedPage& page, int token, 
   }
 }
 
-// Decodes eight channels of the tokens of one page in any format. AnyOctets and the decoders up to
-// TrellisOctets first look up the parameters that all tokens of a thread share.
+// Decodes eight channels of the tokens of one page in any format. The decoders of common formats follow, up
+// to TrellisOctets. ChannelGridOctets and TrellisOctets first look up the parameters that all tokens of a
+// thread share.
 template <PageSide Side, int D>
 struct AnyOctets {
   // The compiler may interleave the instructions of this many tokens.

@@ -53,8 +53,8 @@ __device__ __forceinline__ uint4 plain_octet(const unsigned char* page, int toke
 }
 
 // Finds the masked tokens of a page and the number of masked tokens in earlier pages, because protected pages
-// hold masked tokens in this order. All threads of the CTA must call this function, because it contains a
-// barrier.
+// hold masked tokens in the order of the sequence. All threads of the CTA must call this function, because it
+// contains a barrier.
 template <int D>
 __device__ void find_masked(const DequantizeArgs& args, const DequantizedPage& at,
                             DequantizeShared<D>& shared) {

@@ -81,8 +81,8 @@ struct WantedRows {
   int channels;  // number of channels in a row; 0 means all
 };
 
-// Each sequence has its own range of pages, whose rows are consecutive. The sequences are not chosen in
-// ascending order.
+// Dequantizes a range of pages of each chosen sequence, and the rows of all ranges follow one another.
+// Sequences are chosen in no order, and one of them twice.
 void expect_packs(const PageTestCache& cache, int d, const WantedRows& wanted) {
   struct Range {
     int seq, first, n;
@@ -359,8 +359,8 @@ TEST(Transforming, RoundsF32RowsToBf16) {
   for (std::size_t i = 0; i < rows.size(); ++i) EXPECT_EQ(there[i], bf16_from_float(rows[i]));
 }
 
-// Scores of appended keys and transformed queries must equal the scores of the original rows. Outputs must be
-// transformed back.
+// Queries are multiplied by factors and by the Hadamard matrix, to match keys that were appended in this way.
+// For outputs, the Hadamard matrix and inverse factors must restore the rows.
 TEST(Transforming, MatchesWhatAppendingDoesToKeysAndValues) {
   if (!have_gpu()) GTEST_SKIP() << "no GPU";
   constexpr int kHeads = 4;
@@ -486,8 +486,8 @@ TEST(Transforming, MakesF32RowsOfBf16) {
   }
 }
 
-// Rows of heads with 80, 96 and other numbers of channels become rows of heads with 128 channels, and are cut
-// again. The types of both rows differ.
+// F16 rows with fewer channels than the head size, such as 80 or 96, become F32 rows with all channels, and
+// are cut again.
 TEST(Transforming, PadsRowsAndCutsThem) {
   if (!have_gpu()) GTEST_SKIP() << "no GPU";
   constexpr int kRows = 5, kHeads = 3;

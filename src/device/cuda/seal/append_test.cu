@@ -25,8 +25,9 @@ struct NewRow {
   int seq, token;  // -1 leaves the row out
 };
 
-// Returns consecutive rows of prompts of several lengths, which follow tails of several lengths. The last
-// rows do not form prompts, because their tokens are in reverse order, every other token, or left out.
+// Returns consecutive rows of prompts of several lengths, which follow tails of several lengths. Three groups
+// of rows follow that form no prompts: tokens in reverse order, every other token, and rows of which some are
+// left out. The last rows are a prompt again.
 std::vector<NewRow> rows_of_prompts() {
   struct Prompt {
     int first_token, n_tokens;

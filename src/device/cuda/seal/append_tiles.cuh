@@ -1,7 +1,7 @@
 // Writes the many new keys and values of prompts into tail pages. A warp processes 16 rows of one head and
 // side. A page's unquantized numbers lie in tiles of 16 tokens (plain_index), which consist of pieces of 16
 // bytes. A warp that has all tokens of a tile writes whole pieces, while single rows would write two or four
-// bytes of each piece.
+// bytes at a time.
 #pragma once
 
 #include "device/cuda/seal/append_kernel.cuh"

@@ -1,5 +1,5 @@
-// Searches for trellis codes of 4 bits per value (seal_trellis.cuh) for two tokens at once. Their costs are
-// the two halves of a register. On Hopper, one instruction adds both halves and takes both minima.
+// Searches for trellis codes of 4 bits per value (seal_trellis.cuh) for two tokens at once. The costs of the
+// two tokens are the halves of a register. On Hopper, one instruction adds both halves and takes both minima.
 //
 // The squared errors of both tokens take one product. Around a center c,
 //   (x - l)^2 = (x - c)^2 - 2 (l - c) (x - c) + (l - c)^2,
@@ -42,7 +42,7 @@ struct PairedTrellis {
   static constexpr int kErrorStep = 16;
   // kRoot and kMinusReach are half-precision factors, repeated in both halves. A distance in units times
   // 2^-24 is multiplied by kRoot, and its square is then kScale / kErrorStep of the squared distance, times
-  // 2^-24. kMinusReach is the product of -kReach, kRoot and 2^-24. The product is exact.
+  // 2^-24. kMinusReach is the product of -kReach in units (-128), kRoot and 2^-24. The product is exact.
   static constexpr std::uint32_t kRoot = 0x65a865a8;        // 1448
   static constexpr std::uint32_t kMinusReach = 0xa1a8a1a8;  // -1448 * 128 * 2^-24
   static constexpr int kLargestError =

@@ -7,7 +7,7 @@
 
 namespace kvant::cuda {
 
-// Encodes a page of src/format/lm.cc. Two threads encode each token, and each of them has half of its
+// Encodes a page of src/format/lm.cc. Two threads encode each token, and each thread has half of the token's
 // channels.
 template <int D>
 __device__ void encode_lloyd_max(SealPage<D>& page) {

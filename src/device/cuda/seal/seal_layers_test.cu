@@ -20,7 +20,7 @@ namespace kvant::cuda::seal_layers_test {
 namespace {
 
 constexpr int kHeads = 3, kSeqs = 2, kLayers = 14, kPages = 2, kSink = 4;
-// Each sequence, KV head and side has as many tail pages.
+// A layer has kPages tail pages for each sequence, KV head and side.
 constexpr int kTailPages = kSeqs * kHeads * 2 * kPages;
 
 enum class Given { none, fixed, turning };
@@ -47,8 +47,8 @@ std::vector<std::int32_t> numbers_to(int n) {
   return numbers;
 }
 
-// DifferentLayers has layers whose heads have different formats, so pages have different sizes. With 2 * 3 *
-// 14 pairs of a head and a side, some formats need several launches.
+// DifferentLayers has layers whose heads have different formats, so pages have different sizes. A launch
+// takes at most one format of each side, so the layers need many launches.
 class DifferentLayers {
  public:
   DifferentLayers(int d, Given given)

@@ -40,9 +40,10 @@ struct OneByOne {
   NoLevels levels;
 };
 
-// kMostExcess is the limit of PairsShared::excess per value of a page, in squared levels. The excess is the
-// sum over tokens of the square by which the token's largest value exceeds PairedTrellis::kMax. The excess of
-// normal values is less than a third of the limit. The error of the codes themselves is 10 per value.
+// kMostExcess is the limit of PairsShared::excess per value of a page, in squared levels. A token has an
+// excess if its largest value exceeds PairedTrellis::kMax. The page's excess is the sum of the squared
+// differences. The excess of normal values is less than a third of the limit. The error of the codes
+// themselves is 10 per value.
 inline constexpr float kMostExcess = 0.5F;
 // Costs of pairs may underestimate errors above this number of levels. Paths of normal values have no such
 // errors.

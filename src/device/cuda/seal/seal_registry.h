@@ -11,8 +11,9 @@ namespace kvant::cuda {
 struct SealKernel {
   const void* function;
   int threads, shared_bytes;
-  // persistent_ctas is the number of CTAs that share an SM and its threads. Each of them processes several
-  // pages and reuses the setup for a head. 0 means one CTA of `threads` threads for each page.
+  // persistent_ctas is the number of CTAs that run on an SM at once and share `threads` threads. Each CTA
+  // processes several pages and reuses the setup for a head. 0 means one CTA of `threads` threads for each
+  // page.
   int persistent_ctas;
 };
 

@@ -255,7 +255,7 @@ TEST(SealingOfRowsApi, RefusesWhatItCannotDo) {
   rows.key_channels = 12;
   expect_refused(KVANT_INVALID_ARGUMENT, "key_channels", "ch4g128");
   rows.key_channels = 0;
-  range.tail_page = some;  // the table refers to pages that do not exist
+  range.tail_page = some;  // the layer has no pages of the tail
   expect_refused(KVANT_INVALID_ARGUMENT, "layer.tail", "ch4g128");
 }
 

@@ -72,7 +72,8 @@ std::vector<float> directions_of_page(const std::vector<float>& v, int d, int pa
 
 // Given names the metrics that the library gets. `fixed` metrics belong to kvant_decode_layer, and the other
 // metrics rotate from page to page. `turning` metrics belong to one layer. turning_of_second metrics belong
-// to the second of two layers that are sealed together, and its tables begin with the pages.
+// to the second of two layers that are sealed together. Page tables then begin with the sealed pages, and not
+// with the sequence's first page.
 enum class Given { none, fixed, turning, turning_of_second };
 
 // ShapedKeys holds tail pages of keys and the sealed pages made from them, which are pages [first_, first_ +
@@ -189,7 +190,7 @@ class ShapedKeys {
       for (int page = 0; page < place + kPages; ++page)
         sealed_ids.push_back(head * kPages + std::max(page - place, 0));
     const DeviceArray<std::int32_t> sealed_table(sealed_ids), sealed_first(std::vector<std::int32_t>{place});
-    const std::size_t layer_bytes = 2 * values_.size() * bytes;  // values use the same pages
+    const std::size_t layer_bytes = 2 * values_.size() * bytes;  // both sides seal the same tail pages
     const DeviceArray<std::byte> pool((is_second ? 2 : 1) * layer_bytes);
     kvant_decode_shape shape{};
     shape.struct_size = sizeof shape;

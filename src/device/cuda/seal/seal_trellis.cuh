@@ -4,8 +4,8 @@
 // (src/format/trellis_viterbi.h).
 //
 // Costs are integers whose lowest bits hold the number of a node's parent, so one minimum finds both the cost
-// and the parent. The kernel squares multiples of 2^-70 in F32. The square is a multiple of 2^-140, which is
-// a subnormal number. The bits of a subnormal number are the bits of an integer.
+// and the parent. The kernel squares multiples of Trellis::kUnit, which is 2^-70 or less, in F32. The squares
+// are subnormal numbers, whose bits are the bits of an integer.
 //
 // Choices of parents are kept for two windows of values only. At the end of a window, the best path
 // determines the node at the window's start, through which the path went. All paths through other nodes are
@@ -262,7 +262,8 @@ template <int Bits, int D>
 inline constexpr int kKept = 2 * kWindow<Bits, D> < D ? 2 * kWindow<Bits, D> : D;
 
 // kChoiceWords is the number of words of a thread's choices. kHasFewChoices says whether the choices of all
-// threads fit in a small shared memory. If they do not fit, they are in local memory.
+// threads fit in a small shared memory. If they do not, GPUs with a small shared memory keep choices in local
+// memory.
 template <int Bits, int D>
 inline constexpr int kChoiceWords = kKept<Bits, D>* Trellis<Bits>::kWords;
 template <int Bits, int D>

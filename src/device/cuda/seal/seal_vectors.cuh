@@ -20,11 +20,11 @@ namespace kvant::cuda {
 
 inline constexpr int kVectorThreads = 512;  // threads of all CTAs of an SM
 inline constexpr int kGroupThreads = 128;   // threads that compute products together
-inline constexpr int kGroupVectors = 64;    // 16 for each warp; a lane has vectors g and g + 8 of them
+inline constexpr int kGroupVectors = 64;    // 16 for each warp; a lane has vectors g = lane / 4 and g + 8
 inline constexpr int kBlockCentroids = 256;
 inline constexpr int kPartCells = 8;
-// kPartCentroids is the number of centroids whose distances a lane compares before it records the least
-// distance and the part.
+// kPartCentroids is the number of centroids in a part. After each part, a lane records its least distance so
+// far and the part of that distance.
 template <int Channels>
 inline constexpr int kPartCentroids = Channels == 2 ? 64 : 128;
 template <int Channels>
@@ -81,7 +81,7 @@ struct alignas(128) VectorShared {
   }
 
   // Returns the address of the centroids, which follow this struct. The centroids are scaled by a power of
-  // two that brings the largest coordinate into [1/2, 1].
+  // two that brings the largest coordinate into [1/2, 1).
   __device__ __half* centroids() { return reinterpret_cast<__half*>(this + 1); }
   // Returns how many of n centroids are loaded at a time.
   static __host__ __device__ constexpr int part_of(int n) {
@@ -94,7 +94,7 @@ struct alignas(128) VectorShared {
   }
 };
 
-// Returns the exponent of the power of two that scales x to [1/2, 1).
+// Returns the exponent e for which x / 2^e lies in [1/2, 1).
 __device__ __forceinline__ int exponent_of(float x) {
   int exponent = 0;
   frexpf(x, &exponent);
@@ -198,8 +198,8 @@ __device__ __forceinline__ std::uint32_t min_half2(std::uint32_t a, std::uint32_
   return c;
 }
 
-// Updates `best` with the distances of a part. Words belong alternately to vectors g and g + 8, and each word
-// has two centroids.
+// Updates `best` with the distances of a part. Words belong alternately to vectors g and g + 8, where g is
+// lane / 4, and each word has two centroids.
 template <int Numbers>
 __device__ __forceinline__ void take_part(const std::uint32_t* distances, int part, BestParts& best) {
 #pragma unroll
@@ -325,8 +325,8 @@ struct CellKeys {
   }
 };
 
-// Finds the nearest of the loaded centroids for vectors g and g + 8 from vector `first` on. Four lanes share
-// the work for each vector.
+// Finds the nearest of the loaded centroids for vectors g and g + 8 from vector `first` on, where g is lane /
+// 4. Four lanes share the work for each vector.
 template <int Channels, int D, bool IsLarge>
 __device__ __forceinline__ void settle_codes(VectorShared<D, IsLarge>& shared, const BestParts& best,
                                              int first, Nearest (&nearest)[2]) {
@@ -374,8 +374,8 @@ __device__ __forceinline__ void settle_codes(VectorShared<D, IsLarge>& shared, c
 }
 
 // Returns the next group of vectors for the kGroupThreads threads that compute products together. If groups
-// take long, threads claim groups individually, because with equal shares some threads would finish a fourth
-// earlier.
+// take long, each set of threads claims one group after another. With equal shares, some sets would finish
+// after three quarters of the time.
 template <int D, bool IsLarge>
 __device__ __forceinline__ unsigned take_group(VectorShared<D, IsLarge>& shared, bool takes_long, int turn) {
   const unsigned threads = threadIdx.x / kGroupThreads;
@@ -386,7 +386,7 @@ __device__ __forceinline__ unsigned take_group(VectorShared<D, IsLarge>& shared,
   return *taken;
 }
 
-// Stores the codes of vectors g and g + 8 from vector `first` on.
+// Stores the codes of vectors g and g + 8 from vector `first` on, where g is lane / 4.
 template <int Channels, int D, bool IsLarge>
 __device__ __forceinline__ void store_codes(VectorShared<D, IsLarge>& shared, int bits, PageSide side,
                                             int first, const Nearest (&nearest)[2]) {

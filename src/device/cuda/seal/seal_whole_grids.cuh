@@ -1,7 +1,7 @@
-// Encodes uniform grids of 2 and 4 bits in which a channel or a token has one grid for its whole page.
-// Examples are `ch4g128`, and `tok4g128` with heads of 128 channels. The arithmetic is the same as in
-// seal_grids.cuh. The properties of these common formats are compile-time constants here, which makes them
-// faster.
+// Encodes uniform grids of 2 and 4 bits if each channel, or each token, of a page has a single grid. Examples
+// are `ch4g128`, and `tok4g128` with heads of up to 128 channels. The arithmetic is the same as in
+// seal_grids.cuh. The properties of these common formats are compile-time constants here, which makes the
+// code faster.
 #pragma once
 
 #include "device/cuda/seal/seal_page.cuh"
@@ -30,8 +30,8 @@ KVANT_HOST_DEVICE constexpr int bit_in_word(int nth, int j, int row) {
   return j % 2 * 16 + j / 2 * 8 + (2 * nth + row) * Bits;
 }
 
-// Returns what code_number() adds to a word in addition to the codes, which are the bits of 2^23 for each
-// code.
+// Returns what code_number() adds to a word besides the codes. For each code, this is kOfCodes at the place
+// of the code.
 template <int Bits>
 KVANT_HOST_DEVICE constexpr std::uint32_t excess_of_word() {
   std::uint32_t excess = 0;
@@ -98,9 +98,9 @@ struct PairRange {
   }
 };
 
-// Merges ranges of N channels or tokens. Each thread has a part of one range, which is part thread / N of
-// number thread % N. The first N threads return the merged ranges. The parts are stored after the grids that
-// are made from them. All threads of the CTA must call this function.
+// Merges ranges of N pairs of channels, or of N tokens. Each thread passes part thread / N of range thread %
+// N. The first N threads return the merged ranges. The parts are stored after the grids that are made from
+// them. All threads of the CTA must call this function.
 template <int N, int D>
 __device__ __forceinline__ PairRange with_other_parts(SealPage<D>& page, PairRange own) {
   static_assert(SealShared<D>::kMaxGrids >= kMaxHeadDim + kSealThreads);

@@ -1,4 +1,5 @@
-// Compares computations that kernels for sm_80 perform differently from later GPUs with their definitions.
+// Tests computations for which kernels for sm_80 have code of their own. The tests compare the results with
+// definitions.
 #include <gtest/gtest.h>
 
 #include <cmath>

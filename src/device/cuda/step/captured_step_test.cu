@@ -1,4 +1,4 @@
-// Captures a step in a CUDA graph whose lengths only the device knows. The test replays the graph while
+// Captures a step, whose lengths only the device knows, in a CUDA graph. The test replays the graph while
 // sequences grow beyond pages, are replaced, are cut back, and pause. The step must leave the same bytes as a
 // cache whose lengths the host knows (host_driven_cache.h).
 #include <gtest/gtest.h>

@@ -140,8 +140,8 @@ __device__ inline void plan_request(const StepArgs& args) {
 
 __global__ void __launch_bounds__(kPlanThreads) plan_kernel(const __grid_constant__ StepArgs args) {
   plan_request(args);
-  // A step without a schedule may follow at once, with settled pages. Its kernel begins when all CTAs here
-  // have ended, and reads lengths and tables without waiting for more.
+  // If the step has no schedule and pages are settled, its attention kernel may follow at once. That kernel
+  // begins when all CTAs here have ended, and then reads lengths and tables.
   __threadfence();
 }
 

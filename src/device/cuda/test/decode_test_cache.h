@@ -109,7 +109,7 @@ class TestCache {
   void say_lengths() { says_lengths_ = true; }
   // Returns whether a kernel for short sequences has served the last call.
   bool was_short() const { return was_short_; }
-  // Makes no call promise that sealed pages are settled. Otherwise, the calls whose results count promise it.
+  // After this, no call sets kvant_decode_layer::settled. Otherwise, the calls whose results count set it.
   void leave_unsettled() { settles_ = false; }
   // Makes the last tokens of each tail come with the call, as F32 or BF16 rows. If `rotated` is true, the
   // call multiplies rows and queries by factors and a Hadamard matrix.
@@ -347,7 +347,7 @@ class TestCache {
     return factors;
   }
   // Returns the rows, as bytes, that the call transforms into `rows`. Before and after the transformation,
-  // rows are [..][heads of kKvHeads groups][d].
+  // rows are [..][kKvHeads * group][d].
   std::vector<std::uint8_t> before_rotation(const std::vector<float>& rows, int group,
                                             bool of_queries) const {
     if (!rotates_rows_) return as_bytes(rows, row_type_);

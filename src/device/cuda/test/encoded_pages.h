@@ -51,8 +51,8 @@ struct Codebooks {
 // Selects the kind of values for keys and values in tests. `captured` values come from a model
 // (captured_heads.h).
 enum class Values { normal, outliers, captured };
-// Returns the values of a page, [kPageTokens][d]. Keys have offsets and scales that differ by channel. Values
-// have a common offset, so outputs do not vanish.
+// Returns the values of a page, [kPageTokens][d]. Keys have offsets and scales that differ by channel. The
+// values of a channel have an offset that all tokens share, so outputs do not vanish.
 inline std::vector<float> page_values(Side side, int d, std::uint32_t seed, Values kind = Values::normal) {
   std::mt19937 random(seed);
   std::normal_distribution<float> normal;

@@ -247,7 +247,7 @@ class HostDrivenCache {
     // Token t reads page j in sealed form if 128 (j + 1) + window <= t.
     int seen = before;
     while (kPageTokens * (seen + 1) + rules.window <= token) ++seen;
-    // A page that this token fills is sealed only after the token has attended.
+    // The step may also seal a page that only later tokens read in sealed form.
     EXPECT_GE(ledger.end_sealed(), seen);
     const int first_token = rules.sliding_window == 0 ? 0 : std::max(0, token + 1 - rules.sliding_window);
     const int first_page = first_token / kPageTokens, first_tail = std::max(seen, first_page);
