@@ -264,7 +264,8 @@ inline Reason fault_of_step(const kvant_step& step) {
         "step: due_tail_page and due_sealed_page must both be wanted, or neither"}});
 }
 
-// StepTableRule has the least number of pages of one of a step's tables, and the reasons for refusing it.
+// StepTableRule has the least numbers of pages in a row and in a ring of one of a step's tables, and the
+// reasons for refusing the table.
 struct StepTableRule {
   int least_of_row, least_of_ring;
   Reason null, places, counts, blocks, width;
@@ -281,8 +282,8 @@ inline StepTableRule rule_of_sealed(const kvant_step& step) {
           "step.sealed: n_pages, and a ring, must hold what sliding_window reaches"};
 }
 
-// All tokens of a part see an equal number of sealed pages, so its last token is at most in the page after
-// the window.
+// All tokens of a part see the same sealed pages. The tail of the part's last token has at most window + 128
+// tokens.
 inline StepTableRule rule_of_tail(const kvant_step& step) {
   return {pages_for(step.window + kPageTokens),
           tail_pages_of(step.max_new_tokens, step.window),

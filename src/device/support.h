@@ -27,7 +27,7 @@ inline Reason fault_of_plan(const kvant_plan& plan) {
        {(plan.features & ~all_features()) == 0, "plan.features has bits that kvant.h does not name"}});
 }
 
-// Returns why no device gives a shape the feature, as kvant.h has it, or null.
+// Returns why kvant.h denies a shape the feature on every device, or null.
 inline Reason never(kvant_feature feature, const kvant_decode_shape& shape) {
   switch (feature) {
     case KVANT_CORRECTION:
@@ -44,7 +44,7 @@ inline Reason never(kvant_feature feature, const kvant_decode_shape& shape) {
   }
 }
 
-// Returns why no device serves the plan's features together, as kvant.h has it, or null.
+// Returns why kvant.h excludes the plan's features together on every device, or null.
 inline Reason never_together(const kvant_plan& plan) {
   const bool in_integers = (plan.features & KVANT_INTEGER_PROMPTS) != 0;
   return in_integers && (plan.features & (KVANT_SINK_LOGITS | KVANT_CORRECTION)) != 0

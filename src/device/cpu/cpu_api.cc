@@ -36,7 +36,7 @@ Reason fault_of_struct(const T* from) {
   return from == nullptr || from->struct_size < sizeof(T) ? kNoStruct<T> : nullptr;
 }
 
-// Runs a call whose arguments have no fault.
+// Runs a call, unless its arguments have a fault.
 template <class Call>
 kvant_status run(Reason fault, const Call& call) {
   if (fault != nullptr) return refuse(KVANT_INVALID_ARGUMENT, fault);

@@ -1,4 +1,4 @@
-// Attends to decoded tokens with the processor's kernels, in three steps. First each head appends its rows
+// Computes attention in decode with the processor's kernels, in three steps. First each head appends its rows
 // and lists its pages. Then threads share out runs of pages. Finally each head merges its runs.
 #include <fmt/format.h>
 
@@ -138,7 +138,8 @@ void Decode::load_query(const HeadWork& head, const Visible& visible, QueryWork&
   work.divide();
 }
 
-// Leaves the head without queries if the sequence has no queries or no tokens.
+// Appends the head's new rows, and prepares its queries. The head has no queries if the sequence has none, or
+// no tokens.
 void Decode::load(HeadWork& head) const {
   append_new_rows(shape_, lengths_, layer_, head.seq, head.head);
   const auto [first_row, end_row] = query_rows(shape_, lengths_, head.seq);

@@ -28,8 +28,8 @@ INSTANTIATE_TEST_SUITE_P(reference, CpuKernels, ::testing::Values("reference"));
 #include "device/cpu/kernels/instruction_sets.def"
 #undef KVANT_INSTRUCTION_SET
 
-// Each format is encoded once for each side, and each pair attends; on an emulated processor every seventh
-// pair.
+// Each format is encoded once for each side, and each pair attends. On an emulated processor, only every
+// seventh pair attends.
 TEST_P(CpuKernels, AttendToEveryPairOfFormats) {
   const LayerSizes sizes{.d = 64, .group = 2, .n_kv_heads = 1, .n_seqs = 1, .n_sealed = 1, .n_tail = 5};
   const std::vector<std::string> formats = read_formats(sizes.d);
@@ -93,8 +93,8 @@ TEST_P(CpuKernels, AttendWithAllThatScoresObey) {
   }
 }
 
-// In double precision, the exponential is exact. Tokens are dropped that are 6 below the largest score of
-// all, because their weights are at most e^-6.
+// The expected outputs use the exact exponential, and drop tokens more than 6 below the largest score of all.
+// These weights would be less than e^-6.
 TEST_P(CpuKernels, AttendWithSas) {
   TestLayer layer({}, "prog4", "prog4");
   layer.fill_sealed();

@@ -1,5 +1,5 @@
-// Attends to prompts with the processor's kernels. A task is some queries of a sequence and one KV head that
-// see an equal number of sealed pages. Each task reads the pages and rows once.
+// Attends to prompts with the processor's kernels. A task is some consecutive queries of a sequence that see
+// an equal number of sealed pages. For each KV head, a task reads the pages and rows once.
 #include <algorithm>
 #include <cstring>
 #include <vector>

@@ -150,7 +150,7 @@ TEST_P(CpuPrompts, AttendWithAllThatScoresObey) {
 
 // The library drops tokens that are 6 below the largest score so far. Double precision drops tokens that are
 // 6 below the largest score of all. A token that only one of them drops has at most e^-6 of the largest
-// weight, and there are up to 450 tokens.
+// weight, and there are up to 456 tokens.
 TEST_P(CpuPrompts, AttendWithSas) {
   TestPrompt test;
   test.shape.sas = 1;
@@ -176,7 +176,7 @@ TEST_P(CpuPrompts, SeeWhatIsSealedWhenTheyAttend) {
   }
 }
 
-// KVANT_BF16 names the type of the rows, so half-precision rows make it half precision.
+// KVANT_BF16 names the type of the rows. If rows are half precision, queries of this type are so, too.
 TEST_P(CpuPrompts, ReadSixteenBitQueriesInTheTypeOfTheRows) {
   TestPrompt test("ch4g128", "tok4g64", {.n_sealed = 0});
   test.shape.half = 1;

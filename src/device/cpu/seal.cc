@@ -69,7 +69,7 @@ class Sealing {
     layers_.push_back({&shape, layer});
   }
 
-  // Seals the due pages of all layers. A correction has only one layer.
+  // Seals the due pages of all layers. With a correction, there is only one layer.
   void run() const {
     const std::vector<DuePage> due = due_pages();
     const kvant_decode_shape& first = *layers_[0].shape;

@@ -16,8 +16,8 @@ namespace {
 constexpr int kHeadDim = 64;
 constexpr int kSink = 4;
 
-// SomeLayers has a layer for each format that can be sealed. The next format is the format of the other side.
-// The heads of a layer differ in their formats, unless a format has codebooks.
+// SomeLayers has a layer for each format that can be sealed. A layer's keys have this format, and its values
+// have the next format. The heads of a layer differ in their formats, unless a format has codebooks.
 class SomeLayers {
  public:
   SomeLayers() {

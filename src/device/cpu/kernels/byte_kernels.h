@@ -167,7 +167,8 @@ inline constexpr int kTileLanes = 16;
 // Holds products for tiles of many queries, for codes that are numbers or states. All functions are null if
 // F32 products of decoded pages are as fast on the instruction set.
 struct TileKernels {
-  // The products take signed bytes, so 128 is subtracted from expanded codes of states and of 8 bits.
+  // True if the products take signed bytes. 128 is then subtracted from expanded codes of states and of 8
+  // bits.
   bool signed_codes;
   // Expands codes for scores to bytes[quad][t][4], with the quads of ByteQuery.
   void (*expand_for_scores)(const CodePage& page, std::uint8_t* bytes);
@@ -188,8 +189,8 @@ struct TileKernels {
 
 // Asks for the products of rows of unsigned bytes with the signed bytes of a page:
 //
-// out[r][i] = (before ? out[r][i] : 0) + factor[r] * scale[i] * (first[i] + the sum over quads of byte *
-// byte)
+// out[r][i] = (before ? out[r][i] : 0) + offset[r] * lane_offset[i] +
+//             factor[r] * scale[i] * (first[i] + the sum over quads of byte * byte)
 //
 // The lanes i are in [0, lanes), and `lanes` is a multiple of kTileLanes.
 struct ByteTask {

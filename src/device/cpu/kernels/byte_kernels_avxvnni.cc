@@ -87,7 +87,7 @@ struct AvxVnni : Avx2 {
     store_pairs(lowest_bytes(high[0], high[1], high[2], high[3]),
                 lowest_bytes(low[0], low[1], low[2], low[3]), quads);
   }
-  // Packs numbers into four quads: the high bytes, then the low bytes.
+  // Packs 16 numbers into four quads. Each quad has the high bytes of its four numbers, then the low bytes.
   static KVANT_INLINE void pack_quads(const std::int32_t* numbers, std::uint32_t (*quads)[2]) {
     const __m256i words =
         _mm256_permute4x64_epi64(_mm256_packs_epi32(load(numbers), load(numbers + 8)), 0xd8);
@@ -98,7 +98,7 @@ struct AvxVnni : Avx2 {
         _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 2, 3, 8, 9, 10, 11, 4, 5, 6, 7, 12, 13, 14, 15));
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(quads), _mm256_shuffle_epi8(bytes, order));
   }
-  // Packs numbers into two octets: the high bytes, then the low bytes.
+  // Packs 16 numbers into two octets. Each octet has the high bytes of its eight numbers, then the low bytes.
   static KVANT_INLINE void pack_weights(const std::int32_t* numbers, std::uint64_t (*octets)[2]) {
     const __m256i words =
         _mm256_permute4x64_epi64(_mm256_packs_epi32(load(numbers), load(numbers + 8)), 0xd8);

@@ -115,8 +115,8 @@ struct Portable : WordPacking {
     const std::uint8_t* table;
   };
 
-  // The last bits of `mixed` and `folded` are equal. The difference of the two is therefore even in each
-  // byte, and half of the difference is exact.
+  // The last bits of `mixed` and `folded` are equal. The last bit of a ^ b is therefore 0 in each byte, so no
+  // bit crosses into the next byte.
   template <int B, int R>
   static KVANT_INLINE Bytes state_levels(const Bytes (&planes)[B], const Bytes& before) {
     constexpr kvant::TrellisCode kCode = kvant::kTrellisCodes[B - 1];

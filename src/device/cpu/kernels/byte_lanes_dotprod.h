@@ -85,14 +85,14 @@ struct ByteProducts : Neon {
     vst2q_u32(quads[0], {{high.val[0], low.val[0]}});
     vst2q_u32(quads[4], {{high.val[1], low.val[1]}});
   }
-  // Packs numbers into four quads: the high bytes, then the low bytes.
+  // Packs 16 numbers into four quads. Each quad has the high bytes of its four numbers, then the low bytes.
   static KVANT_INLINE void pack_quads(const std::int32_t* numbers, std::uint32_t (*quads)[2]) {
     for (int half = 0; half < 2; ++half) {
       const SplitNumbers split(numbers + 8 * half);
       vst2_u32(quads[2 * half], {{vreinterpret_u32_u8(split.high), vreinterpret_u32_u8(split.low)}});
     }
   }
-  // Packs numbers into two octets: the high bytes, then the low bytes.
+  // Packs 16 numbers into two octets. Each octet has the high bytes of its eight numbers, then the low bytes.
   static KVANT_INLINE void pack_weights(const std::int32_t* numbers, std::uint64_t (*octets)[2]) {
     for (int octet = 0; octet < 2; ++octet) {
       const SplitNumbers split(numbers + 8 * octet);

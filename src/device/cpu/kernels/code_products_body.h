@@ -1,8 +1,8 @@
 // Sums products of codes with queries (scores) and with weights (mixes), for any kind of codes in
 // code_kinds_body.h. byte_kernels_body.h includes this header inside its namespace.
 
-// Prefetches the bytes after the page, cache line by cache line. A call handles parts [i, i + n) of `parts`
-// parts.
+// Prefetches bytes that will be read soon, cache line by cache line. A call handles parts [i, i + n) of
+// `parts` parts.
 KVANT_INLINE void ask_for(const kvant::cpu::NextBytes& next, int i, int n, int parts) {
   constexpr std::ptrdiff_t kLine = 64;
   if (next.size == 0) return;
@@ -13,7 +13,8 @@ KVANT_INLINE void ask_for(const kvant::cpu::NextBytes& next, int i, int n, int p
     __builtin_prefetch(next.bytes + line * kLine);
 }
 
-// Products of signed bytes need codes below 128, so larger codes are lowered by kLowered first.
+// Products of signed bytes need codes below 128. Codes of a kind that has larger bytes are therefore lowered
+// by kLowered first.
 template <class Isa, class Kind>
 constexpr int kLowered = (Kind::kMaxByte > 127 && Isa::kSignedCodes) ? 128 : 0;
 template <class Isa, class Kind>

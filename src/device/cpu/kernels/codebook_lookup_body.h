@@ -1,8 +1,8 @@
 // Implements codebook_lookup.h over a class `Centroids` of an instruction set. byte_kernels_body.h includes
 // this header inside its namespace. Centroids has
 //
-//   store_quads<X>(codes, table, next_quad, to)  stores the centroids of 8 tokens; codes(t) is the code of
-//                              token t: to[quad * next_quad + token * 4 + channel], quads of channels
+//   store_quads<X>(codes, table, next_quad, to)  stores the centroids of 8 tokens in quads of channels, as
+//                              to[quad * next_quad + token * 4 + channel]; codes(t) is the code of token t
 //   store_octets<X>(codes, table, to)  stores the centroids of 8 tokens as to[channel][token]
 //   store_pairs<Mix>(codes, page, to)  stores the centroids of 64 codes with 2 channels. For scores the codes
 //                              are [16 tokens][4 groups] and become quads, to[group / 2][token][4]. For a mix
@@ -90,7 +90,7 @@ void look_up_byte_codes(const kvant::cpu::ByteCodes& page, std::uint8_t* out) {
   }
 }
 
-// A tile of 64 codes ends where the tile of their bytes ends.
+// The 64 codes from code i on are a tile, and their 128 bytes begin at byte 2 * i.
 template <class Centroids, bool Mix>
 void look_up_pairs(const kvant::cpu::ByteCodes& page, std::uint8_t* out) {
   constexpr int kCodes = 64;

@@ -38,7 +38,7 @@ std::vector<std::byte> packed(const RandomPage& page) {
   return bytes;
 }
 
-// Returns the codes in the orders of code_order.h for byte codes of K and V.
+// in_lanes() and in_octets() return the codes in the orders of code_order.h for byte codes, of K and of V.
 std::vector<std::uint8_t> in_lanes(const RandomPage& page) {
   const int groups = page.d / page.x;
   std::vector<std::uint8_t> bytes(page.codes.size());
@@ -96,7 +96,8 @@ void for_each_page(std::initializer_list<int> widths, std::initializer_list<int>
   }
 }
 
-// Returns the codebook with separate channels, and with each centroid repeated until it fills 4 bytes.
+// channels_apart() returns the codebook channel by channel. filling_quads() returns the codebook with each
+// centroid repeated until 4 bytes are full.
 std::vector<std::uint8_t> channels_apart(const RandomPage& page) {
   std::vector<std::uint8_t> table;
   for (int c = 0; c < page.x; ++c) {

@@ -71,9 +71,9 @@ class PageProducts {
   NextBytes next_;
   CodeScheme scheme_;  // scheme of the current page
   CodeParameters parameters_;
-  const Format* parameters_of_ =
-      // The pointer names the format that set parameters_ last. A format sets equal vectors for every page.
-      nullptr;
+  // Points to the format that set parameters_ last. A format sets the same vectors of parameters_ for every
+  // page.
+  const Format* parameters_of_ = nullptr;
   std::vector<ByteQuery> queries_;  // [rows]
   // Gives the group_channels for which queries_ are packed; 0 if they contain the scales of one page.
   int prepared_channels_ = 0;

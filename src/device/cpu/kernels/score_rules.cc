@@ -20,7 +20,7 @@ Visible visible(const PageView& page, int token, int sliding_window) {
   return {std::clamp(begin, 0, page.n_tokens), std::clamp(token + 1 - page.first_token, 0, page.n_tokens)};
 }
 
-// Removes protected tokens, and tokens that query `token` may not see, from the scores.
+// Removes masked tokens, and tokens that query `token` may not see, from the scores.
 void mask_row(const PageView& page, int token, int sliding_window, float* scores) {
   const auto [begin, end] = visible(page, token, sliding_window);
   std::fill(scores, scores + begin, kUnseen);
@@ -104,8 +104,8 @@ bool skip_tokens(const QueryTile& tile, const PageView& page, const AttentionRul
     for (int r = i; r < tile.rows(); r += tile.n_queries)
       add_head(weights.row(r) + seen.begin, n, 1 / rule.total->sum[r], largest.data(), mass.data());
     const Skipped skipped = find_skipped(largest.data(), mass.data(), n, static_cast<float>(rule.tau));
-    const int n_masked = masked_tokens(
-        page, seen);  // Masked tokens have no weight, so they count as skipped, but not as seen.
+    // find_skipped() counts masked tokens, because they have no weight. They are neither seen nor skipped.
+    const int n_masked = masked_tokens(page, seen);
     count.seen += n - n_masked;
     count.skipped += skipped.tokens - n_masked;
     count.mass += skipped.mass / static_cast<float>(tile.group);

@@ -8,7 +8,8 @@
 
 namespace kvant {
 
-// Is the score of a token that a query does not see, and the maximum of a query that has seen no token.
+// kUnseen is the score of a token that a query does not see, and the maximum of a query that has seen no
+// token.
 inline constexpr float kUnseen = -std::numeric_limits<float>::infinity();
 
 // Holds the queries of one tile for one KV head. Row g * n_queries + i is query head g, token first_token +
@@ -52,7 +53,7 @@ struct PartialAttention {
 // Holds the rules of a layer's scores and weights.
 struct AttentionRules {
   int head_dim = 0;
-  int sliding_window = 0;  // tokens: a query sees only tokens at most this many back; 0 for all
+  int sliding_window = 0;  // tokens that a query sees, including its own; 0 for all
   float softcap = 0;       // If > 0, scores become softcap * tanh(score / softcap) (Gemma 2).
   Softmax softmax = Softmax::exact;
   Products products = Products::real;

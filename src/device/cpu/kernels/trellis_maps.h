@@ -1,7 +1,8 @@
 // Turns the maps of trellis_code.h into matrices for GFNI's instructions. The files of instruction sets with
 // GFNI include this header inside their namespaces.
 
-// Holds a linear map of bytes as gf2p8affine needs it. Byte 7 - i tells which bits add up to bit i.
+// matrix_of() returns a linear map of bytes as gf2p8affine needs it. Byte 7 - i tells which bits add up to
+// bit i.
 using LinearMap = int (*)(const kvant::TrellisCode&, int);
 constexpr long long matrix_of(const kvant::TrellisCode& code, LinearMap map) {
   unsigned long long matrix = 0;
