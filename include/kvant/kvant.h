@@ -354,7 +354,7 @@ typedef struct kvant_limits {
 KVANT_API kvant_status kvant_supports(const kvant_plan* plan, kvant_limits* limits);
 
 /* Writes how many bytes of workspace (256-byte aligned) a shape needs on the current device. The schedule is
- * a part of the workspace. A CPU needs a few bytes, which it does not use. */
+ * a part of the workspace. On a CPU, the size is a few bytes, which no call uses. */
 KVANT_API kvant_status kvant_decode_workspace(const kvant_decode_shape* shape, size_t* bytes);
 
 /* Divides a step's work over the GPU. The caller makes this call once per step, before the layers, and must
@@ -784,9 +784,9 @@ typedef struct kvant_prompt {
   const kvant_correction* correction;
 } kvant_prompt;
 
-/* Writes how many bytes of workspace a shape needs. Each channel of each token and KV head takes a little
- * more than 2 bytes. Tokens of sealed pages count, and each sequence counts 128 more tokens. Some 20 MB come
- * on top. With half_products, channels take twice as much, and up to 30 MB come on top. */
+/* Writes how many bytes of workspace a shape needs. On a GPU, each channel of each token and KV head takes a
+ * little more than 2 bytes. Tokens of sealed pages count, and each sequence counts 128 more tokens. Some 20
+ * MB come on top. With half_products, channels take twice as much, and up to 30 MB come on top. */
 KVANT_API kvant_status kvant_prompt_workspace(const kvant_prompt_shape* shape, size_t* bytes);
 
 /* Computes out = softmax(softmax_scale * q K^T) V of one layer. The workspace is 256-byte aligned. Equal
