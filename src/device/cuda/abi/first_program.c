@@ -1,6 +1,6 @@
-/* The questions that a program asks the library before it lays out a cache: which kernel serves the shape,
- * whether there is a GPU for this kernel, and how large pages and the workspace are. The program is C99 and C++
- * and needs only kvant.h and libkvant_cuda. */
+/* Asks the library what a program must know before it lays out a cache: which kernel serves the shape, whether
+ * there is a GPU for this kernel, and how large pages and the workspace are. The program is C99 and C++ and needs
+ * only kvant.h and libkvant_cuda. */
 #include <kvant/kvant.h>
 #include <stdio.h>
 #include <string.h>

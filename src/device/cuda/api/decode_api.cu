@@ -286,8 +286,8 @@ kvant_status common_args(const Shape& shape, const kvant_decode_lengths& lengths
   return KVANT_OK;
 }
 
-// Describes the codes of `format`: their width, their levels, and the factor of the levels. The factors of
-// tokens are relative to their largest numbers.
+// Describes the codes of `format`: their width, their levels, and the factor of the levels. If a token's
+// factor is its largest magnitude, the unit is divided by the number that stands for this magnitude.
 void set_levels(const char* format, int d, int* bits, float* unit, float* levels) {
   const FormatDescription& described = *find_known_format(format)->description;
   *bits = described.page.bits;
@@ -406,7 +406,7 @@ cudaError_t launch_plan(const Shape& shape, const LaunchPlan& plan, int nth, boo
   select_queries(plan, &args);
   args.schedule.starts +=
       ((plan.kv_heads.n - 1) * kDivisions + static_cast<int>(division)) * static_cast<std::ptrdiff_t>(n_sms);
-  if (args.follows != 0) args.settled = 0;  // The launch waits for nothing.
+  if (args.follows != 0) args.settled = 0;  // The launch waits only before its own end.
   const std::size_t n_columns = args.queries.n_columns;
   const std::size_t n_slices = n_columns * slices_of_column(shape.head_dim);
   args.schedule.arrivals += static_cast<std::size_t>(nth) * arrival_rows(n_sms) * n_slices;

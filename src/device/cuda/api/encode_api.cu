@@ -24,8 +24,8 @@
 namespace kvant::cuda {
 namespace {
 
-// Returns whether the kernel can search the codebook. The kernel needs at least a block of centroids, which
-// all sub-vectors share.
+// Returns whether the kernel can search the codebook. All sub-vectors must share a codebook of 2^8 to 2^12
+// centroids.
 bool has_searched_codebook(const PageFormat& page) {
   return page.layout.bits >= 8 && page.layout.bits <= 12 && !page.own_codebooks;
 }

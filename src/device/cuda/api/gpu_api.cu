@@ -9,8 +9,8 @@ namespace {
 // The attributes of this kernel tell which code the device runs.
 __global__ void probe_kernel() {}
 
-// Finds out how many clusters run at once. A CTA takes the shared memory of an SM, of which `shared_bytes`
-// are the most that a CTA may have. Sizes that the driver does not answer for are not used.
+// Finds out how many clusters of each size run at once if a CTA takes `shared_bytes`, the most shared memory
+// that a CTA may have. Sizes from the first that the driver refuses are not used.
 void count_clusters(int shared_bytes, Gpu* gpu) {
   gpu->clusters = {gpu->multiprocessors};
   if (!gpu->has.clusters) return;

@@ -20,7 +20,7 @@ namespace {
 // Numbers of work plus CTAs stay below this limit, because each CTA counts one past the last number.
 constexpr std::int64_t kMost = 0x7fff0000;
 
-// Returns the tiles of all sequences' pages and rows; each sequence may leave one of its last slots empty.
+// Returns the number of slots for the tiles of all sequences. A sequence may leave its last slot empty.
 std::int64_t tile_slots(const kvant_prompt_shape& shape) {
   return std::int64_t{shape.n_sealed_pages} + shape.n_tokens / kTileTokens + shape.n_seqs;
 }
@@ -211,7 +211,7 @@ void leave_out_protected(DequantizeArgs* pages, KeptRows* kept) {
   pages->sink = 0;
 }
 
-// Describes the correction of the rows that kernels have left.
+// Describes the correction of the rows that the attention kernel has stored.
 PromptCorrection correction_of(const PromptArgs& args, int n_queries, const kvant_correction& correction,
                                float* features) {
   PromptCorrection rows{};

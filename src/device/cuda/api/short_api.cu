@@ -65,14 +65,14 @@ std::int64_t clusters_of(const kvant_decode_shape& shape) {
 // once.
 int ctas_of(const kvant_decode_shape& shape, int pages, const Gpu& gpu, int clusters_of_head = 1) {
   const std::int64_t n_clusters = clusters_of(shape) * clusters_of_head;
-  static_assert(kShortWarps * kTileTokens == kPageTokens);  // As many CTAs as pages have work.
+  static_assert(kShortWarps * kTileTokens == kPageTokens);  // There is work for as many CTAs as pages.
   int n_ctas = std::min(pages, kMaxShortCtas);
   while (n_ctas > 0 && gpu.clusters[n_ctas - 1] < n_clusters) --n_ctas;
   return n_ctas;
 }
 
-// Returns whether the kernels of heads of 128 channels are those for more than 4 query heads. These take more
-// time for a page in the general kernel.
+// Returns whether heads have 128 channels, with more than 4 query heads per KV head. The general kernel then
+// takes more time for a page.
 bool has_many_heads_of_128(const kvant_decode_shape& shape) {
   return shape.head_dim == 128 && shape.group > 4;
 }
@@ -150,7 +150,7 @@ bool takes_short_kernel(const kvant_decode_shape& shape, const kvant_decode_leng
   const auto sms_of_cluster = static_cast<int>(
       gpu.has.clusters ? std::min<std::int64_t>(gpu.multiprocessors / clusters_of(shape), kMaxShortCtas) : 1);
   if (lengths.max_tail_tokens > std::max(kMaxShortTokens, kMaxSharedTokens * sms_of_cluster)) return false;
-  // Several CTAs of the general kernel fit on one SM and read unquantized tokens faster than waves of CTAs.
+  // Without sealed pages there are no waves, because the general kernel reads unquantized tokens faster.
   if (!has_sealed(lengths))
     return n_ctas > 0 && lengths.protected_tokens == nullptr && lengths.tail_tokens != nullptr &&
            lengths.max_tail_tokens > 0;

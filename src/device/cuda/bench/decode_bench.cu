@@ -73,7 +73,7 @@ struct Settings {
   int correction = 0;
   int sas = 0;        // kvant_decode_shape::sas
   int sharpness = 1;  // factor of all scores
-  // If not 0, values whose weights are below 10^-skip are not read.
+  // If not 0, values of pages whose weights are below 10^-skip are not read.
   int skip = 0;
   int sink = 0;  // tokens
   // Sets max_tail_tokens and max_sealed_pages of kvant_decode_lengths if nonzero.

@@ -1,6 +1,6 @@
 // Times causal prefill attention, and prints microseconds and TFLOP/s for each precision, head size and
-// shape. The time is the median over runs and includes the first pass. TFLOP/s count only products of rows
-// with tokens to which the rows attend.
+// shape. The time is the median over runs and includes making tiles. TFLOP/s count only products of rows with
+// tokens to which the rows attend.
 //
 //   prompt_bench [--heads H] [--kv-heads H] [--runs N] [--softcap C] [--sas 1] [--prog 1] [--protect P] [D
 //   ...]

@@ -189,7 +189,7 @@ void run_pair(const Settings& settings, const std::string& pair, const kvant_pag
 void run(const Settings& settings) {
   const int pages = settings.tokens / kPageTokens;
   const int d = settings.head_dim;
-  // Recipes with trellis codes rotate keys. Whether values are rotated changes how long the encoder searches.
+  // Recipes with trellis codes rotate keys, and a rotation changes how long the encoder searches.
   const DeviceArray<std::uint16_t> plain(tail_pages(settings.kv_heads, pages, d, false)),
       rotated(tail_pages(settings.kv_heads, pages, d, true));
   std::vector<std::int32_t> ids(static_cast<std::size_t>(settings.kv_heads) * pages);

@@ -1,7 +1,7 @@
-// Defines which features a kernel may use on the GPUs for which the kernel is compiled. Sm90a is Hopper, and
-// Sm80 is what all GPUs from sm_80 on have in common, which run the code from PTX for compute_80. Device code
-// asks Architecture. The host asks the Capabilities of the code that the current device runs (gpu.h). To add
-// a generation of GPUs, add a structure and list its name in Architectures.
+// Defines which features a kernel may use on the GPUs for which the kernel is compiled. Sm90a is Hopper. Sm80
+// has only what all GPUs from sm_80 on have, and every GPU but Hopper runs the code of Sm80, from PTX for
+// compute_80. Device code asks Architecture. The host asks the Capabilities of the code that the current
+// device runs (gpu.h). To add a generation of GPUs, add a structure and list its name in Architectures.
 #pragma once
 
 #include <type_traits>

@@ -9,7 +9,7 @@ namespace kvant::cuda {
 inline constexpr int kMaxKvHeads = 64;
 inline constexpr int kMaxHeadGroups = 8;
 inline constexpr int kMaxGroup = 16;  // query heads per KV head
-// kPaddedGroup is the number of query heads per KV head and launch, which are the columns of a product.
+// A launch serves at most kPaddedGroup query heads of each KV head, which are the columns of a product.
 inline constexpr int kPaddedGroup = 8;
 inline constexpr int kMaxQueries = 8;  // queries per sequence
 

@@ -1,6 +1,5 @@
-// Wraps instructions for which C++ has no name. sm_80 lacks some of the instructions. There, the wrappers of
-// some emulate them, and the wrappers of others do nothing. Kernels must call the remaining wrappers only on
-// sm_90a.
+// Wraps instructions for which C++ has no name. sm_80 lacks some of the instructions. There, some wrappers
+// emulate their instruction, and others do nothing. Kernels must call the remaining wrappers only on sm_90a.
 #pragma once
 
 #include <cuda_fp16.h>

@@ -31,7 +31,7 @@ KVANT_HOST_DEVICE constexpr int channel_warps(int head_dim) {
 }
 inline constexpr int kWarpgroupWarps = 4;
 inline constexpr int kMaxStages = 8;
-// With at most this many units, a CTA's start and end take most of its time.
+// A CTA with at most this many units spends most of its time on its start and end.
 inline constexpr int kFewUnits = 24;
 // leave_segment() merges the results of this many query heads at a time.
 inline constexpr int kMergedHeads = 4;
@@ -50,7 +50,8 @@ KVANT_HOST_DEVICE constexpr int cta_blocks(int n_ctas) {
   return (n_ctas + kPartsTogether - 1) / kPartsTogether;
 }
 
-// Returns the number of places for partial results, and the number of rows of counters (Schedule).
+// part_places() returns the number of places for partial results, and arrival_rows() the number of rows of
+// counters (Schedule).
 KVANT_HOST_DEVICE constexpr int part_places(int n_ctas) {
   return n_ctas + cta_blocks(n_ctas);
 }
@@ -76,17 +77,18 @@ KVANT_HOST_DEVICE constexpr int queries_of_launch(int queries, int group) {
 inline constexpr int kMaxLaunches =
     kMaxHeadGroups * query_passes(kMaxGroup) * (kMaxQueries / queries_of_launch(kMaxQueries, kMaxGroup));
 
-// Says whether a kernel computes exponentials by SAS (sas.cuh). With on_request, all lanes take the same
-// branch. The branch also makes the code larger, and kernels for `prog2` took 2 to 4 % longer.
+// Says whether a kernel computes exponentials by SAS (sas.cuh). With on_request, kernels decide by a branch
+// that all lanes take alike. The branch makes the code larger, and kernels for `prog2` took 2 to 4 % longer
+// with it.
 enum class SasUse : std::uint8_t { never, on_request, always };
 
 // Says how a launch divides its work among CTAs. `equal` gives each SM a CTA, and CTAs have equal ranges.
-// `graded` does so with longer ranges for CTAs that begin earlier. `side_by_side` leaves SMs to the other
-// launches of the call, which run at the same time.
+// `graded` also gives each SM a CTA, but CTAs that begin earlier have longer ranges. `side_by_side` leaves
+// SMs to the other launches of the call, which run at the same time.
 enum class Division : std::uint8_t { equal, graded, side_by_side };
 inline constexpr int kDivisions = 3;
 // Returns the number of CTAs of a launch on `n_heads` of the KV heads that runs side by side with the
-// launches on the other heads. The launches for the same query heads and queries together have at most as
+// launches on the other heads. Together, the launches for the same query heads and queries have at most as
 // many CTAs as the GPU has SMs. SMs are not divided by the bytes of pages, because the time of trellis codes
 // does not follow their bytes.
 KVANT_HOST_DEVICE constexpr int side_by_side_ctas(int n_sms, int n_heads, int n_kv_heads) {
@@ -170,8 +172,8 @@ struct DecodeArgs {
   int reproducible;
   float* lse;
   const float* sink_logits;  // [n_kv_heads * group], or null
-  // Kernels that skip values skip a page's values if no sum of the page's weights exceeds this threshold
-  // (pairs/skipping.cuh).
+  // Kernels that skip values skip a page's values if no lane's sum of the page's weights exceeds this
+  // threshold (pairs/skipping.cuh).
   float skip_below;
   unsigned long long* skip_counts;  // [2], pages seen and pages skipped; may be null
   // The pointers lead to KVLinC's correction: phi(q) S, [n_seqs][query head][head_dim], and phi(q) z,

@@ -206,7 +206,7 @@ TEST(ManySequences, AgreeWhereCtasServeSeveral) {
   }
 }
 
-// CTAs have whole sequences if all sequences are equally long except for their tails.
+// All sequences are equally long, so ranges may be cut between sequences (best_cuts).
 TEST(ManySequences, AgreeWhereNoneIsShared) {
   if (!have_gpu()) GTEST_SKIP() << "no GPU";
   for (const int sealed : {2, 4}) {
@@ -217,7 +217,8 @@ TEST(ManySequences, AgreeWhereNoneIsShared) {
   }
 }
 
-// About forty CTAs leave partial results, in one launch for all heads and in one launch for each head.
+// About forty or more CTAs of an H100 share the long sequence. The first cache has one launch for all heads,
+// and the second has a launch for each head.
 TEST(LongSequences, AgreeWhereManyCtasShareOne) {
   if (!have_gpu()) GTEST_SKIP() << "no GPU";
   const std::vector<std::vector<FormatPair>> of_heads = {
@@ -387,8 +388,8 @@ INSTANTIATE_TEST_SUITE_P(
       return std::string(std::get<0>(info.param).name) + "_d" + std::to_string(std::get<1>(info.param));
     });
 
-// The kernel skips pages whose largest weight is at most 10^-4 of the overall largest. Skipping may change
-// results only as much as rounding does.
+// The kernel skips a page's values if no lane's 16 tokens have weights that sum to more than 10^-4 of the
+// largest weight so far. Skipping may change results only as much as rounding does.
 TEST(SkippingAttention, AgreesWithReadingAllValues) {
   if (!have_gpu()) GTEST_SKIP() << "no GPU";
   constexpr double kInherent = 0.01;  // relative RMS error of the formats with scores this sharp

@@ -45,7 +45,8 @@ struct DecodeKernel {
   const char* key_format;
   const char* value_format;
   int head_dim;
-  // A warp has at most this many columns, which are the query heads of a KV head times its queries.
+  // A warp has at most this many columns. Each query of a sequence has a column for each query head of a KV
+  // head.
   int max_group;
   int max_warps;  // consumer warps of a CTA
   // This many warps share pages by tokens or channels.

@@ -14,8 +14,8 @@ namespace kvant::cuda {
 // A ring has at least this many slots.
 inline constexpr int kLeastStages = 2;
 
-// Places the generic kernel's codebooks after the tables if enough shared memory is left for two pages. On a
-// GPU with large shared memory, codebooks take at most 96 KB. Returns the bytes of tables and codebooks.
+// Places the generic kernel's codebooks after the tables if enough shared memory is left for two pages.
+// Tables and codebooks together take at most 96 KB. Returns the bytes of tables and codebooks.
 inline int place_codebooks(const DecodeKernel& kernel, const Gpu& gpu, AnyPage* key, AnyPage* value) {
   constexpr int kRestBytes = 4096;  // bytes for barriers and alignment
   const int pages = 2 * std::max(kernel.key_bytes, kernel.value_bytes);

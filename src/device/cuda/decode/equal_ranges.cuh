@@ -10,8 +10,8 @@ namespace kvant::cuda {
 
 // Returns the cost of leaving a sequence and head, in units. The cost arises because the CTA's warps wait for
 // the slowest warp and merge. A launch that has its SMs to itself needs one value for all formats. With a
-// cost of 16, formats bound by memory bandwidth are up to 1 % faster. Trellis codes, which are bound by the
-// SMs, are 2 % slower.
+// cost of 16 instead of 6, formats bound by memory bandwidth are up to 1 % faster. Trellis codes, which are
+// bound by the SMs, are then 2 % slower.
 __device__ constexpr int segment_cost(bool shares_sms) {
   return shares_sms ? 16 : 6;
 }

@@ -11,8 +11,9 @@
 
 namespace kvant::cuda {
 
-// own_block() returns the warp's block of channels (page_layout.h). first_channel() returns the first channel
-// of lane share `t` of a row in that block. A key has 4 shares, and a value has 8 shares.
+// own_block() returns the warp's block of channels (page_layout.h). 4 lanes share the channels of a key, and
+// 8 lanes share the channels of a value. first_channel() returns the first of the block's channels in share
+// `t`.
 template <int D>
 __device__ __forceinline__ int own_block() {
   return code_blocks(D) == 1 ? 0 : static_cast<int>(threadIdx.x) / kLanes % code_blocks(D);

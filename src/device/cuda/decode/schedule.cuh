@@ -48,10 +48,10 @@ __device__ inline int inclusive_sum(int x) {
 inline constexpr int kSegmentUnits = 8;
 
 // Returns the largest number of units per CTA if each CTA works for one sequence and head, or 0 if equal
-// ranges are better. If CTAs have few units, as many CTAs as there are sequences and heads stay idle. In
-// return, other CTAs may get at most an eighth more units. On the SMs of idle CTAs the next layer begins
-// while the last CTA of each sequence and head still combines. Idle CTAs gain up to 10 % with few units, but
-// cost 3 % with 64 units.
+// ranges are better. If CTAs have few units, one CTA for each sequence and head stays idle. In return, other
+// CTAs may get at most an eighth more units. On the SMs of idle CTAs the next layer begins while the last CTA
+// of each sequence and head still combines. Idle CTAs gain up to 10 % with few units, but cost 3 % with 64
+// units.
 __device__ inline int undivided_share(const DecodeArgs& args, int n_heads, int n_ctas, int equal_share) {
   __shared__ int best, best_with_spares;
   const int maximum = equal_share + kSegmentUnits;

@@ -107,8 +107,8 @@ __device__ __forceinline__ void take_value(const __nv_bfloat16* row, int lane, u
 }
 
 // Brings the queries of the cluster's heads and the new token's rows into shared memory. Shared has QueryRows
-// and new_rows. Rows are rotated and rounded, and also go to their page. `new_token` is the token's index in
-// the tail, or negative if this CTA has none. keep(i, x) may store query i in another form, too.
+// and new_rows. The new token's rows are rounded, and also go to their page. `new_token` is the token's index
+// in the tail, or negative if this CTA has none. keep(i, x) may store query i in another form, too.
 template <int D, class Args, class Shared, class Keep>
 __device__ __forceinline__ void take_rows(const Args& args, const ShortPlace& at, int new_token,
                                           Shared& shared, const Keep& keep) {

@@ -3,8 +3,8 @@
 // pages are read by the code of the general kernel's pairs (pairs/*.cuh). Each warp, or several warps that
 // share pages by tokens, has a ring of slots that one lane fills.
 //
-// There are more warps than pages, so the time of one page determines the kernel's time. If a pair supports
-// sharing (Pair::OfShort), two or four warps share each page.
+// There are usually more warps than pages, so the time of one page determines the kernel's time. If a pair
+// supports sharing (Pair::OfShort), two or four warps share each page.
 #pragma once
 
 #include <climits>

@@ -18,8 +18,8 @@ constexpr double kTolerance = 0.005;  // relative RMS error
 
 using Lengths = std::vector<SequenceLengths>;
 
-// Sequences have from one page to four thousand tokens, and end anywhere in pages and tiles. Some sequences
-// have nothing sealed, and some have no tokens.
+// Sequences have up to 4,096 tokens, and end anywhere in pages and tiles. Some sequences have nothing sealed,
+// and some have no tokens.
 const Lengths kOneOf4k = {{31, 128, 4}};
 const Lengths kRagged = {{1, 5, 4}, {3, 127, 4}, {0, 3, 0}, {0, 0, 0}, {4, 0, 4}, {8, 200, 4}, {2, 17, 0}};
 Lengths many_sequences(int n) {
@@ -162,7 +162,7 @@ INSTANTIATE_TEST_SUITE_P(
 class SharedPages : public ShortSealedClusters {};
 
 TEST_P(SharedPages, AgreeOnManyPagesPerCta) {
-  // The first sequence has eight pages for each CTA of a cluster, so rings are filled several times.
+  // The sequence has eight pages for each CTA of a cluster of 8 CTAs, so rings are filled several times.
   const bool is_wide = std::get<1>(GetParam()) == 256;
   expect_exact_groups({{64, 5, 4}}, is_wide ? std::vector{1, 4, 7, 8, 12} : std::vector{7, 8, 12});
 }

@@ -4,9 +4,9 @@
 namespace kvant::cuda {
 namespace {
 
-// CappedPlainPair is the pair of plain pages for heads of D channels with capped scores. For smaller heads
-// the generic kernel caps scores. BF16 pages of larger heads fill the generic kernel's shared memory, so few
-// copies are in flight.
+// CappedPlainPair is PlainPair for heads of 256 or 512 channels, and can also cap scores. For smaller heads
+// the generic kernel caps scores. BF16 pages of wide heads would fill the generic kernel's shared memory, so
+// few copies would be in flight.
 template <int D>
 struct CappedPlainPair : PlainPair {
   static constexpr bool kCaps = true;

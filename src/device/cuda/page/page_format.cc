@@ -22,8 +22,8 @@ CodeOrder order_of(const PageDescription& page) {
 }
 
 // Returns whether kernels can read the format. Streams of codes are interleaved in whole pieces, so the codes
-// of a block must fill whole pieces. The channels of a lane must share a group of scales. If a lane has more
-// than 32 channels, this must hold for each 32 of them.
+// of a block must fill whole pieces. With grids by token, the channels of a lane must share a group of
+// scales. If a lane has more than 32 channels, each 32 of them must share a group.
 bool can_be_read(const PageFormat& format, int d) {
   if (format.plain()) return true;
   if (code_bytes(format.layout, block_dim(d)) % (16 * kLanes) != 0) return false;

@@ -11,8 +11,8 @@ struct PageFormat : PageDescription {
   CodeLayout layout{};  // layout of the codes, if the format has codes
 };
 
-// Sets the levels of codes for values [d]. If the format has no levels, the function does nothing. `format`
-// must be the name of a known format.
+// Sets `levels` to the levels of the format's codes for heads of `d` channels. If the format has no levels,
+// the function does nothing. `format` must be the name of a known format.
 void set_unit_levels(const char* format, int d, float* levels);
 
 // Finds the format called `name`. Returns false if kernels cannot read its pages for heads of `d` channels.

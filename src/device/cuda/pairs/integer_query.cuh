@@ -16,7 +16,7 @@ __device__ __forceinline__ int whole_sum(int high, int low) {
   return high * 256 + low;
 }
 
-// The largest magnitude of a rounded number. Its high byte is a signed byte.
+// Rounded numbers have at most this magnitude, so their high bytes are signed bytes.
 inline constexpr float kLargestInteger = 127 * 256;
 
 // Holds the rounded queries of all query heads in shared memory, in the order in which lanes read them. One

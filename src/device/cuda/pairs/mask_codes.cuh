@@ -69,8 +69,9 @@ __device__ __forceinline__ void visit_two_of_3_bits(std::uint32_t low, std::uint
   std::uint32_t a[2][4];
 #pragma unroll
   for (int row = 0; row < 2; ++row) {
-    // Bits 0 and 2 of each byte move to bits 2 and 6. The product also puts both bits at 4 and 5, which
-    // belong to the next number and are masked out. The multiplication unit does two shifts at once.
+    // Bits 0 and 2 of each byte, or bits 1 and 3 in row 1, move to bits 2 and 6. The product also has their
+    // sum in bits 4 and 5, which belong to the next number and are masked out. The multiplication unit does
+    // two shifts at once.
     const std::uint32_t spread = (high & (0x05050505U << row)) * (20U >> row);
     const std::uint32_t joined = (low >> (2 * row) & kLow) | (spread & ~kLow);
 #pragma unroll

@@ -154,8 +154,8 @@ struct ProgressiveValueStrips : TokensInOrder {
                              pack_half2(unit, unit));
         }
       }
-      // The sums of a block's weights come from half of the warps. These sums are rows of one tile, or both
-      // rows of a tile.
+      // The sums of a block's weights come from half of the warps. With two warps, a block's sums fill half
+      // of the only tile. With four warps, they fill one of two tiles.
 #pragma unroll
       for (int tile = 0; tile < Sets / 2; ++tile) {
         const int low = Sets == 2 ? 0 : tile, high = Sets == 2 ? 1 : tile;

@@ -97,7 +97,8 @@ struct SkippingPair {
     }
   }
 
-  // Adds the values of the pages that still wait. Called before a segment is left.
+  // Adds the values of the page that still waits, if there is one. Kernels call flush() before they leave a
+  // segment.
   static __device__ __forceinline__ void flush(const DecodeArgs& args, unsigned char* shared, int lane,
                                                RingReader& ring, State& state) {
     if (state.has_kept) mix_kept(args, shared, lane, ring, state);

@@ -58,7 +58,7 @@ struct StripWords {
         words[i] = *reinterpret_cast<const std::uint32_t*>(word(codes, first + i, lane));
     }
     if constexpr (Bits % 32 != 0) {
-      // A run that begins within a word does not extend beyond the run's last word.
+      // A run that begins within a word still lies in kWords words.
       static_assert(Bits % 32 == 16 || Bits == 40);
       const int shift = static_cast<int>(first_bit % 32);
 #pragma unroll

@@ -275,9 +275,9 @@ template <int D>
 struct TrellisStrips;  // defined in trellis_strips.cuh
 
 // TrellisPair attends to trellis-coded keys and values, for `Sets` sets of four query heads. PageWarps warps
-// share each page. With `UnlikeHeads`, heads of a launch may have codes of unlike widths. Each page then
-// reads the width of its head, and kernels take 4 % longer if nothing else limits them. With `OnlyShort`,
-// only kernels for short sequences use the pair. Their warps have up to 255 registers.
+// share each page. With `UnlikeHeads`, heads of a launch may have codes of unlike widths. Kernels then read
+// the head's width for each page, and take 4 % longer if nothing else limits them. With `OnlyShort`, only
+// kernels for short sequences use the pair. Their warps have up to 255 registers.
 template <int D, int Sets, int PageWarps = D == 256 ? 2 : 1, bool UnlikeHeads = false, bool OnlyShort = false>
 struct TrellisPair {
   using OfShort = TrellisPair<D, Sets, D == 64 ? 2 : 4, UnlikeHeads>;
@@ -287,7 +287,8 @@ struct TrellisPair {
   static constexpr bool kSealed = true;
   static constexpr bool kTablesPerHead = false;
   static constexpr int kPageWarps = PageWarps;
-  // Kernels for short sequences keep the queries in this form. Pages need no other.
+  // Kernels for short sequences keep the queries in this form. Sealed pages need no other form of the
+  // queries.
   using QueryRows = IntegerRows<D>;
   // Eight query heads of 256 channels need the registers that fewer warps leave. Kernels for short sequences
   // have kShortWarps warps.

@@ -94,7 +94,7 @@ struct VectorValueStrips : TokensInOrder {
                                              const unsigned char* page, int first_tile,
                                              const SharedWeights<Sets, kHasTotals>& weights, int lane,
                                              SetSums<Sets, Tiles>& out) {
-    // If a code has more channels than the warp, the warp uses half of the code's channels.
+    // If a code covers more tiles of channels than the warp has, the warp uses half of the code's channels.
     constexpr bool kHalves = Whole::kSpan > Tiles;
     static_assert(!kHalves || (Channels == 8 && Tiles == 2));
     constexpr int kSpan = kHalves ? Tiles : Whole::kSpan;

@@ -2,9 +2,9 @@
 // bits. Grids must be by channel or, for values, by token. Tiles of pages with protected tokens are made from
 // rows instead (page_rows.cuh).
 //
-// With grids by channel, all 64 tokens of a warp share one grid, and one half-precision product and sum turns
-// two codes into INT8. A first pass over all codes finds the tile's scale. With grids by token, products and
-// sums are F32.
+// With grids by channel, all 64 tokens of a warp share one grid in each channel. One half-precision product
+// and sum then turns two codes into INT8. A first pass over all codes finds the tile's scale. With grids by
+// token, products and sums are F32.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -332,7 +332,8 @@ __device__ __forceinline__ float store_token_grid_values(const PromptArgs& args,
 template <int D>
 struct ChannelGrids {
   static constexpr int kBlocks = kPageTokens / kGridTokens;
-  // These grids have lost the channel's centre. Grids of values are also divided by the channel's scale.
+  // After lose_centre(), these grids are relative to the channel's centre. Grids of values are then also in
+  // units of the channel's scale.
   ChannelGrid grids[kBlocks];
   float scale;  // scale of the tile
 

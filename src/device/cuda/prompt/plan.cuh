@@ -163,7 +163,8 @@ __device__ inline int time_of_cuts(const PromptArgs& args, const Cuts& cuts, int
   const int whole = (n_items - cuts.n_items) * args.n_sets;
   const int later = whole % args.n_ctas;
   const int begin = whole / args.n_ctas * (longest + kBlockCost), later_begin = begin + longest + kBlockCost;
-  // All CTAs are done when one of them ends its nth run.
+  // The last of all runs ends at the end of some CTA's run. `time` steps through the ends of early CTAs'
+  // runs, and of_later through those of the `later` CTAs.
   const int others = args.n_ctas - later, runs = cuts.n_runs * args.n_sets;
   int time = begin + run;
   for (int i = 1; i * others + later * (max(time - later_begin, 0) / run) < runs; ++i) time += run;
@@ -200,8 +201,8 @@ __device__ inline Cuts choose_cuts(const PromptArgs& args, int n_items, PlanShar
   const int shortest = tiles_of(args.items[n_items - 1]);
   const Cuts none{0, 0};
   if (shortest * 4 < longest * 3) return none;
-  // Candidates cut about as many items as remain after each CTA has had the same number of blocks. There is
-  // about one run of candidates per CTA.
+  // Candidates cut about as many items as remain after each CTA has had the same number of blocks. They have
+  // about one run per CTA.
   constexpr int kItems = 16;
   const int left = n_items * args.n_sets % args.n_ctas / args.n_sets;
   const auto cuts_of = [&](int i) {
@@ -306,8 +307,8 @@ __device__ __forceinline__ int bin_of(const PromptItem& item) {
   return kPlanBins - 1 - min(tiles_of(item), kPlanBins - 1);
 }
 
-// Moves blocks to the first n_items places. Before, the blocks are sorted by bins in the places after the
-// first n_items. Blocks of a bin are sorted by their rows. ends[bin] is the end of the bin.
+// Moves blocks to the first n_items places from the places after them, where the blocks are sorted by bins
+// alone. The function also sorts the blocks of each bin by their rows. ends[bin] is the end of the bin.
 __device__ inline void order_bins(const PromptArgs& args, int n_items, const int (&ends)[kPlanBins]) {
   const PromptItem* from = args.items + n_items;
   for (int i = static_cast<int>(threadIdx.x); i < n_items; i += kPlanThreads) {

@@ -31,7 +31,8 @@ bool have_gpu() {
   return cudaGetDeviceCount(&n) == cudaSuccess && n > 0;
 }
 
-// Returns whether Hopper's kernels run. All other kernels attend to kept rows in the tiles of their pages.
+// Returns whether Hopper's kernels run. All other kernels attend to protected tokens in the tiles of their
+// pages.
 bool have_hopper_kernels() {
   kvant_decode_shape shape{};
   shape.struct_size = sizeof shape;
@@ -451,7 +452,7 @@ TEST_P(PromptOverPagesOf4Bits, RotatesRowsOfTilesBack) {
   expect_rotated({{4, 0, 515, 515}, {0, 0, 60, 60}, {1, 0, 200, 200}});
 }
 
-// There are more queries than one launch corrects, and some queries read no page in sealed form.
+// Some queries read no page in sealed form, so nothing corrects their rows.
 TEST_P(PromptOverPagesOf4Bits, IsCorrected) {
   if (GetParam() > 128) GTEST_SKIP() << "there is no correction of these";
   for (const Correction correction : {Correction::relative, Correction::absolute}) {

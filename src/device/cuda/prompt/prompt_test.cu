@@ -104,7 +104,7 @@ struct Run {
   std::vector<double> q, k, v;
   std::vector<std::uint16_t> out;  // [queries, n_heads, head_dim]
   std::vector<float> lse;          // [n_heads, queries]
-  // the number of repetitions whose outputs had other bits
+  // Counts the repetitions whose outputs had other bits than those of the first run.
   int others = 0;
 };
 

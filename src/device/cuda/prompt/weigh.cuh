@@ -52,8 +52,8 @@ inline constexpr float kWeightTop = 7.992F;
 // The constants limit a step of the integer scores, in log2 of weights. For steps up to kCoarseStep, an
 // exponent is one product and sum. Rounding such an exponent by about three steps costs weights less than a
 // fifth of a bit. For larger steps, exponents come from the difference to the row's largest score, which is
-// exact. Steps beyond kLargestStep count as kLargestStep, so products with scores stay finite. Only the
-// largest score has a weight in either case.
+// exact. Steps beyond kLargestStep count as kLargestStep, so products with scores stay finite. With steps so
+// large, only the largest score has a weight.
 inline constexpr float kCoarseStep = 0x1p-4F;
 inline constexpr float kLargestStep = 0x1p100F;
 

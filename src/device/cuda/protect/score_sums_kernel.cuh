@@ -10,7 +10,7 @@ inline constexpr int kRowSets = 2;      // sets of rows for a CTA
 inline constexpr int kTokenShares = 4;  // parts into which tokens are divided
 inline constexpr int kScoreSumThreads = kRowSets * kTokenShares * 32;
 
-// Represents `sum`, a sum of 2^(score - top).
+// Holds a sum of 2^(score - top), where `top` is the largest of the scores.
 struct ScoreSum {
   float top = -1e30F, sum = 0;
 
