@@ -33,9 +33,10 @@ bool is_thinking_effort(const std::string& effort);
 
 // Adds the wish to the template's values, under the names that the template reads. Examples are
 // `enable_thinking` (Qwen 3, GLM, Gemma 4), `thinking` (Granite, DeepSeek), `thinking_mode`,
-// `thinking_budget` and `reasoning_effort` (gpt-oss). Existing values stay, and an existing `enable_thinking`
-// counts as a wish. If the template does not know an effort, the next lower effort replaces it. Returns false
-// if the template cannot express the wish. The model then thinks as it does without a wish.
+// `thinking_budget` and `reasoning_effort` (gpt-oss). Existing values stay, and an existing switch, such as
+// `enable_thinking`, counts as a wish. If the template does not know an effort, the next lower effort
+// replaces it. Returns false if the template cannot express the wish. The model then thinks as it does
+// without a wish.
 bool set_thinking(ThinkingWish wish, const TemplateWords& words, nlohmann::ordered_json& values);
 
 }  // namespace kvant

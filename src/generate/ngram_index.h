@@ -8,8 +8,8 @@
 
 namespace kvant {
 
-// The index has hash chains over pairs of tokens, like LZ77 coders. append() takes constant time, and find()
-// visits at most kMostPlaces places. Each token takes 12 bytes.
+// The index has hash chains over pairs of tokens, like LZ77 coders. append() takes constant time on average,
+// and find() visits at most kMostPlaces places. Each token takes 12 to 16 bytes.
 class NgramIndex {
  public:
   static constexpr int kShortest = 2;  // shorter matches do not count

@@ -12,8 +12,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::size_t kMaxToolName = 64;
-// The names of all tools together may take this many grammar symbols. The tools' schemas have a separate
-// bound.
+// The names and schemas of all tools together may take this many grammar symbols.
 constexpr std::int64_t kMaxToolSymbols = 60'000;
 
 bool is_tool_name(const std::string& name) {

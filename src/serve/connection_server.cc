@@ -93,7 +93,7 @@ void ConnectionServer::serve() {
   returned_.clear();
 }
 
-// Worker threads call the functions from begin() to serve_requests().
+// Worker threads call begin() and the functions from refuse_head() to serve_requests().
 
 ConnectionServer::HandlerResponse ConnectionServer::begin(const httplib::Request& request,
                                                           httplib::Response& response) {

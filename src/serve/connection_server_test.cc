@@ -514,7 +514,7 @@ TEST_F(ConnectionServerTest, EndsWithAllItsConnections) {
   std::vector<Client> clients;
   for (int i = 0; i < 20; ++i) clients.push_back(client());
   clients[0].say(
-      // A thread waits for the rest of this request.
+      // The body of this request never comes.
       "POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n");
   clients[1].say("GET /he");
   std::this_thread::sleep_for(50ms);

@@ -7,7 +7,8 @@
 namespace kvant {
 namespace {
 
-// The disk cache reads a file only if the prompt can use at least 1/kPartOfFile of the file's tokens.
+// A file is read from disk only if the prompt gains at least 1/kPartOfFile of the file's tokens, compared
+// with the prefix that is in memory.
 constexpr int kPartOfFile = 8;
 
 }  // namespace

@@ -132,7 +132,7 @@ void Scheduler::answer_failure(Job& job, const Error& failure, bool is_of_reques
 }
 
 // Frees memory. Kept prefixes go first, because prefill can restore them. The prefix that is being read from
-// disk goes last. Then sessions except `needed` go to the disk.
+// disk is the next to go. After that, sessions except `needed` go to the disk.
 Room Scheduler::make_room(const std::string& needed) {
   if (prefixes_.drop_oldest() || prefixes_.give_up_reading()) return Room::made;
   return sessions_ == nullptr ? Room::none : sessions_->make_room(needed);
