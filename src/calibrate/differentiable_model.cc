@@ -17,7 +17,7 @@ namespace kvant {
 namespace {
 
 // The forward pass keeps at most this many bytes of activations for the backward pass. A model of 135M
-// parameters needs 0.7 GB for 1024 tokens. The backward pass computes layers beyond the limit again, which
+// parameters needs 0.64 GB for 1024 tokens. The backward pass computes layers beyond the limit again, which
 // takes a third more processor time.
 constexpr std::int64_t kMostKeptBytes = std::int64_t{1} << 30;
 

@@ -8,7 +8,7 @@
 
 namespace kvant {
 
-// Returns a summary of two lines.
+// Returns a summary of at most two lines.
 std::string guard_summary(const GuardReport& report);
 // Returns the findings of every layer, and the warning, which is null if there is none. `recipe` is the text
 // that --kv takes.

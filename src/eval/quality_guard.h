@@ -4,7 +4,7 @@
 // The guard is a backend around another backend. In each layer the guard watches one KV head and keeps the
 // head's newest K and V unquantized next to the cache. In a random share of the decode steps, the newest
 // query attends twice in plain F32. The query attends once to the original K and V, and once to K and V as
-// the cache returns them. Only the newest tokens and the sink are visible to the query. docs/guide/tune.md
+// the cache returns them. Only the newest tokens and the sink are visible to the query. docs/lab/serving.md
 // has the measurements that set the constants.
 //
 // On a device, rows stay in device memory. The tail holds the original K and V unquantized. The guard copies
@@ -26,8 +26,8 @@
 namespace kvant {
 
 // Converts the squared relative RMS error of attention outputs, averaged over the layers, to the mean KL
-// divergence of the predictions in nats. The factor was measured on SmolLM2-135M, on 18 recipes with 0.0001
-// to 8 nats. For each of these recipes, the result is right within a factor of two.
+// divergence of the predictions in nats. The factor was measured on SmolLM2-135M, with recipes of 0.0001 to
+// 8 nats. For each of these recipes, the result is right within a factor of two.
 inline constexpr double kDivergenceOfSquaredError = 2.2;
 
 struct GuardSettings {
