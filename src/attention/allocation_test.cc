@@ -1,5 +1,5 @@
-// Checks that the attention of a decode step allocates nothing, and that a step fails cleanly when an
-// allocation fails. This test program counts every allocation and can refuse any of them.
+// Checks that the attention of decode steps between seals allocates nothing, and that a step fails cleanly
+// when an allocation fails. This test program counts every allocation and can refuse any of them.
 #include "attention/attention.h"
 #include "attention/attention_fixture.h"
 #include "base/testing/counted_new.h"

@@ -6,8 +6,8 @@
 // the sums of exactly the pages that it sees sealed.
 //
 // The library's decode kernel takes rows as sequences (device_rows.cc). Rows of a slice that see equal pages
-// sealed go together. The index of a row's token decides which pages the row sees sealed, and its tail ends
-// with the row itself. So what a token sees does not depend on the other tokens of its step.
+// sealed may form one sequence. The index of a row's token decides which pages the row sees sealed, and the
+// row's tail ends with the row itself. So what a token sees does not depend on the other tokens of its step.
 //
 // Long slices of a prompt go to the library's prompt kernel instead (device_prompt.cc). Their rows see the
 // same tokens, in half precision or, with prompt=flashq, as INT8. A step may have both kinds of slices, in
@@ -65,7 +65,7 @@ class DeviceAttention {
     IndexBuffer::Part row_token;        // The places of new rows in the tails.
     IndexBuffer::Part due_sealed_page;  // indices in the table of slices
     IndexBuffer::Part due_first_page;   // page indices in the sequence
-    // True if a window has freed pages of any slice; tables then begin after the first page.
+    // True if a window has freed pages of any slice. Tables then begin after the freed pages.
     bool frees = false;
   };
 

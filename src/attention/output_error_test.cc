@@ -1,4 +1,4 @@
-// Compares output errors, skips and coverage with hand computations. The outputs of two scripted backends are
+// Compares output errors, skips and coverage with hand computations. The outputs of a scripted backend are
 // known, and attention is computed in double precision.
 #include "attention/output_error.h"
 

@@ -1,8 +1,8 @@
-// Runs every product recipe in every place that serves the recipe, and every pair of features on a few
-// formats, through the life of a sequence. The operations are append, attend, seal, fork, prefix hit, abort,
-// truncate, checkpoint, export and import. Outputs are compared in double precision with attention to what
-// the cache has stored. The outputs are also compared with attention to what was appended, within a bound
-// that depends only on the bits.
+// Runs every product recipe on the reference and on a device that serves the recipe, and every pair of
+// features on a few formats, through the life of a sequence. The operations are append, attend, seal, fork,
+// prefix hit, abort, truncate, checkpoint, export and import. Outputs are compared in double precision with
+// attention to what the cache has stored. The outputs are also compared with attention to what was appended,
+// within a bound that depends only on the bits.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -37,8 +37,8 @@ struct NumberRows {
 void make_room(CodePanel& panel, int k);
 void make_room(NumberRows& rows, int n, int k);
 
-// Returns the products for this processor. Null means that the processor lacks the instructions, so F32 is as
-// fast.
+// Returns the products for this processor. Null means that the processor or this build lacks the
+// instructions, so products of codes would not be faster than F32.
 const CodeGemm* code_gemm();
 
 }  // namespace kvant

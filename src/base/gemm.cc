@@ -24,8 +24,8 @@ const GemmKernel& best_kernel() {
   return kernel;
 }
 
-// From this many rows of a on, packing a panel of b whose rows lie far apart is faster than reading in place.
-// Reading in place would take a quarter of the whole product's time.
+// If `a` has at least this many rows, packing a panel of b whose rows lie far apart is faster than reading in
+// place, which would take a quarter of the whole product's time.
 constexpr int kRowsWorthPacking = 64;
 
 using Four = float __attribute__((vector_size(4 * sizeof(float))));

@@ -1,5 +1,5 @@
-// Tests a cache on a device whose memory is host memory: the bytes that the cache takes, and its errors if
-// the device fails.
+// Tests a cache on a device whose memory is host memory: the bytes that the cache takes, its images and cuts,
+// and its errors if the device fails.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -102,10 +102,10 @@ bool DeviceEntryStore::load(const std::byte* image, std::span<const PagePart> pa
 
 namespace {
 
-// A table asks for as many entries at once as it has, because few calls are faster, but for no more bytes
-// than this.
+// A table asks for about as many new entries as it has, because few calls are faster. A request
+// for several entries is not larger than this.
 constexpr std::size_t kDeviceSlabBytes = std::size_t{32} << 20;
-// A table also asks for no more than 1 / kSlabsOfBudget of the cache's memory.
+// Such a request also takes at most 1 / kSlabsOfBudget of the cache's memory.
 constexpr std::size_t kSlabsOfBudget = 64;
 
 }  // namespace

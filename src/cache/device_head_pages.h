@@ -15,7 +15,7 @@ class DeviceHeadPages {
  public:
   // Copies the pages of a layer that has attended, in the order of HeadState::list_pages(). The pages hold
   // tokens from first_visible on that no sliding window has freed, and the first n_sealed pages are sealed.
-  // The caller passes the number after the step, or the number before the step to see the sequence before its
+  // `n_sealed` is the number after the step, or the number before the step to see the sequence before its
   // seals. Both work, because the tail lasts as long as the step. An error says that the device has failed.
   Status read(const DeviceSequence& sequence, int layer, int kv_head, int first_visible, int n_sealed);
   // These functions are the parts of read(). With them, the host waits once for several heads. gather()

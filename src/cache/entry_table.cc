@@ -12,7 +12,7 @@ EntryTable::~EntryTable() {
   KVANT_CHECK(free_.size() == holders_.size(), "entries outlive their table");
 }
 
-// The bookkeeping grows before the numbers do, so a failed allocation leaves no half-made entry.
+// The lists grow before the new entry counts, so a failed allocation leaves no half-made entry.
 void EntryTable::grow() {
   const std::size_t n = holders_.size() + 1;
   for (auto& pages : pages_) pages.resize(n, kNoPage);

@@ -1,4 +1,5 @@
-// Fails each allocation of a step, a fork and a truncation in turn, including allocations of the C++ library.
+// Fails each allocation of a step, a fork, a truncation and a fill in turn, including allocations of the C++
+// library.
 #include <gtest/gtest.h>
 
 #include <cstdlib>

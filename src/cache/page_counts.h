@@ -41,7 +41,7 @@ KVANT_PAGE_COUNTS int first_visible_token(int query, int sliding_window) {
   return sliding_window == 0 || query < sliding_window ? 0 : query + 1 - sliding_window;
 }
 
-// Returns how many of n_sealed leading pages no token from n_tokens on sees.
+// Returns how many of the n_sealed leading pages are seen by no token from n_tokens on.
 KVANT_PAGE_COUNTS int freed_pages(int n_tokens, int sliding_window, int n_sealed) {
   const int unseen = first_visible_token(n_tokens, sliding_window) / kPageTokens;
   return unseen < n_sealed ? unseen : n_sealed;

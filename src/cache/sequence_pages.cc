@@ -90,7 +90,8 @@ bool SequencePages::reserve_observers() {
   return next_observers_.rows != nullptr;
 }
 
-// Calls see(n, rows of an entry) for every head that may protect tokens, if n of its tokens are protected.
+// Calls see(n, rows of an entry) for every head that may protect tokens. n is the number of its protected
+// tokens.
 template <class See>
 void SequencePages::for_each_row_count(const See& see) const {
   const Plan& plan = store_.plan();

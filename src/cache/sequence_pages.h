@@ -140,8 +140,8 @@ class SequencePages {
 
   // --- bytes, between steps ---
   CacheBytes bytes() const;
-  // Subtracts what is in `counted` from `bytes`, which are this sequence's bytes. Adds what this sequence
-  // shares to `counted`.
+  // Subtracts what is in `counted` from `bytes`, which are this sequence's bytes. Adds to `counted` what
+  // this sequence shares.
   void leave_out_shared(std::map<HeldPage::Name, std::int64_t>& counted, CacheBytes& bytes) const;
   using Visit = std::function<void(const HeldPage&)>;
   void for_each_page(const Visit& visit) const;

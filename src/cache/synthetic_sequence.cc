@@ -140,7 +140,8 @@ Bytes SyntheticImage::rows_page(const std::vector<int>& layers, int n_rows) cons
   return page;
 }
 
-// Writes the pages of a group. Pages of one kind are copies of the first, unless heads drop pages.
+// Writes the pages of a group. Whole pages of one kind are copies of the first such page, unless heads
+// drop pages.
 bool write_pages(SyntheticImage& image, const PageGroup& group, const LayerPlan& rules, int index,
                  SequencePages& pages) {
   const PageLedger& ledger = pages.ledger(index);

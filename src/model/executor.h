@@ -26,9 +26,9 @@ class Executor {
   virtual ~Executor() = default;
 
   // Runs `rows`, the step's tokens in slice order, through the layers. Each attention site appends to the
-  // step's cache and attends to it. logits [logit_rows.size(), n_vocab], or n_embd columns of hidden states.
-  // Returns an error if memory is short; the caller must then abort the step. Errors of attention go to
-  // step.fail().
+  // step's cache and attends to it. `logits` is [logit_rows.size(), n_vocab], or has n_embd columns of hidden
+  // states. Returns an error if memory is short; the caller must then abort the step. Errors of attention go
+  // to step.fail().
   virtual Status run(Step& step, AttentionBackend& backend, const ForwardRows& rows,
                      MatrixView<float> logits) = 0;
 };
