@@ -200,8 +200,8 @@ bool continues(const Json& messages) {
 
 // Templates may inspect messages, and broken control tokens may change a template's decisions. In that case,
 // the assistant's messages keep their control tokens, which templates search for (such as the end of a
-// thought). If the text still differs, all messages are rendered unbroken. All control tokens of that text
-// that messages also have then count as quoted.
+// thought). If the text still differs, the rendering with all tokens broken counts, because no message may
+// forge a turn.
 Result<ChatText> write_chat(const TemplateProgram& program, const ControlTokens& control,
                             const Json& messages, const Json& tools, const Json& values) {
   const TemplateInput conversation(program, messages, tools, values);

@@ -28,7 +28,7 @@ bool continues(const nlohmann::ordered_json& messages);
 // Renders a conversation through a template. `messages` and `tools` have the OpenAI API's format. `values` is
 // an object of further template variables, such as enable_thinking. A message that the model continues stays
 // open; otherwise the text ends with the start of the assistant's turn. Returns the errors of
-// TemplateProgram::render().
+// TemplateProgram::render(), and an error if the template fails when control tokens in messages are broken.
 Result<ChatText> write_chat(const TemplateProgram& program, const ControlTokens& control,
                             const nlohmann::ordered_json& messages, const nlohmann::ordered_json& tools,
                             const nlohmann::ordered_json& values);

@@ -126,8 +126,8 @@ Json ApiResponse::chat_probabilities(std::span<const ReportedToken> tokens) cons
   return {{"content", content}, {"refusal", nullptr}};
 }
 
-// The text of the prompt may lack the first token's piece, such as <s> or an added space. The offset of the
-// first token is then negative.
+// The text of the prompt may lack the first token's piece, such as <s> or an added space. The first
+// token then begins at a negative offset, for which clients get 0.
 void ApiResponse::start_echo(const AnswerPart& part, Choice& choice) const {
   if (!part.is_prompt) return;
   std::string spelled;

@@ -15,7 +15,7 @@
 
 namespace kvant {
 
-// Returns `prefix` followed by 32 random hexadecimal digits.
+// Returns `prefix` followed by 24 random hexadecimal digits.
 std::string random_id(const char* prefix);
 // Returns a guard's figures as JSON: the tokens compared, the tokens that differ, and the mean divergence.
 nlohmann::ordered_json guard_json(const GuardTally& tally);

@@ -22,7 +22,7 @@ struct PromptReading {
 
 struct TextPrompt {
   std::vector<std::int32_t> tokens;
-  std::string text;  // empty if the client gave tokens
+  std::string text;  // empty if the client gave tokens or a suffix
 };
 
 // Reads `add_special_tokens`, `parse_special` and `suffix`.

@@ -37,7 +37,7 @@ export class CacheGrid {
       return button;
     });
     this.mode = "bits";
-    this.pointed = null;  // the pointer is over the cell of this number
+    this.pointed = null;  // the number of the cell that the pointer or the arrow keys have selected
     this.cells = [];
     this.grid = make("div", host, "grid");
     this.grid.setAttribute("role", "application");

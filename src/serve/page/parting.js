@@ -14,8 +14,8 @@ export class Parting {
     this.names = names;
   }
 
-  // Compares the new tokens. Call look() after either completion has grown. Returns whether this call has
-  // found the divergence.
+  // Compares the new tokens. Call look() after either completion has grown. Returns whether the divergence
+  // has been found.
   look() {
     const [a, b] = this.sides.map((side) => side.tokens);
     while (!this.found && this.at < a.length && this.at < b.length) {
