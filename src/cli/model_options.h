@@ -23,8 +23,8 @@ struct ModelOptions : SessionOptions {
 // Returns the list of all built-in recipes, formats and cache types of llama.cpp.
 std::string recipe_list();
 
-// Adds --kv, -ctk, -ctv, --json, -t, -v and --strict. The help of the command then ends with a list of the
-// product recipes. If many_recipes is true, --kv takes a list.
+// Adds --kv, -ctk, -ctv, --json, -t, --backend, -v and --strict. The help of the command then ends with a
+// list of the product recipes. If many_recipes is true, --kv takes a list.
 void add_recipe_options(CLI::App& command, ModelOptions& options, bool many_recipes);
 // Makes the help of --kv name these recipes as the default, instead of bf16.
 void set_default_recipes(CLI::App& command, const std::string& recipes);
@@ -50,12 +50,12 @@ Status check_json(const ModelOptions& options);
 // Chooses the default model if the command line names no model, and prints the choice on stderr.
 Status choose_model(ModelOptions& options);
 
-// Returns the recipe of a command that runs only one recipe. Without --kv the recipe is bf16.
+// Returns the recipe of a command that runs only one recipe. Without --kv, -ctk and -ctv the recipe is bf16.
 Result<Recipe> one_recipe(const ModelOptions& options);
 // Returns whether the command line names any recipe.
 bool names_recipes(const ModelOptions& options);
-// Returns the rows of a command that compares caches. Each row is the unparsed text of a recipe or of
-// "llama.cpp:TYPE".
+// Returns the rows of a command that compares caches. Each row is the text of a recipe, which the
+// caller parses, or "llama.cpp:TYPE".
 std::vector<std::string> row_names(const ModelOptions& options);
 
 }  // namespace kvant
