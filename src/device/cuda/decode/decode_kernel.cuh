@@ -323,8 +323,8 @@ requires requires {
 }
 inline constexpr bool kHastensQueries<Pair> = Pair::kHastensQueries;
 
-// Returns whether queries should be loaded early while pages are read before predecessors have finished.
-// Kernels for several queries have no registers for early queries.
+// Returns whether queries should be loaded early, which pays if pages are read before predecessors have
+// finished. Kernels for several queries have no registers for early queries.
 template <class Pair>
 __device__ __forceinline__ bool hastens_queries(const DecodeArgs& args) {
   return kHastensQueries<Pair> && args.settled != 0;
@@ -462,7 +462,7 @@ constexpr int max_warps() {
 }
 
 // Says whether the GPUs that this code is compiled for run the pair's kernel. A kernel for Hopper alone sets
-// kForHopper.
+// kForHopper to true, and a kernel for other GPUs alone sets kForHopper to false.
 template <class Pair>
 inline constexpr bool kRunsHere = true;
 template <class Pair>

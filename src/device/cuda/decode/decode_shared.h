@@ -1,6 +1,6 @@
 // Lays out a decode kernel's shared memory: tables, merge buffer, barriers, and rings of pages. The host
-// calls these functions before a launch. More rings are preferred to longer rings, because each ring feeds a
-// separate warp.
+// calls these functions before a launch. More rings are preferred to longer rings, because each ring feeds
+// other warps.
 #pragma once
 
 #include <algorithm>

@@ -105,7 +105,7 @@ __device__ __forceinline__ void join_correction(const DecodeArgs& args, std::int
   sum += share * args.correction_denominator[row];
 }
 
-// Adds a sink's logit to the sum of weights. A sink has no value vector, so `out` only follows the new
+// Adds a sink's logit to the sum of weights. No value belongs to the logit, so `out` only follows the new
 // maximum.
 __device__ __forceinline__ void join_sink(float logit, float2& out, float& max, float& sum) {
   const float score = logit * 1.44269504F;

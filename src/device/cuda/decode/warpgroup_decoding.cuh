@@ -1,8 +1,9 @@
 // Decodes pages for 17 to 32 columns on Hopper. The four warps that share a page's decoding
 // (shared_decoding.cuh) form a warpgroup. Products of a warpgroup read queries and weights from shared
 // memory, once for all four warps. Each warp decodes some tokens of the keys and some channels of the values,
-// as in shared_decoding.cuh. A warpgroup works a page ahead. While products of a page's values run, the warps
-// scale the queries for the next page.
+// as in shared_decoding.cuh. A warpgroup works a page ahead. With a page's weights, the warps also compute
+// the scaled queries for the next page. The products of the page's values then run with the products of the
+// next page's keys.
 #pragma once
 
 #include "device/cuda/common/wgmma.cuh"
@@ -46,8 +47,8 @@ struct ColumnOperand {
 
 // Turns a pair's Groups into the form of a pair that decode_kernel.cuh expects. Groups supplies tables as a
 // pair does. The pair's formats must have scales that multiply the queries of a page. Key::prepare makes each
-// warp's part of the scaled queries, which Key::load and Key::multiply use. Value supplies Tokens and finish
-// like Strips::Value (shared_decoding.cuh), and also load and add.
+// warp's part of the scaled queries. Key::load and Value::load load codes, whose multiply() adds their
+// products. Value also supplies Tokens and finish like Strips::Value (shared_decoding.cuh).
 template <class Groups, int D>
 struct WarpgroupDecoding : Groups {
   using Key = typename Groups::Key;

@@ -140,8 +140,8 @@ struct ChannelKeyGroups : QueriesInOrder<D> {
 template <int Bits, int D>
 struct TokenValueGroups : TokenValueStrips<Bits, D> {
   using Codes = PageCodes<Bits, kTokenTiles>;
-  // In operands of weights, the rows are in mixed order (part_of_lane), so rows 2t and 2t + 1 belong to lane
-  // t.
+  // In tile k of the operand of weights, rows 2t and 2t + 1 come from tile k ^ 2t (part_of_lane). Lane t
+  // therefore loads the codes of that tile.
   static __device__ __forceinline__ Codes load(const unsigned char* page, int first_tile, int lane) {
     return Codes(page, first_tile, lane % 4 * 2, lane);
   }

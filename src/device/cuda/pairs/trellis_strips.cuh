@@ -47,7 +47,7 @@ __device__ __forceinline__ int anew(int x) {
 }
 
 // TrellisKeyStrips scores keys of tcq1 to tcq6. Channels i, 8 + i, 16 + i and 24 + i of a lane's 32 channels
-// belong to contraction tile i, because these channels are the columns of the codes.
+// belong to contraction tile i, because these channels have the same place in the four columns of the codes.
 template <int D>
 struct TrellisKeyStrips {
   static_assert(D == 128);
