@@ -128,9 +128,10 @@ typedef struct kvant_decode_shape {
   const char* const* head_key_formats;
   const char* const* head_value_formats;
   /* If not 0, the exponential is SAS, an approximation by a cubic polynomial (TurboAttention, Algorithm 3).
-   * SAS is 0 if a score is more than 6 below the largest score so far. The largest score so far covers all
-   * tokens up to the end of the score's sealed page. In unquantized pages, it covers tokens up to the end of
-   * the score's block of 16 tokens. */
+   * SAS is 0 if a score is more than 6 below the largest score so far. On a GPU, this is the largest score
+   * that the same warp has seen up to the end of the score's sealed page. In unquantized pages, the score's
+   * block of 16 tokens stands for the page. On a CPU, pages form up to 16 runs, and this is the largest score
+   * of the same run up to the end of the score's page. */
   int32_t sas;
   /* Sparse V. If the threshold is greater than 0, the values of a sealed page may stay unread. The values
    * stay unread only if no token of the page has a weight above the threshold for any query head. Weights are
@@ -698,9 +699,9 @@ typedef struct kvant_prompt_shape {
    * may have more tokens than queries: the tokens of earlier chunks. */
   int32_t causal;
   int32_t window; /* tokens that a query sees, including its own; 0 means all; requires causal */
-  /* If not 0, the exponential is SAS, as in kvant_decode_shape. SAS is 0 if a score is more than 6 below the
-   * largest score that its query has among the same 64 or 128 tokens. In prompts, SAS is slower than the
-   * exact exponential. */
+  /* If not 0, the exponential is SAS, as in kvant_decode_shape. On a GPU, SAS is 0 if a score is more than 6
+   * below the largest score that its query has among the same 64 or 128 tokens. On a CPU, the query's largest
+   * score so far counts instead. In prompts, SAS is slower than the exact exponential. */
   int32_t sas;
   int32_t half;           /* if not 0, 16-bit numbers are half precision instead of BF16; 0 with pages */
   int32_t n_sealed_pages; /* the largest number that all sequences together have */
