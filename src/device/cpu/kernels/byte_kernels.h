@@ -180,9 +180,9 @@ struct TileKernels {
   // Sets scores[t] = exp(scores[t] - max) and returns the sum. Results far below 1e-37 may become 0 or
   // another value below 1e-37.
   float (*exponentials)(float* scores, float max);
-  // Turns weights[t] * tokens.scale[t] into integers of at most `bound`, for t in [first, end), two multiples
-  // of 32. Quad t / 4 of `out` holds tokens t - t % 4 + k for k = 0 .. 3. out.block_sums[0] is the sum of the
-  // integers.
+  // Turns weights[t] * tokens.scale[t] into integers of at most kMaxNumber, for t in [first, end), two
+  // multiples of 32. The products are at most `bound` in magnitude. Quad t / 4 of `out` holds tokens t - t %
+  // 4 + k for k = 0 .. 3. out.block_sums[0] is the sum of the integers.
   WeightSums (*prepare_weights)(const float* weights, const TokenParameters& tokens, int first, int end,
                                 float bound, ByteQuery& out);
 };

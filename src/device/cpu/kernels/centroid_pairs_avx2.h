@@ -1,6 +1,6 @@
 // Looks up centroids of 2 channels with AVX2 (store_pairs of codebook_lookup_body.h). Half of the codes use
-// tables of 16 bytes, which cost shuffles; the other half are loaded one by one, which costs loads. A
-// processor does both at the same time.
+// tables of 16 bytes, which cost shuffles. The centroids of the other half are loaded one by one, which costs
+// loads. A processor does both at the same time.
 
 struct Avx2CentroidPairs {
   static KVANT_INLINE __m256i sixteen(const std::uint8_t* from) {
@@ -54,7 +54,8 @@ struct Avx2CentroidPairs {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), x);
   }
 
-  // Stores [16 tokens][4 groups]. The first 8 tokens use the tables, the others are loaded one by one.
+  // Stores [16 tokens][4 groups]. The first 8 tokens use the tables, and the centroids of the others are
+  // loaded one by one.
   static KVANT_INLINE void store_quads_of_pairs(const std::uint8_t* codes, const kvant::cpu::ByteCodes& page,
                                                 std::uint8_t* to) {
     constexpr int kQuadBytes = 64;  // bytes of one quad of 16 tokens
@@ -74,7 +75,8 @@ struct Avx2CentroidPairs {
     }
   }
 
-  // Stores [8 groups][8 tokens]. The first 4 groups use the tables, the others are loaded one by one.
+  // Stores [8 groups][8 tokens]. The first 4 groups use the tables, and the centroids of the others are
+  // loaded one by one.
   static KVANT_INLINE void store_octets_of_pairs(const std::uint8_t* codes, const kvant::cpu::ByteCodes& page,
                                                  std::uint8_t* to) {
     const __m256i by_channel =

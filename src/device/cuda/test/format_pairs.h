@@ -1,5 +1,5 @@
-// Lists pairs of formats that together cover every decode kernel, for tests that run once for each pair.
-// Common pairs have kernels of their own, and the generic kernel serves the other pairs.
+// Lists pairs of formats for tests of the decode kernels that run once for each pair. Common pairs have
+// kernels of their own, and the generic kernel serves the other pairs.
 #pragma once
 
 #include <string>
