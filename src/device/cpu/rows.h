@@ -35,7 +35,7 @@ class SideContext {
   SideContext(const kvant_decode_shape& shape, const kvant_decode_layer& layer, int head, int side);
   SideContext(const SideContext&) = delete;
   SideContext& operator=(const SideContext&) = delete;
-  // Requires that there is a format, which callers have checked where anything is sealed.
+  // Requires that there is a format. Callers have checked this if there are sealed pages.
   const Format& format() const { return *stored_->format; }
   const PageContext& context() const {
     return with_codebook_.head_dim > 0 ? with_codebook_ : stored_->context;

@@ -245,9 +245,9 @@ struct ByteKernels {
   void (*add_scores)(const std::int32_t* sums, const ScoreFactors& factors, const TokenParameters& tokens,
                      int first, int end, float* scores);
 
-  // Turns weights * tokens.scale into integers. weights: [kPageTokens]. Tokens outside [first, end), two
-  // multiples of 32, get 0. With `whole`, the unscaled weights become integers within +-kWholeMax, in
-  // proportion to the largest weight.
+  // Turns weights * tokens.scale into integers. weights: [kPageTokens]. The call writes the octets of tokens
+  // [first, end), two multiples of 32, and leaves the others. With `whole`, the unscaled weights become
+  // integers within +-kWholeMax, in proportion to the largest weight.
   WeightSums (*prepare_weights)(const float* weights, const TokenParameters& tokens, int first, int end,
                                 bool whole, ByteWeights& out);
   void (*mix)(const MixTask& task);

@@ -19,9 +19,9 @@ namespace {
 // the first-level cache.
 constexpr int kRows = 48;
 
-// Integer sums may wrap around on the way, but their final values fit. The sums contain numbers of queries or
-// weights times bytes minus bias, at most 255 in magnitude, over a query's channels or a page's tokens.
-// Products of two 16-bit words, or of four bytes, are added without saturation.
+// Integer sums may wrap around on the way, but their final values fit. A sum covers a query's channels or a
+// page's tokens. Each term is a number of a query or a weight, times a byte minus bias of at most 255 in
+// magnitude. Products of two 16-bit words, or of four bytes, are added without saturation.
 constexpr bool fits(int n, int number) {
   return std::int64_t{n} * 255 * number <= std::numeric_limits<std::int32_t>::max();
 }

@@ -131,10 +131,10 @@ class SealedCache {
   }
 
   // Returns the largest allowed ratio of a page's squared error to the error of the format's encoder. Kernels
-  // choose other seams of a trellis than the format. With codes of one bit, which are decided latest, errors
-  // differ by up to 1.5 %. If a gain is halfway between two codes, the last bit of a logarithm decides
-  // between them and changes all codes of the row. In this way, the ratio of a page with 1 bit reached
-  // 1.0203.
+  // choose other seams of a trellis than the format. With codes of one bit, whose paths take longest to
+  // decide, errors differ by up to 1.5 %. If a gain is halfway between two codes, the last bit of a logarithm
+  // decides between them and changes all codes of the row. In this way, the ratio of a page with 1 bit
+  // reached 1.0203.
   double tolerance(int side, int head) const {
     const PageDescription page = find_format(formats_[side][head])->describe()->page;
     return page.kind == CodeKind::state && page.bits == 1 ? 1.025 : 1.01;

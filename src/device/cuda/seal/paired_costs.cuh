@@ -132,7 +132,8 @@ struct PairedChoices {
 };
 
 // Records for each node whether a token's path to the node comes from one particular node of the past. Each
-// node has a byte. If the path does, all bits of the byte except the highest are 1.
+// node has a byte. If the path comes from that node of the past, the lower seven bits of the byte are 1, and
+// otherwise 0.
 class PathOrigins {
  public:
   __device__ __forceinline__ explicit PathOrigins(unsigned from) {
