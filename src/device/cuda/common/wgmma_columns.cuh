@@ -7,8 +7,8 @@
 namespace kvant::cuda {
 
 // Between begin_columns() and await_columns(), code must not touch registers that products read or write. The
-// compiler may move other memory accesses across both calls. The writes of what products read must therefore
-// be published by a barrier before, and a barrier must follow the products before that memory is written
+// compiler may move other memory accesses across both calls. Before products begin, a barrier must therefore
+// publish the data that they read. Another barrier must follow the products before that memory is written
 // again.
 __device__ __forceinline__ void begin_columns() {
   asm volatile("wgmma.fence.sync.aligned;");

@@ -53,9 +53,9 @@ struct CorrectionArgs {
 // Launches the kernels that compute numerators and denominators, which the decode kernel adds to its sums.
 cudaError_t attend_to_states(const CorrectionArgs& args, int head_dim, const Gpu& gpu, cudaStream_t stream);
 
-// Describes the rows of a prompt that are corrected after prefill attention. Each row has a state of its own.
-// queries.n_seqs is the number of rows. The numerator and denominator of `queries` are not used, and
-// `features` has space for rows_at_once() rows.
+// Describes the rows of a prompt that are corrected after prefill attention. Each row counts as a sequence,
+// and several rows may name one state (CorrectionStates::state_of_seq). queries.n_seqs is the number of rows.
+// The numerator and denominator of `queries` are not used, and `features` has space for rows_at_once() rows.
 struct PromptCorrection {
   // Returns how many rows are corrected at a time, which limits features to 20 MB.
   static constexpr int rows_at_once(int n_heads) { return n_heads < 20480 ? 20480 / n_heads : 1; }

@@ -53,8 +53,8 @@ __device__ inline bool left_out(const StateUpdateArgs& args, int seq, int head, 
   return (words[token / 32] >> (token % 32) & 1) != 0;
 }
 
-// Describes the work of a thread, which computes one feature. The thread shares first its tokens and then its
-// channels with another thread.
+// Describes the work of a thread, which computes one feature. Two threads have the same feature, and divide
+// first the tokens and then the channels between them.
 struct StateUpdate {
   int seq, head, half;
   int feature;  // index within half of the features

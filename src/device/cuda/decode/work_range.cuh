@@ -87,8 +87,8 @@ class WarpPlace {
     if (has(offsetof(WorkStart, n_protected))) of_seqs = args.schedule.protected_pages;
     if (of_seqs != nullptr) number_ = of_seqs[seq];
   }
-  // first_cta() and last_cta() return the CTAs that share the sequence and head in which the range begins and
-  // in which it ends.
+  // first_cta() returns the first CTA that shares the sequence and head in which the range begins. last_cta()
+  // returns the last CTA that shares the sequence and head in which the range ends.
   __device__ int first_cta() const {
     return get(offsetof(WorkStart, first_cta));
   }

@@ -3,9 +3,9 @@
 // released. Meanwhile the warp continues with the keys of the next page. The weights of up to two pages wait
 // in registers for their values.
 //
-// A page matters if any 16 of its tokens, which one lane has, matter for any query head. Tokens matter if the
-// sum of their weights exceeds the threshold, relative to the largest weight so far. The softmax sum includes
-// all weights.
+// Each lane has 16 tokens of a page. The page matters if a lane's tokens matter for any query head. Tokens
+// matter if the sum of their weights exceeds the threshold, relative to the largest weight so far. The
+// softmax sum includes all weights.
 #pragma once
 
 #include "device/cuda/pairs/weights.cuh"

@@ -102,8 +102,8 @@ __device__ __forceinline__ void cut(const PromptItem& item, int n, PromptItem& f
   first.end_tile = second.tile = item.tile + n - pages;
 }
 
-// Returns whether the last of n_items blocks may be cut in two. Cutting pays if there are few blocks per CTA
-// and some CTAs would have one block more than others.
+// Returns whether the last of n_items blocks may be cut. Cutting pays if there are few blocks per CTA and
+// some CTAs would have one block more than others.
 __device__ __forceinline__ bool may_split(const PromptArgs& args, int n_items) {
   constexpr int kManyEach = 8;
   const int work = n_items * args.n_sets;
