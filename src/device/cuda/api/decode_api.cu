@@ -362,7 +362,7 @@ void select_queries(const LaunchPlan& plan, SeveralArgs* args) {
 }
 
 // Returns whether CTAs have at most `most` sealed pages each, if all launches of a call are counted. The
-// caller's maximum decides. Without a maximum, the number is unknown.
+// caller's maximum decides. Without a maximum, the function returns false.
 bool has_at_most(int most, const Shape& shape, const kvant_decode_lengths& lengths, const Gpu& gpu) {
   const std::int64_t pages = std::int64_t{shape.n_seqs} * shape.n_kv_heads * lengths.max_sealed_pages;
   return lengths.sealed_pages != nullptr && pages > 0 && pages <= std::int64_t{most} * gpu.multiprocessors;

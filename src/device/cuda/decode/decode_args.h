@@ -147,8 +147,8 @@ struct DecodeArgs {
   float softcap_log2;
   const std::int32_t *sealed_pages, *tail_tokens, *protected_tokens;
   std::int64_t protected_seq_stride, protected_head_stride;
-  // Holds the number of hidden tokens of each sequence's first page, [n_seqs]. Null means that no tokens are
-  // hidden.
+  // Holds the number of tokens that are hidden from each sequence's last query, counted from the start of the
+  // first page, [n_seqs]. Null means that no tokens are hidden.
   const std::int32_t* first_tokens;
   PageSource tail, protected_pages;
   int sink;

@@ -16,8 +16,8 @@ __device__ constexpr int segment_cost(bool shares_sms) {
   return shares_sms ? 16 : 6;
 }
 
-// A call's last launch on a group of heads begins on SMs as the SMs finish the previous launch. The launch's
-// first CTAs begin first. The first CTAs get up to this share of units more.
+// A call's last launch on a group of heads begins on SMs as the SMs finish the previous launch. CTAs with low
+// numbers begin first, and get up to this share of units more.
 inline constexpr int kGradePercent = 7;
 
 // Says where ranges may begin: anywhere, or only at the start of a sequence. With between_sequences each

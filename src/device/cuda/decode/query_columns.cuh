@@ -21,8 +21,8 @@ __device__ __forceinline__ SequenceQueries queries_of(const QueryArgs& args, int
 }
 
 // Describes a segment of a launch for several queries. All functions need the arguments of a launch for
-// several queries. The functions read numbers of queries anew at a segment's ends, because loops over pages
-// have no registers to keep the numbers.
+// several queries. Each call reads the numbers of queries anew, because loops over pages have no registers to
+// keep the numbers.
 struct QuerySegment : Segment {
   static constexpr bool kSeveralQueries = true;
 

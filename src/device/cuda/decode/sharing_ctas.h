@@ -6,9 +6,9 @@
 
 namespace kvant::cuda {
 
-// Says where the parts of a slice lie that are combined together. A slice is kSlice channels of a query
-// head's result. Slices are independent, except that all slices of a query head may share the counter of the
-// first slice.
+// Locates the parts of a slice that are combined together. A slice is kSlice channels of a query head's
+// result. Slices are independent, except that all slices of a query head may share the counter of the first
+// slice.
 struct SharedSlice {
   // Slices are numbered within the KV head.
   int index;

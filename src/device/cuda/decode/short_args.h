@@ -21,8 +21,9 @@ inline constexpr int kMaxSharedTokens = 256;
 // measured to be faster (serves_more_pages()).
 inline constexpr int kMaxShortPages = 4;
 inline constexpr int kMaxMoreShortPages = 8;
-// With more sequences and KV heads than SMs, each has one CTA, with at most kMaxShortPages. The CTAs run in
-// at most this many waves. The general kernel would start and end such short sequences more slowly.
+// If a step has more pairs of a sequence and a KV head than the GPU has SMs, each pair has one CTA, with at
+// most kMaxShortPages. The CTAs run in at most this many waves. The general kernel would start and end such
+// short sequences more slowly.
 inline constexpr int kMaxShortWaves = 4;
 // A ring of sealed pages has this many slots. Two or four slots are possible.
 inline constexpr int kShortStages = 4;

@@ -62,12 +62,13 @@ struct PagesAndRows {
   static constexpr bool kInSharedMemory = true;
   static constexpr int kSamplingCtas = 2;  // More CTAs do not fit on an SM, because decoding needs registers.
 
-  // token_stride is dequantized_stride(). The code does not use rows, lengths and the first page.
+  // pages.token_stride is dequantized_stride(). Kernels that make tiles do not use the rows, lengths and
+  // first page of `pages`.
   DequantizeArgs pages;
   // Rows come from tail pages if this is nonzero.
   int rows_in_tail;
-  // If true, tiles of keys or of values of sealed pages are made directly from codes (code_tiles.cuh), except
-  // for pages with a sink.
+  // from_codes[side] says whether a side's tiles of sealed pages are made directly from codes
+  // (code_tiles.cuh), except for pages with a sink.
   bool from_codes[2] = {};
   // If tiles are made from codes, only this many slots of rows remain for the kernel that makes tiles from
   // rows.
