@@ -172,7 +172,7 @@ bool halves_are_faster(const kvant_decode_shape& shape, const kvant_decode_lengt
   // With heads of 128, a kernel for up to 4 query heads takes too much of the time of a kernel for 8.
   if (shape.head_dim != 256) return n_of_half == n_ctas;
   const auto pages_of_cta = [&](int n) { return (lengths.max_sealed_pages + n - 1) / n; };
-  // A page takes a kernel for up to 4 query heads at most two thirds of the time of a kernel for 8.
+  // For a page, a kernel for up to 4 query heads needs at most two thirds of the time of a kernel for 8.
   return 2 * pages_of_cta(n_of_half) <= 3 * pages_of_cta(n_ctas);
 }
 

@@ -19,9 +19,9 @@ namespace kvant::cuda {
 // With the copying warp a CTA has at most twelve warps, three for each scheduler of an SM. A CTA of nine
 // warps would give each warp no more registers than a CTA of twelve.
 inline constexpr int kMaxConsumerWarps = 11;
-// Returns the most consumer warps of a CTA. With heads of 256, two warps share a ring, and shared memory
-// holds five rings of two slots. With heads of 512, four warps share a ring, each with a block of the
-// channels, and shared memory holds two rings.
+// Returns the largest number of consumer warps of a CTA. With heads of 256, two warps share a ring, and
+// shared memory holds five rings of two slots. With heads of 512, four warps share a ring, each with a block
+// of the channels, and shared memory holds two rings.
 KVANT_HOST_DEVICE constexpr int max_consumer_warps(int head_dim) {
   return head_dim == 512 ? 8 : head_dim == 256 ? 10 : kMaxConsumerWarps;
 }

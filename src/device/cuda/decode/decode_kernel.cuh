@@ -454,7 +454,8 @@ __device__ __forceinline__ void copy_pages(const Args& args, const unsigned char
   }
 }
 
-// Returns the most consumer warps of a CTA for a pair. With fewer warps, each may use more registers.
+// Returns the largest number of consumer warps of a CTA for a pair. With fewer warps, each may use more
+// registers.
 template <class Pair>
 constexpr int max_warps() {
   if constexpr (requires { Pair::kMaxWarps; }) return Pair::kMaxWarps;

@@ -18,7 +18,7 @@ __device__ __forceinline__ std::uint32_t join_low_bytes(std::uint32_t a, std::ui
   return __byte_perm(__byte_perm(a, b, 0x0040), __byte_perm(c, d, 0x0040), 0x5410);
 }
 
-// Packs four numbers times factors, whose magnitudes are at most 127, as signed bytes.
+// Packs four products of numbers and factors as signed bytes. The products are at most 127 in magnitude.
 __device__ __forceinline__ std::uint32_t signed_bytes(const float* x, const float* factors) {
   if constexpr (Architecture::kPacksBytes) {
     return pack_signed_bytes(x[0] * factors[0], x[1] * factors[1],
@@ -32,7 +32,8 @@ __device__ __forceinline__ std::uint32_t signed_bytes(const float* x, const floa
   }
 }
 
-// Packs four numbers times a factor, whose magnitudes are at most 127, as unsigned bytes around kByteCentre.
+// Packs four products of numbers and a factor as unsigned bytes around kByteCentre. The products are at most
+// 127 in magnitude.
 __device__ __forceinline__ std::uint32_t centred_bytes(const float (&x)[4], float factor) {
   if constexpr (Architecture::kPacksBytes) {
     float y[4];
