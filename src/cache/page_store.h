@@ -68,7 +68,7 @@ class HostPageStore final : public PartStore {
   }
 
  private:
-  // Holds entries whose pages have fewer rows than a sealed page.
+  // Holds the entries of one room. Their pages have unquantized rows.
   struct ShortPages {
     ShortPages(std::vector<PagePool*> pools, std::vector<PageContext> of_parts)
         : entries(std::move(pools)), contexts(std::move(of_parts)) {}
