@@ -5,9 +5,9 @@ tokenizer comes from FROM.gguf.
 
 8b and 1b have Llama's shapes. moe has 8 layers of Qwen3-30B-A3B's sizes with 32 experts, 8 of which are used per token.
 hybrid is qwen35 with 24 layers: every fourth has attention, and the others are gated delta nets. 4b is gemma3 with the
-4B's sizes and 34 layers, of which five in six see only 1,024 tokens. e2b is gemma4 with ten layers of E2B's sizes, the last five
-of which share caches. 31b is gemma4 with twelve layers of the 31B's sizes; two of them have full attention, with heads
-of 512 and K used as V.
+4B's sizes and 34 layers, of which five in six see only 1,024 tokens. e2b is gemma4 with ten layers of E2B's sizes, the
+last five of which share caches. 31b is gemma4 with twelve layers of the 31B's sizes; two of them have full attention,
+with heads of 512 and K used as V.
 
 In F16, embeddings have size 1, and the outputs of attention and feed-forward networks are 8 times smaller. Rounding
 then moves predictions as little as in trained models.

@@ -1,7 +1,7 @@
 """Draws the pictures of scripts/plots.py. Each picture takes a theme and returns a figure of matplotlib.
 
-Widths suit a phone: a picture is at most 680 pixels wide, and its letters have 16 pixels. Series differ by shape and dash as well as by colour.
-Legends stand above the plots, where no line crosses them.
+Widths suit a phone: a picture is at most 680 pixels wide, and its letters have 16 pixels. Series differ by shape and
+dash as well as by colour. Legends stand above the plots, where no line crosses them.
 """
 import matplotlib.pyplot as plt
 from matplotlib.patches import Rectangle
