@@ -135,6 +135,7 @@ DecodeKernel for_columns(const DecodeKernel& kernel, const Gpu& gpu, int sharers
   if (many.function == nullptr) return kernel;
   DecodeKernel shared = kernel;
   shared.for_several = many.function;
+  shared.copying_warps = by_warpgroups ? kWarpgroupWarps : 1;
   shared.max_warps = many.max_warps;
   shared.table_bytes = many.table_bytes;
   shared.warp_bytes = many.warp_bytes;
@@ -417,12 +418,12 @@ cudaError_t launch_plan(const Shape& shape, const LaunchPlan& plan, int nth, boo
   const int shared_bytes = lay_out_shared(kernel, gpu, 1 << plan.sharers_log2, &args);
   const cudaError_t error =
       cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
-  const int copying_warps = function == plan.kernel->by_warpgroups.function ? kWarpgroupWarps : 1;
   const int n_ctas = division == Division::side_by_side
                          ? side_by_side_ctas(n_sms, plan.kv_heads.n, shape.n_kv_heads)
                          : n_sms;
-  return error == cudaSuccess ? launch(function, n_ctas, copying_warps, gpu, shared_bytes, args, stream)
-                              : error;
+  return error == cudaSuccess
+             ? launch(function, n_ctas, kernel.copying_warps, gpu, shared_bytes, args, stream)
+             : error;
 }
 
 // Returns the plan for half of a launch's query heads, if a kernel for fewer query heads exists. Such a

@@ -51,6 +51,7 @@ struct DecodeKernel {
   int max_warps;  // consumer warps of a CTA
   // This many warps share pages by tokens or channels.
   int page_warps;
+  int copying_warps;  // warps after the consumer warps, of which one copies pages
   bool caps_scores;
   SasUse sas;
   const void* function;

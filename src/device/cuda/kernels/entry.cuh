@@ -120,6 +120,7 @@ DecodeKernel decode_entry(const char* name, const char* key, const char* value) 
                      kPaddedGroup,
                      max_warps<Pair>(),
                      kRingWarps<Pair, D>,
+                     kCopyingWarps<Pair>,
                      kCapsScores<Pair>,
                      kSasUse<Pair>,
                      reinterpret_cast<const void*>(&decode_kernel<Pair, D, DecodeArgs>),

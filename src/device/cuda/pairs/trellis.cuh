@@ -274,12 +274,22 @@ struct TrellisGainTable {
 template <int D>
 struct TrellisStrips;  // defined in trellis_strips.cuh
 
+// Eight query heads of 256 channels need more registers than the warps of a CTA have on average. On Hopper,
+// the copying warp's warpgroup gives up some of its registers.
+template <bool Needed>
+struct TrellisRegisters {};
+template <>
+struct TrellisRegisters<true> {
+  static constexpr int kRegisters = 224, kRegistersOfCopier = 56;
+};
+
 // TrellisPair attends to trellis-coded keys and values, for `Sets` sets of four query heads. PageWarps warps
 // share each page. With `UnlikeHeads`, heads of a launch may have codes of unlike widths. Kernels then read
 // the head's width for each page, and take 4 % longer if nothing else limits them. With `OnlyShort`, only
 // kernels for short sequences use the pair. Their warps have up to 255 registers.
-template <int D, int Sets, int PageWarps = D == 256 ? 2 : 1, bool UnlikeHeads = false, bool OnlyShort = false>
-struct TrellisPair {
+template <int D, int Sets, int PageWarps = D == 256 ? 2 * Sets : 1, bool UnlikeHeads = false,
+          bool OnlyShort = false>
+struct TrellisPair : TrellisRegisters<D == 256 && Sets == 2 && !OnlyShort> {
   using OfShort = TrellisPair<D, Sets, D == 64 ? 2 : 4, UnlikeHeads>;
   using OfShortAlone = TrellisPair<D, Sets, D == 64 ? 2 : 4, UnlikeHeads, true>;
   using OfUnlikeHeads = TrellisPair<D, Sets, PageWarps, true>;
@@ -290,9 +300,8 @@ struct TrellisPair {
   // Kernels for short sequences keep the queries in this form. Sealed pages need no other form of the
   // queries.
   using QueryRows = IntegerRows<D>;
-  // Eight query heads of 256 channels need the registers that fewer warps leave. Kernels for short sequences
-  // have kShortWarps warps.
-  static constexpr int kMaxWarps = D == 256 && Sets == 2 && PageWarps == 2 ? 6 : max_consumer_warps(D);
+  // Warps that take registers are whole warpgroups. Kernels for short sequences have kShortWarps warps.
+  static constexpr int kMaxWarps = D == 256 && Sets == 2 ? 8 : max_consumer_warps(D);
   static constexpr bool kCaps = D == 256;
   static constexpr int kMaxGroup = kHeadsOfSet * Sets;
   static constexpr int kWarpSteps = kSteps / kPageWarps;  // steps of each page for each warp
@@ -305,7 +314,8 @@ struct TrellisPair {
   static constexpr int kParts = kWarpSteps / kStepsOfPart<D>;
   // Values are read in this many passes. Each pass has only some of the channels, which limits the registers
   // for sums.
-  static constexpr int kPasses = OnlyShort ? (D == 256 ? Sets : 1) : Sets * (D == 256 ? 4 : 1);
+  static constexpr bool kFewPasses = OnlyShort || (Sets == 2 && Architecture::kWarpgroupProducts);
+  static constexpr int kPasses = D == 256 ? (kFewPasses ? Sets : 4 * Sets) : OnlyShort ? 1 : Sets;
 
   static __device__ void build_tables(const DecodeArgs&, unsigned char* table, int, int thread,
                                       int n_threads) {
