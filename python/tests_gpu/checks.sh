@@ -110,15 +110,15 @@ case $mode in
     ;;
   hybrid)
     python3 "$tests/random_hybrid.py" "$model"
-    bf16=$model/bf16.pt four=$model/4bit.pt
-    logits bf16 --out "$bf16"
-    logits bf16-512 --chunk 512 --against "$bf16"
-    logits 4bit --kv kvant_uniform_4bit --out "$four" --against "$bf16"
-    logits 4bit-512 --kv kvant_uniform_4bit --chunk 512 --against "$four" "$bf16"
-    logits 4bit-eager --kv kvant_uniform_4bit --eager --against "$four"
-    logits 4bit-single --kv kvant_uniform_4bit --single --against "$four"
-    logits 4bit-preempted --kv kvant_uniform_4bit --blocks 60 --against "$four"
-    VLLM_KV_CACHE_LAYOUT=LBNHC logits 4bit-apart --kv kvant_uniform_4bit --against "$four"
+    bf16=$model/bf16.pt four=$model/4bit.pt nets=(--delta-nets triton)
+    logits bf16 "${nets[@]}" --out "$bf16"
+    logits bf16-512 "${nets[@]}" --chunk 512 --against "$bf16"
+    logits 4bit "${nets[@]}" --kv kvant_uniform_4bit --out "$four" --against "$bf16"
+    logits 4bit-512 "${nets[@]}" --kv kvant_uniform_4bit --chunk 512 --against "$four" "$bf16"
+    logits 4bit-eager "${nets[@]}" --kv kvant_uniform_4bit --eager --against "$four"
+    logits 4bit-single "${nets[@]}" --kv kvant_uniform_4bit --single --against "$four"
+    logits 4bit-preempted "${nets[@]}" --kv kvant_uniform_4bit --blocks 60 --against "$four"
+    VLLM_KV_CACHE_LAYOUT=LBNHC logits 4bit-apart "${nets[@]}" --kv kvant_uniform_4bit --against "$four"
     ;;
   integers)
     bf16=$model/bf16.pt

@@ -33,6 +33,7 @@ def add_arguments(parser):
     parser.add_argument("--custom-all-reduce", action="store_true", help="vLLM's own kernels for sums over GPUs, not NCCL's")
     parser.add_argument("--sync", action="store_true", help="no asynchronous scheduling")
     parser.add_argument("--drafts", type=int, default=0, help="tokens that are guessed by n-grams; from vLLM 0.33 on")
+    parser.add_argument("--delta-nets", metavar="BACKEND", help="prefill of gated delta nets: triton needs no FlashInfer")
     parser.add_argument("--in-turn", metavar="FOLDER", help="wait until --engines of them have started; one measures at a time")
     parser.add_argument("--engines", type=int, default=1)
     parser.add_argument("--dummy", action="store_true", help="random weights, which vLLM makes up")
@@ -61,6 +62,8 @@ def start(args, max_model_len, **options):
                                              prompt_lookup_max=4)
     if own := {name: getattr(args, name) for name in ("recipe", "constants") if getattr(args, name)}:
         options["additional_config"] = {"kvant": own}
+    if args.delta_nets:
+        options["gdn_prefill_backend"] = args.delta_nets
     if args.dummy:
         options["load_format"] = "dummy"
     return LLM(model=args.model, skip_tokenizer_init=True, max_model_len=max_model_len, dtype=args.dtype, seed=0,
