@@ -44,7 +44,8 @@ def generated(folder):
     front, bits = Front(quality, cpu, gpu), Bits(folder)
     blocks = {**quality.blocks(), **cpu.blocks(), **gpu.blocks(), **front.blocks(), **bits.blocks(), **Tasks(folder).blocks()}
     files = {ROOT / "docs/results/quality.csv": quality.csv(), ROOT / "docs/results/gpu-decode.csv": gpu.decode_csv(),
-              ROOT / "docs/results/gpu-models.csv": gpu.models_csv(), ROOT / "docs/results/gpu-layouts.csv": gpu.layouts_csv()}
+              ROOT / "docs/results/gpu-models.csv": gpu.models_csv(), ROOT / "docs/results/gpu-layouts.csv": gpu.layouts_csv(),
+              ROOT / "docs/results/cpu-attention.csv": cpu.attention_csv()}
     shown = set()
     for path in pages():
         before = path.read_text(encoding="utf-8")

@@ -1,11 +1,32 @@
 """Makes the tables of docs/cpu.md. Each ratio compares with the fastest rival that stores at least as many bits."""
 from pages import markdown
-from pages.results import load
+from pages.results import day_of, load
 from pages.rivals import is_rival
 
 
-def against_rival(row):
-    return f"{row['ratio']:.2f}x `{row['rival']}`" if row.get("ratio") else "-"
+# The page shows these caches and those of other programs. The CSV file has all caches.
+SHOWN = ("bf16", "q8_0", "q4_0", "uniform-4bit", "uniform-3bit", "uniform-2bit", "kvant-4bit", "kvant-3bit", "kvant-2bit",
+         "kivi-4bit", "kivi-2bit", "turbo4", "turbo3", "turboattention-4bit", "vecinfer-2bit", "vquant-k4v2")
+
+
+def shape_of(document):
+    """Returns a shape for a heading: 32/8/128 x 32k."""
+    tokens = document["results"][0]["ctx"]
+    return f"{document['heads']}/{document['kv_heads']}/{document['dim']} x {tokens // 1024}k"
+
+
+def bits_between(rows):
+    """Returns the bits of a cache. Bits depend on the shape, because sinks and tails have few tokens."""
+    bits = sorted({f"{row['bits']:.2f}" for row in rows if row}, key=float)
+    return bits[0] if len(bits) == 1 else f"{bits[0]} to {bits[-1]}"
+
+
+def time_share_ratio(row):
+    """Returns microseconds, the share of the read limit, and the ratio to the fastest rival."""
+    if row is None:
+        return "-"
+    share = f", {row['read_percent']:.0f} %" if row.get("read_percent") else ""
+    return f"{row['us']:,.0f}{share}" + (f", {row['ratio']:.2f}x" if row.get("ratio") else "")
 
 
 def rate(value):
@@ -25,20 +46,34 @@ class Cpu:
         return [d for d in self.documents if d["kind"] in kinds]
 
     def attention(self):
-        text = "".join(self.attention_table(d) for d in self.kind("attention"))
+        machines = {}
+        for document in self.kind("attention"):
+            machines.setdefault((document["backend"], document["measured_on"]), []).append(document)
+        text = "".join(self.attention_tables(documents) for documents in machines.values())
         return text or "Not measured yet.\n"
 
     @staticmethod
-    def attention_table(document):
-        rows = [(f"{row['ctx']:,}", f"`{row['recipe']}`", f"{row['bits']:.2f}", f"{row['us']:,.0f}",
-                 f"{row['read_percent']:.0f} %" if row.get("read_percent") else "-", against_rival(row))
-                for row in sorted(document["results"], key=lambda row: (row["ctx"], is_rival(row["recipe"])))]
-        title = (f"\n### {document['heads']} query heads on {document['kv_heads']} KV heads of {document['dim']}, "
-                 f"`{document['backend']}`\n\n" + markdown.code(document["command"]) +
-                 f"\n{document['measured_on']}; {document['threads']} threads; medians of {document['repeats']} interleaved "
-                 f"rounds; memory is read at {document['read_gbps']:.0f} GB/s.\n\n")
-        header = ("tokens", "cache", "bits", "us a layer", "of the read limit", "compared with the fastest rival")
-        return title + markdown.table(header, rows)
+    def attention_tables(documents):
+        """Returns a table of one machine and backend. Caches are rows, and shapes are columns."""
+        documents = sorted(documents, key=lambda document: -document["heads"])
+        names = dict.fromkeys(row["recipe"] for document in documents for row in document["results"])
+        rows = []
+        for name in sorted((name for name in names if name in SHOWN or is_rival(name)), key=is_rival):
+            found = [next((r for r in document["results"] if r["recipe"] == name), None) for document in documents]
+            rows.append((f"`{name}`", bits_between(found), *map(time_share_ratio, found)))
+        first = documents[0]
+        limits = "; ".join(f"{document['read_gbps']:.0f}" for document in documents)
+        title = (f"\n### `{first['backend']}`\n\n" + markdown.code(first["command"]) + "\n" +
+                 markdown.paragraph(f"{first['measured_on']}; {first['threads']} threads; medians of {first['repeats']} "
+                                    f"interleaved rounds; GB/s of reading memory, by column: {limits}.") + "\n")
+        return title + markdown.table(("cache", "bits", *map(shape_of, documents)), rows)
+
+    def attention_csv(self):
+        rows = [(d["backend"], d["heads"], d["kv_heads"], d["dim"], r["ctx"], r["recipe"], r["bits"], r["us"],
+                 r.get("read_percent", ""), r.get("rival", ""), r.get("ratio", ""), day_of(d["measured_on"]))
+                for d in self.kind("attention") for r in d["results"]]
+        return markdown.csv_text(("backend", "query_heads", "kv_heads", "channels", "tokens", "cache", "bits", "us_a_layer",
+                                  "percent_of_read_limit", "rival", "ratio_to_rival", "day"), rows)
 
     def model(self):
         return "".join(self.model_table(d) for d in self.kind("decode", "prompt"))
