@@ -12,8 +12,11 @@ README = ("q8_0", "kvant-4bit", "kvant-3bit", "kvant-2bit", "uniform-4bit", "uni
           "llama.cpp:q4_0", "fp8-s1", "fp8-amax", "kivi-4bit", "kivi-2bit", "turbo4", "turbo2")
 CHOICES = ("q8_0", "kvant-4bit", "kvant-3bit", "kvant-2bit", "uniform-4bit", "uniform-2bit", "q4_0-h", "turbo3",
            "kivi-4bit", "kivi-2bit")
+CPU_DEPTH = 16384
 SHOWN_ON_GPU = (("uniform-4bit", "uniform-2bit", "kivi-4bit", "kivi-2bit"), "8, 128k")
-NEWEST_VLLM = "In vLLM 0.33"
+KLD_IN_VLLM = "mean KLD, 2,048 tokens"
+README_IN_VLLM = ("`kvant_fast4`", "`kvant_uniform_4bit`", "`kvant_4bit`")
+NEWEST_VLLM = "In vLLM 0.33, speed"
 # Rows with random weights show the quality of QUALITY_MODEL with the cache.
 QUALITY_MODEL = "qwen2.5-coder-1.5b"
 SPEED_HEADER = ("what was timed", "cache", "speed", "bits per value", "mean KLD of this cache", "KLD measured on",
@@ -139,28 +142,26 @@ class Front:
                 bits.get(str(depth), "4.13"), *self.cell_of("uniform-4bit"), day_of(document["measured_on"]))
 
     def vllm_rows(self):
-        """Yields rows of vLLM: a trained model, whose quality was measured in vLLM too, and an 8B model with dummy
-        weights."""
+        """Yields rows of vLLM: a trained model, whose quality was measured in the same session, and an 8B model with
+        dummy weights."""
         trained = next((d for d in self.gpu.kind("table") if d.get("quality_of")), None)
         if trained is None:
             return
-        column = trained["columns"].index("mean KLD from BF16")
-        klds = {row[0]: row[column] for row in trained["results"]}
-        on = f"{MODELS[trained['quality_of']].title} in vLLM, 4 prompts of 2,048 tokens, {day_of(trained['measured_on'])}"
+        title = MODELS[trained["quality_of"]].title
+        klds = {row[0]: row[trained["columns"].index(KLD_IN_VLLM)].partition(" ")[0] for row in trained["results"]}
+        on = f"{title} in vLLM, 8 prompts of 2,048 tokens, {day_of(trained['measured_on'])}"
         dummy = next((d for d in self.gpu.kind("table") if d["title"] == "In vLLM"), None)
-        bits = {} if dummy is None else self.vllm_bits(dummy)
-        for document, what in ((trained, f"{MODELS[trained['quality_of']].title} in vLLM 0.26 on an H200"),
-                               (dummy, "an 8B with dummy weights in vLLM 0.26 on an H200")):
-            if document is None:
-                continue
-            batch = document["columns"][1].partition(",")[0]
-            for name in ("`kvant_fast4`", "`uniform-4bit,sink=1`"):
-                row = next((row for row in document["results"] if row[0] == name), None)
-                if row is None or name not in bits or not klds.get(name, "-")[0].isdigit():
+        for document, what, bits in ((trained, f"{title} in vLLM 0.33 on an H200", trained.get("bits", {})),
+                                     (dummy, "an 8B with dummy weights in vLLM 0.26 on an H200", self.vllm_bits(dummy))):
+            batch = "" if document is None else document["columns"][1].partition(",")[0]
+            for row in () if document is None else document["results"]:
+                # Older versions named this cache by its recipe.
+                like = row[0].replace("uniform-4bit,sink=1", "kvant_uniform_4bit")
+                if row[0] not in bits or like not in README_IN_VLLM or not klds.get(like, "-")[0].isdigit():
                     continue
                 bf16, fp8 = row[1].partition("(")[2].rstrip(")").split(", ")
-                yield (f"{what}, {batch} tokens", name, f"{row[1].partition(' ')[0]} tokens/s: {bf16} BF16, {fp8} FP8",
-                       f"{document.get('bits', bits)[name]:.2f}", klds[name], on, day_of(document["measured_on"]))
+                yield (f"{what}, {batch} tokens", row[0], f"{row[1].partition(' ')[0]} tokens/s: {bf16} BF16, {fp8} FP8",
+                       f"{bits[row[0]]:.2f}", klds[like], on, day_of(document["measured_on"]))
 
     def vllm_table(self):
         """Returns the tables of the guide's quick start: speed and divergence in the newest vLLM that was run."""
@@ -176,18 +177,20 @@ class Front:
     @staticmethod
     def vllm_bits(document):
         """Returns the bits per value of each cache, computed from the tokens that fit into equal memory."""
-        fit = {row[0]: plain(row[-1]) for row in document["results"] if row[-1]}
+        fit = {} if document is None else {row[0]: plain(row[-1]) for row in document["results"] if row[-1]}
         return {name: 16 * fit["`auto` (BF16)"] / count for name, count in fit.items()}
 
     def cpu_rows(self):
-        document = next((d for d in self.cpu.kind("table") if d["title"].startswith("Decode of a whole model")), None)
-        if document is None:
-            return
-        for row in document["results"]:
-            if row[0] in ("`uniform-4bit`", "`uniform-2bit`"):
-                yield ("SmolLM2-135M on 2 CPU cores, context 16,384", row[0],
-                       f"{row[1]} tokens/s: {row[2]}, {row[3]} kvant's own `bf16`", document["bits"][row[0].strip("`")],
-                       *self.cell_of(row[0].strip("`"), "smollm2-135m"), day_of(document["measured_on"]))
+        title = MODELS[QUALITY_MODEL].title
+        for document in self.cpu.kind("decode"):
+            rows = {row["recipe"]: row for row in document["results"] if row["at"] == CPU_DEPTH}
+            if document["model"] != title or "bf16" not in rows:
+                continue
+            for row in (rows[recipe] for recipe in ("uniform-4bit", "uniform-2bit") if rows.get(recipe, {}).get("ratio")):
+                yield (f"{title} on {document['threads']} CPU cores, context {CPU_DEPTH:,}", f"`{row['recipe']}`",
+                       f"{row['tps']:.1f} tokens/s: {row['ratio']:.2f}x `{row['rival']}`, "
+                       f"{times(row['tps'], rows['bf16']['tps'])} kvant's own `bf16`", f"{row['bits']:.2f}",
+                       *self.cell_of(row["recipe"]), day_of(document["measured_on"]))
 
     def choosing(self):
         models = self.quality.models(CONTEXT)
