@@ -102,8 +102,8 @@ void read_chat_probabilities(JsonFields& fields, ApiRequest& request, Generation
   if (wanted) wants_probabilities(request, common, static_cast<int>(alternatives.value_or(0)));
 }
 
-// Reads how long completions may be and whether they repeat the prompt. A request that only scores a text
-// generates no token.
+// Reads how long completions may be, whether they repeat the prompt, and which probabilities the request
+// wants. A request that only scores a text generates no token.
 void read_completion_extent(JsonFields& fields, ApiRequest& request, GenerationRequest& common) {
   common.generation.max_tokens = read_max_tokens(fields, 0);
   fields.means_default("logprobs", {false});

@@ -335,7 +335,8 @@ class SealPlan {
     return find_seal_kernel(kind.encoding, kind.is_shaped, head_dim_, gpu, fills_gpu);
   }
 
-  // Divides the units by kernels. Searches with a metric take longest, so they come first.
+  // Groups the units into `works`, each of which has one kernel, and returns the number of works. Searches
+  // with a metric take longest, so they come first.
   int divide(const Gpu& gpu, bool fills_gpu, SealWork (&works)[kMaxKinds]) const {
     int n = 0;
     for (const bool is_shaped : {true, false}) {

@@ -1,5 +1,5 @@
-// Multiplies matrices of 8-bit integers by warpgroups (sm_90a). Products run asynchronously, and their sums
-// lie in registers.
+// Warpgroups multiply matrices of 8-bit integers (sm_90a). Products run asynchronously, and their sums lie in
+// registers.
 #pragma once
 
 #include "device/cuda/prompt/products.cuh"

@@ -515,7 +515,8 @@ void expect_sas_of_first_score(int head_dim, double first, int tokens, int sampl
   }
 }
 
-// Many scores lie around the floor, which is 6 below the first token's score in its tile.
+// The first token's score is the largest in its tile. There the floor is 6 below this score, and many scores
+// lie around the floor.
 TEST_P(PromptAttention, InHalfPrecisionWithSasWeighsByItsPolynomialAndFloor) {
   expect_sas_of_first_score(GetParam(), 5, 300, 60);
 }
