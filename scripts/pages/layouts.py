@@ -16,9 +16,9 @@ CACHES = {
 }
 TEXT = ("The first table has microseconds per layer with `bf16`, kvant's own unquantized cache. The second table has the "
         "speed of `uniform-4bit` relative to `bf16`. The third table has the speed of heads of two widths, which calibrated "
-        "recipes have. Half of the heads have `tcq5` + `tcq4`, and the others `tcq4` + `tcq3`. The last table compares "
-        "`bf16` with PyTorch's attention with cuDNN, which does not rotate outputs. Values are random. "
-        "[gpu-layouts.csv](gpu-layouts.csv) has all caches, with the time of reading the same bytes alone.")
+        "recipes have. Half of the heads have `tcq5` + `tcq4`, and the others `tcq4` + `tcq3`. In the last table "
+        "the rival of `bf16` is PyTorch's attention with cuDNN, which does not rotate outputs. Values are random. "
+        "[gpu-layouts.csv](gpu-layouts.csv) has all caches, and the time that reading their bytes alone takes.")
 
 
 def import_layouts(path, measured_on):
