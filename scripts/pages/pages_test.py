@@ -74,7 +74,7 @@ class TaskTables(unittest.TestCase):
         new = head | {"measured_on": "there, 2026-01-03", "results": [task_row("bf16", "humaneval", 20, 0, 0), task_row("q8_0", "gsm8k", 102, 12, 60)]}
         merged = merged_tasks([old], [new])
         scores = Tasks(folder_with(tasks=merged)).blocks()["tasks-scores"]()
-        self.assertIn("Qwen2.5-Coder-1.5B. here, 2026-01-02: `bf16` (GSM8K), `q4_0`. there, 2026-01-03.", scores)
+        self.assertIn("Qwen2.5-Coder-1.5B. here, 2026-01-02: `bf16` (GSM8K), `q4_0`. there, 2026-01-03: all other cells.", scores)
         self.assertIn("| `bf16` | 10.0 (10.0 - 90.0) | 75.0 (10.0 - 90.0) |\n| `q8_0` | - | 51.0 (10.0 - 90.0) |", scores)
         self.assertEqual(merged_tasks(merged, [new]), merged)
 

@@ -54,17 +54,20 @@ def merged_tasks(known, measured):
 
 
 def places(document, cells):
-    """Returns a sentence for each line about machine and date, the earliest first. The sentences name the cells
-    {(recipe, column): row}, except for those of the line that most cells have."""
+    """Returns a sentence for each line about machine and date. The sentences name the cells {(recipe, column): row}.
+    The last sentence has the line that most cells have."""
     found = {}
     for (recipe, column), row in cells.items():
         found.setdefault(row.get("measured_on", document["measured_on"]).rstrip("."), {}).setdefault(recipe, []).append(column)
     usual = max(found, key=lambda line: sum(map(len, found[line].values())))
     sentences = []
-    for line in sorted(found, key=day_of):
+    for line in sorted(found, key=lambda line: (line == usual, day_of(line))):
         names = [f"`{recipe}`" + ("" if len(columns) == sum(key[0] == recipe for key in cells) else f" ({', '.join(columns)})")
                  for recipe, columns in found[line].items()]
-        sentences.append(f"{line}." if line == usual else f"{line}: {', '.join(names)}.")
+        if line != usual:
+            sentences.append(f"{line}: {', '.join(names)}.")
+        else:
+            sentences.append(f"{line}: all other cells." if sentences else f"{line}.")
     return " ".join(sentences)
 
 
