@@ -141,7 +141,8 @@ def is_sentence(text):
 
 
 def advise_source(path):
-    for number, lines, continues in comments(path):
+    mark = comment_mark(path)
+    for number, lines, continues in comments(path, mark) if mark else ():
         text = " ".join(lines)
         for n, line in enumerate(lines, number):
             yield from advise_words(n, line)
@@ -149,13 +150,19 @@ def advise_source(path):
         if not continues and first.endswith((".", ";")) and not is_sentence(first):
             yield number, "fragment" if OPENING.match(first) else "noun phrase", f"'{first[:60]}'"
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-        if len(line) > MAX_COLUMNS and line.strip().startswith(COMMENT[path.suffix] + " "):
+        if mark and len(line) > MAX_COLUMNS and line.strip().startswith(mark + " "):
             yield number, "long line", f"{len(line)} columns"
 
 
-def comments(path):
+def comment_mark(path):
+    """Returns what begins a comment in a source, or None. A source without a suffix is a script if it has a shebang."""
+    is_script = not path.suffix and path.is_file() and path.read_bytes().startswith(b"#!")
+    return "#" if is_script else COMMENT.get(path.suffix)
+
+
+def comments(path, mark):
     """Yields for each block of comments its first line, its lines, and whether it continues a comment after code."""
-    mark, block, before = COMMENT[path.suffix], [], ""
+    block, before = [], ""
     for number, line in enumerate([*path.read_text(encoding="utf-8").splitlines(), ""], 1):
         text = line.strip()
         if text.startswith(mark + " ") and not text.startswith("# ---"):
@@ -173,7 +180,7 @@ def pages():
 
 def sources():
     folders = ("src", "include", "scripts", "python", "cmake")
-    return [p for folder in folders for p in sorted((ROOT / folder).rglob("*")) if p.suffix in COMMENT]
+    return [p for folder in folders for p in sorted((ROOT / folder).rglob("*")) if comment_mark(p)]
 
 
 def main():

@@ -95,6 +95,15 @@ class Sources(unittest.TestCase):
 
     def test_comments_of_scripts_are_read_too(self):
         self.assertEqual(kinds("a.py", "# All rows, beside others.\n"), [(1, "term"), (1, "noun phrase")])
+        self.assertEqual(kinds("a", "#!/usr/bin/env bash\n# Of a step.\ntrue\n"), [(2, "fragment")])
+
+    def test_a_shebang_makes_a_source_of_a_file_without_a_suffix(self):
+        self.assertIn(SCRIPT.parent / "measure-quality", check_prose.sources())
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "a"
+            path.write_text("# Of a step.\n", encoding="utf-8")
+            self.assertIsNone(check_prose.comment_mark(path))
+            self.assertEqual(list(check_prose.advise_source(path)), [])
 
 
 if __name__ == "__main__":
