@@ -238,7 +238,7 @@ TEST(CorrectionState, IsCountedInTheBits) {
   uncorrected.add();
   attend_tokens(corrected, 0, 512, true, shifted_values(0));
   attend_tokens(uncorrected, 0, 512, true, shifted_values(0));
-  // Each of 2 KV heads has S [D, d] and P [D] in F32.
+  // Each of 2 KV heads has S [D, d] and z [D] in F32.
   EXPECT_EQ(corrected.bytes(0).all() - uncorrected.bytes(0).all(), 2 * 256 * (kSize + 1) * 4);
   EXPECT_GT(corrected.bytes(0).bits_sealed(), uncorrected.bytes(0).bits_sealed());
 }

@@ -154,7 +154,7 @@ class Head {
     sealed_[s] = in_model_space(side, std::move(sealed));
   }
 
-  // Computes for each page S = sum phi_k(e)^T v and, in the last column, P = sum phi_k(e) (KVLinC equation
+  // Computes for each page S = sum phi_k(e)^T v and, in the last column, z = sum phi_k(e) (KVLinC equation
   // 5).
   void sum_up() {
     const auto adapter = head_.k.context.constants.find(kKeyAdapter);

@@ -1,6 +1,6 @@
 // Computes KVLinC's linear correction (section 3): its feature map (eq. 6), and its sums over sealed tokens
-// (eq. 5). The sums are S = sum phi_k(e)^T v and P = sum phi_k(e), where e = K - K_q is a key's rounding
-// error. The sums of a KV head are S [D][d], and then P [D].
+// (eq. 5). The sums are S = sum phi_k(e)^T v and z = sum phi_k(e) (KVLinC's P), where e = K - K_q is a key's
+// rounding error. The sums of a KV head are S [D][d], and then z [D].
 #pragma once
 
 #include <cstddef>
@@ -37,7 +37,7 @@ void map_features(const float* weights, MatrixView<const float> x, MatrixView<fl
 void add_to_sums(const float* weights, MatrixView<const float> errors, MatrixView<const float> values,
                  const TokenMask& left_out, float* sums);
 
-// Sets out [d] to phi S, and returns phi P. phi is [D].
+// Sets out [d] to phi S, and returns phi z. phi is [D].
 float multiply_by_sums(const float* sums, const float* phi, int d, float* out);
 
 }  // namespace kvant

@@ -35,7 +35,7 @@ TEST(LinearCorrection, GrowsByTheSameAmountForTwoThousandPages) {
     }
     ASSERT_NEAR(masses[f], tokens * feature, 1e-4 * tokens * feature) << "feature " << f;
   }
-  // A uniform phi of sum 2 gives phi S and phi P in closed form.
+  // A uniform phi of sum 2 gives phi S and phi z in closed form.
   const std::vector<float> phi(kCorrectionFeatures, static_cast<float>(feature));
   std::vector<float> out(kSize);
   const float mass = multiply_by_sums(sums.data(), phi.data(), kSize, out.data());

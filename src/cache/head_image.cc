@@ -10,7 +10,7 @@
 namespace kvant {
 namespace {
 
-// In an image, P[f] follows row f of S. Calls move(number of an image, number of the sums).
+// In an image, z[f] follows row f of S. Calls move(number of an image, number of the sums).
 template <class Move>
 void for_each_sum(int head_dim, const Move& move) {
   for (int f = 0; f < kCorrectionFeatures; ++f) {
