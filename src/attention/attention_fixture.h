@@ -66,18 +66,18 @@ inline Outputs attend_tokens(Cache& cache, SequenceId s, int n, bool is_prompt, 
   return attend_tokens(cache, s, n, is_prompt, source, *backend);
 }
 
-// Makes a sequence of n tokens in steps of `chunk` tokens. If a step begins after token 300 and before token
-// 300 + chunk, that step and all later steps run in a fork.
+// Makes a sequence of n tokens in steps of `chunk` tokens. After the step that reaches token 300, a fork
+// takes the place of the sequence.
 inline SequenceId attend_in_chunks(Cache& cache, int n, int chunk, bool is_prompt, const RowSource& source) {
   SequenceId s = cache.add();
   const auto backend = make_reference_backend();
   for (int done = 0; done < n; done += chunk) {
-    if (done > 300 && done < 300 + chunk) {
+    attend_tokens(cache, s, std::min(chunk, n - done), is_prompt, source, *backend);
+    if (done < 300 && done + chunk >= 300) {
       const SequenceId from = s;
       s = *cache.fork(from);
       cache.free(from);
     }
-    attend_tokens(cache, s, std::min(chunk, n - done), is_prompt, source, *backend);
   }
   return s;
 }
