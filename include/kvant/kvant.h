@@ -263,8 +263,8 @@ typedef struct kvant_decode_layer {
    * seen to the first number. They add the number of pages whose values stayed unread to the second
    * number. */
   uint64_t* skip_counts;
-  /* A number in device memory, or null. kvant_seal adds the number of pages (of one head and side) that it
-   * has sealed from values beyond +-65504. Half precision ends there: scales, zeros and gains are clipped to
+  /* A number in device memory, or null. kvant_seal adds the number of pages (of one head and side) whose
+   * scales, zeros, gains or grids reach +-65504. Half precision ends there: such numbers are clipped to
    * this range, and some kernels compute in it. So attention to such a page may be wrong or infinite. Pages
    * of fp8, prog and tcq formats are not counted, because their scales are F32 and have no such limit. */
   uint32_t* pages_out_of_range;

@@ -123,7 +123,7 @@ class Sealing {
       if (metric) of_page.metric = &*metric;
       std::byte* const to = sealed_address(layer, page.seq, head, side, page.sealed);
       format.encode(values.data(), left_out, of_page, to);
-      count_out_of_range(layer, format, values, left_out, d);
+      count_out_of_range(layer, format, left_out, d, to);
       if (range_.keep_sink != 0 && page.sealed == 0) keep_sink(layer, page.seq, head, side, d, values.data());
       if (layer.correction == nullptr || layer.correction->key_maps == nullptr) continue;
       if (side == KVANT_KEY) keys = values;
@@ -171,15 +171,27 @@ class Sealing {
     for (int t = 0; t < layer.sink; ++t) write_row(values + std::ptrdiff_t{t} * d, d, t, to);
   }
 
-  void count_out_of_range(const kvant_decode_layer& layer, const Format& format,
-                          const std::vector<float>& values, const TokenMask& left_out, int d) const {
-    if (layer.pages_out_of_range == nullptr || format.shapes_errors() ||
-        format.number_type() != NumberType::none)
-      return;
-    for (int t = 0; t < kPageTokens; ++t) {
-      const float* row = &values[std::size_t{1} * t * d];
-      if (left_out.test(t) || std::all_of(row, row + d, [](float x) { return std::abs(x) <= kF16Max; }))
-        continue;
+  // Counts the page if a half-precision parameter, or a value of its grid, reaches the end of half precision,
+  // as the GPU library does. Encoders clip parameters there. Tokens that are left out do not matter.
+  void count_out_of_range(const kvant_decode_layer& layer, const Format& format, const TokenMask& left_out,
+                          int d, const std::byte* page) const {
+    const auto described = find_format(format.name())->describe();
+    if (layer.pages_out_of_range == nullptr || !described) return;
+    const PageDescription& of = described->page;
+    const int n = of.half_parameters(d);
+    if (n == 0) return;
+    std::vector<float> numbers(n);
+    const std::byte* const parameters = page + kPageTokens * d / of.channels * of.bits / 8;
+    float_row_from_f16(parameters, numbers.data(), n);
+    const bool has_zeros = of.grid != GridAxis::none && !of.symmetric;
+    const int of_token = of.grid == GridAxis::of_tokens ? of.groups(d) : 1;
+    for (int i = 0; i < n; ++i) {
+      if (of.grid != GridAxis::of_channels && left_out.test(i / of_token % kPageTokens)) continue;
+      float largest = numbers[i];
+      if (of.symmetric) largest *= static_cast<float>(1 << (of.bits - 1));
+      if (has_zeros && i < n / 2)
+        largest = numbers[i + n / 2] + largest * static_cast<float>((1 << of.bits) - 1);
+      if (std::abs(largest) < kF16Max) continue;
       std::atomic_ref<std::uint32_t>(*layer.pages_out_of_range).fetch_add(1, std::memory_order_relaxed);
       return;
     }
