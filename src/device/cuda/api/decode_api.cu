@@ -463,7 +463,8 @@ Reason fault_of(const kvant_decode_layer& layer, const kvant_decode_lengths& len
   };
   if (const Reason reason = device::fault_of_attention(layer, lengths, head_dim)) return reason;
   return first_failing({
-      {fits_head(layer.q_channels, head_dim) && fits_head(layer.out_channels, head_dim), kNotWhole},
+      {fits_head(layer.q_channels, head_dim) && fits_head(layer.out_channels, head_dim),
+       "layer: q_channels and out_channels must be multiples of 16 at heads of 512"},
       {layer.correction == nullptr || channels_or_all(layer.q_channels, head_dim) == head_dim,
        "layer.q_channels must be 0 where a layer has a correction"},
       {layer.layer >= 0, "layer.layer is negative"},

@@ -59,8 +59,8 @@ Reason read(const kvant_decode_shape* from_shape, const kvant_decode_layer* from
 // Returns what is wrong with the numbers of rows, wherever they go.
 Reason fault_of_numbers(const kvant_new_rows& rows, int head_dim) {
   if (const Reason reason = device::fault_of_numbers(rows, head_dim)) return reason;
-  return fits_head(rows.key_channels, head_dim) && fits_head(rows.value_channels, head_dim) ? nullptr
-                                                                                            : kNotWhole;
+  return first_failing({{fits_head(rows.key_channels, head_dim) && fits_head(rows.value_channels, head_dim),
+                         "rows: key_channels and value_channels must be multiples of 16 at heads of 512"}});
 }
 
 Reason fault_of(const kvant_new_rows& rows, const kvant_pages& tail, int group, int head_dim) {

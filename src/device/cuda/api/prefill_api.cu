@@ -20,7 +20,8 @@ Reason fault_of(const kvant_decode_shape& shape, const kvant_decode_lengths& len
   if (const Reason reason = device::fault_of_dequantization(shape, lengths, layer, d)) return reason;
   return first_failing({
       {d.n_pages > 0, "dequantization.n_pages must be at least 1"},
-      {fits_head(d.channels, shape.head_dim), kNotWhole},
+      {fits_head(d.channels, shape.head_dim),
+       "dequantization.channels must be a multiple of 16 at heads of 512"},
       {(d.seq_stride | d.token_stride | d.head_stride) % kOctet == 0,
        "dequantization: strides must be multiples of 8"},
       {is_aligned(d.keys, 16) && is_aligned(d.values, 16),
@@ -71,7 +72,8 @@ Reason fault_of(const kvant_transformation& t) {
       {t.source_is_f16 == 0 || t.source != nullptr, "transformation: source_is_f16 without a source"},
       {(t.source_is_bf16 != 0) + (t.source_is_f32 != 0) + (t.source_is_f16 != 0) <= 1,
        "transformation: more than one of source_is_bf16, source_is_f32 and source_is_f16"},
-      {fits_head(t.row_channels, t.head_dim) && fits_head(t.source_channels, t.head_dim), kNotWhole},
+      {fits_head(t.row_channels, t.head_dim) && fits_head(t.source_channels, t.head_dim),
+       "transformation: row_channels and source_channels must be multiples of 16 at heads of 512"},
       {t.source != nullptr || (t.source_channels == 0 && t.row_channels == 0),
        "transformation: row_channels or source_channels without a source"},
       {t.heads_of_factors > 0 || (t.factors == nullptr && t.factors_after == nullptr),

@@ -82,6 +82,8 @@ TEST(LastError, NamesTheArgumentThatIsWrong) {
       {"aligned", [](auto&, auto&, auto&, auto& rows) { rows.keys = reinterpret_cast<char*>(some) + 2; }},
       {"dequantization.type", [](auto&, auto&, auto&, auto& rows) { rows.type = KVANT_F32; }},
       {"dequantization.channels", [](auto&, auto&, auto&, auto& rows) { rows.channels = 136; }},
+      {"dequantization.channels must be a multiple of 16",
+       [](auto& shape, auto&, auto&, auto& rows) { shape.head_dim = 512, rows.channels = 24; }},
       {"codebooks", [](auto& shape, auto&, auto&, auto&) { shape.key_format = "vq-d4b8"; }},
   };
   for (const Mistake& mistake : mistakes) {
@@ -120,9 +122,11 @@ TEST(LastError, NamesTheArgumentOfRowsThatIsWrong) {
   expect_refused("source_is_f16", [](auto& t) { t.source_is_f16 = 1; });
   expect_refused("source_is_f16", [](auto& t) { t.source = some, t.source_is_f16 = t.source_is_f32 = 1; });
   expect_refused("multiples of 8", [](auto& t) { t.source = some, t.source_channels = 84; });
+  expect_refused("source_channels must be multiples of 16",
+                 [](auto& t) { t.source = some, t.head_dim = 512, t.source_channels = 24; });
   expect_refused("without a source", [](auto& t) { t.row_channels = 96; });
 
-  const kvant_decode_shape shape{sizeof shape, 1, 1, 1, 128, 1.0F, "ch4g128", "tok4g128"};
+  kvant_decode_shape shape{sizeof shape, 1, 1, 1, 128, 1.0F, "ch4g128", "tok4g128"};
   alignas(16) static std::int32_t table[4]{};
   kvant_decode_layer layer{};
   layer.struct_size = sizeof layer;
@@ -141,6 +145,8 @@ TEST(LastError, NamesTheArgumentOfRowsThatIsWrong) {
   expect_not_appended("rows.type", [](auto& r) { r.type = static_cast<kvant_type>(-1); });
   expect_not_appended("value_channels", [](auto& r) { r.value_channels = 200; });
   expect_not_appended("rotated", [](auto& r) { r.key_channels = 80, r.key_hadamard = 1; });
+  shape.head_dim = 512;
+  expect_not_appended("value_channels must be multiples of 16", [](auto& r) { r.value_channels = 24; });
 }
 
 TEST(LastError, SaysWhyThereIsNoKernel) {

@@ -46,7 +46,6 @@ constexpr NumberType number_type(kvant_type type) {
 constexpr bool fits_head(int channels, int head_dim) {
   return head_dim <= 256 || channels % 16 == 0;
 }
-inline constexpr Reason kNotWhole = "at heads of 512, channels must be multiples of 16";
 
 inline Reason read_correction(const kvant_correction* from, kvant_correction* to) {
   if (const Reason reason = read_struct(from, to)) return reason;
