@@ -19,8 +19,8 @@ struct SealKernel {
 
 SealKernel scalar_seal_kernel(const PageEncoding& encoding, int head_dim);
 SealKernel vector_seal_kernel(const PageEncoding& encoding, int head_dim, const Gpu& gpu);
-// Returns the kernel for trellis codes. fills_gpu says whether there are at least as many pages as CTAs that
-// can run at once.
+// Returns the kernel for trellis codes. fills_gpu says whether a sequence may have several due pages, and all
+// sequences together may have more than three for each SM.
 SealKernel trellis_seal_kernel(const PageEncoding& encoding, int head_dim, const Gpu& gpu, bool fills_gpu);
 // Returns the kernel for keys whose errors are shaped by metrics of their queries.
 SealKernel shaped_seal_kernel(const PageEncoding& encoding, int head_dim);
