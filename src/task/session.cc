@@ -204,9 +204,7 @@ PlanReport Session::report(const PreviewPlan& preview) const {
 }
 
 Status check_fallbacks(const PlanReport& report) {
-  // A preview with stand-ins is no fall-back, because the run itself calibrates. In show(), its report has no
-  // note.
-  if (report.calibration == CalibrationState::missing && !report.calibration_note.empty())
+  if (report.calibration == CalibrationState::missing)
     return error("recipe '{}' falls back: it is {}; leave out --strict to accept this", report.summary,
                  report.calibration_note);
   if (report.fallbacks.empty()) return {};
