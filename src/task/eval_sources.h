@@ -12,6 +12,18 @@
 
 namespace kvant {
 
+// Returns make(n_texts). While memory is short, n_texts is halved, because fewer texts side by side need less
+// memory.
+template <class Make>
+auto make_what_fits(int& n_texts, const Make& make) {
+  auto made = make(n_texts);
+  while (!made.ok() && made.error().is_shortage && n_texts > 1) {
+    n_texts = (n_texts + 1) / 2;
+    made = make(n_texts);
+  }
+  return made;
+}
+
 class EvalSources {
  public:
   // `context` is the number of tokens that a sequence will reach. n_texts texts run side by side.

@@ -128,16 +128,10 @@ Result<DriftResult> run_drift(const EvalStage& stage, const std::vector<std::vec
   const bool with_llama =
       std::ranges::any_of(stage.rows, [](const EvalRow& row) { return names_llama(row.name); });
   int n_texts = with_llama ? 1 : std::min(kMostDriftTexts, static_cast<int>(prompts.size()));
-  const auto make = [&] {
-    return sources_of(stage, static_cast<int>(longest) + generated_tokens, n_texts)
-        .make(stage.rows, logit_bytes(stage, 2 * n_texts));
-  };
-  auto made = make();
-  // Fewer prompts side by side need less memory.
-  while (!made.ok() && n_texts > 1) {
-    n_texts = (n_texts + 1) / 2;
-    made = make();
-  }
+  const auto made = make_what_fits(n_texts, [&](int n) {
+    return sources_of(stage, static_cast<int>(longest) + generated_tokens, n)
+        .make(stage.rows, logit_bytes(stage, 2 * n));
+  });
   if (!made.ok()) return made.error();
   const DriftOptions options{
       .generated_tokens = generated_tokens,

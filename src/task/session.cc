@@ -228,7 +228,7 @@ std::int64_t Session::free_cache_bytes() const {
 Status check_device_memory(const PageDevice& device, const std::string& what, std::int64_t bytes) {
   const std::int64_t available = device.free_bytes();
   if (bytes <= available - kDeviceReserve) return {};
-  return error(
+  return shortage(
       "{} needs {}, but {} has {} free, of which {} are reserved for the model's steps: use a smaller "
       "context or a recipe with fewer bits",
       what, readable_bytes(static_cast<double>(bytes)), device.name(),
@@ -243,7 +243,7 @@ Status check_on_cpu(const SessionOptions& options, const std::string& what) {
 Status check_memory(const std::string& what, std::int64_t bytes) {
   const std::int64_t available = available_memory_bytes();
   if (available == 0 || bytes <= available) return {};
-  return error(
+  return shortage(
       "{} needs {}, but this machine has {} available: use a smaller context or a recipe with fewer bits",
       what, readable_bytes(static_cast<double>(bytes)), readable_bytes(static_cast<double>(available)));
 }

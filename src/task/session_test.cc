@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <cstdlib>
 #include <filesystem>
 
@@ -20,9 +21,17 @@ TEST(DeviceMemory, KeepsAReserveForAModelsSteps) {
   EXPECT_TRUE(check_device_memory(device, "a KV cache of 100 tokens", 512 * kMib).ok());
   const Status refused = check_device_memory(device, "a KV cache of 101 tokens", 512 * kMib + 1);
   ASSERT_FALSE(refused.ok());
+  EXPECT_TRUE(refused.error().is_shortage);
   for (const char* words : {"a KV cache of 101 tokens", "the host has", "need", "use a smaller context"})
     EXPECT_NE(refused.error().message.find(words), std::string::npos) << refused.error().message;
   EXPECT_FALSE(check_device_memory(testing::HostPages(/*limit=*/kMib), "a KV cache of 1 tokens", 1).ok());
+}
+
+TEST(HostMemory, IsShortIfATaskNeedsMoreThanTheMachineHas) {
+  EXPECT_TRUE(check_memory("a small cache", 1).ok());
+  const Status refused = check_memory("a large cache", INT64_MAX);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_TRUE(refused.error().is_shortage);
 }
 
 TEST(SessionPlan, NothingIsLearnedForWhatADeviceCantServe) {
