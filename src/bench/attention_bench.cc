@@ -4,6 +4,7 @@
 
 #include "bench/contender.h"
 #include "bench/median.h"
+#include "bench/rest.h"
 
 namespace kvant {
 namespace {
@@ -28,6 +29,7 @@ Result<std::vector<std::vector<double>>> run_rounds(const Contenders& contenders
   std::vector<std::vector<double>> seconds(contenders.size());
   for (int round = 0; round < n_rounds; ++round) {
     for (std::size_t i = 0; i < contenders.size(); ++i) {
+      rest();
       const auto taken = contenders[i]->layer_seconds();
       if (!taken.ok()) return taken.error();
       seconds[i].push_back(*taken);

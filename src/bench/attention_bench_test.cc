@@ -2,10 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <nlohmann/json.hpp>
 
 #include "bench/attention_report.h"
 #include "bench/median.h"
+#include "bench/rest.h"
 
 namespace kvant {
 namespace {
@@ -57,6 +59,35 @@ TEST(AttentionBench, InterleavesContendersAndTakesMediansWithoutTheWarmUp) {
   EXPECT_DOUBLE_EQ((*rows)[0].seconds, 4);
   EXPECT_DOUBLE_EQ((*rows)[1].seconds, 1);
   EXPECT_DOUBLE_EQ(read_speed((*rows)[0]), 250);
+}
+
+// Records when each run begins.
+class Timed final : public AttentionContender {
+ public:
+  using Clock = std::chrono::steady_clock;
+  explicit Timed(std::vector<Clock::time_point>& begins) : begins_(begins) {}
+  Result<double> layer_seconds() override {
+    begins_.push_back(Clock::now());
+    return 1.0;
+  }
+  double layer_bytes() const override { return 1000; }
+  double bits() const override { return 4.5; }
+  int n_layers() const override { return 7; }
+  std::vector<std::string> kernels() const override { return {"scripted"}; }
+
+ private:
+  std::vector<Clock::time_point>& begins_;
+};
+
+TEST(AttentionBench, RestsBeforeEachContender) {
+  std::vector<Timed::Clock::time_point> begins;
+  const AttentionEntry entry = {"a", [&](int) -> Result<std::unique_ptr<AttentionContender>> {
+                                  return std::unique_ptr<AttentionContender>(std::make_unique<Timed>(begins));
+                                }};
+  const AttentionEntry entries[] = {entry, entry};
+  ASSERT_TRUE(run_attention_bench(entries, std::span(kContexts, 1), 2, [](int) {}).ok());
+  ASSERT_EQ(begins.size(), 6U);
+  for (std::size_t i = 1; i < begins.size(); ++i) EXPECT_GE(begins[i] - begins[i - 1], kRest);
 }
 
 TEST(AttentionBench, StopsAtTheFirstError) {

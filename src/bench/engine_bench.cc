@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "bench/median.h"
+#include "bench/rest.h"
 #include "eval/logit_metrics.h"
 
 namespace kvant {
@@ -86,6 +87,7 @@ Result<std::vector<BenchRow>> run_bench(std::span<const std::unique_ptr<Contende
     for (const auto& contender : contenders) KVANT_RETURN_IF_ERROR(contender->fill(depth));
     for (int repeat = 0; repeat < options.repeats; ++repeat) {
       for (std::size_t i = 0; i < contenders.size(); ++i) {
+        rest();
         KVANT_RETURN_IF_ERROR(time_once(*contenders[i], options, times[i]));
         advance(1);
       }
