@@ -70,9 +70,8 @@ void Barrier::release() {
 }
 
 void Barrier::await_change(std::uint32_t phase) {
-  constexpr std::int32_t kStep = kMaxSpinNs / 16;
   if (spin(phase)) {
-    const std::int32_t longer = spin_ns_.load(std::memory_order_relaxed) + kStep;
+    const std::int32_t longer = spin_ns_.load(std::memory_order_relaxed) + kStepNs;
     spin_ns_.store(std::min(longer, kMaxSpinNs), std::memory_order_relaxed);
     return;
   }

@@ -7,11 +7,12 @@
 
 namespace kvant {
 
-// A waiting thread spins for a short time, then sleeps until another thread wakes it. On an idle machine
-// nearly all waits end while spinning. Where other programs use the cores too, the awaited thread may not be
-// running. Each wait that ends in sleep therefore halves the spinning time of the next waits, which frees the
-// core soon. If a waiting thread yielded instead, it would run after all other threads that are ready,
-// which is many times slower on a busy machine.
+// A waiting thread spins for at most a millisecond, then sleeps until another thread wakes it. On an idle
+// machine nearly all waits end while spinning. To wake a core of a virtual machine takes longer than most
+// waits. Where other programs use the cores too, the awaited thread may not be running. Each wait that ends
+// in sleep therefore halves the spinning time of the next waits, which frees the core soon. Each other wait
+// makes the spinning time a little longer. If a waiting thread yielded instead, it would run after all other
+// threads that are ready, which is many times slower on a busy machine.
 class Barrier {
  public:
   // Returns when n_threads threads have called wait(). The last thread to arrive runs `last` before any
@@ -34,9 +35,9 @@ class Barrier {
   std::atomic<int> arrived_{0};
   std::atomic<std::uint32_t> phase_{0};
   std::atomic<int> sleeping_{0};
-  std::atomic<std::int32_t> spin_ns_{kMaxSpinNs};  // spinning time of the next wait in ns
+  std::atomic<std::int32_t> spin_ns_{kFirstSpinNs};  // spinning time of the next wait in ns
 
-  static constexpr std::int32_t kMaxSpinNs = 50'000;
+  static constexpr std::int32_t kFirstSpinNs = 50'000, kStepNs = 3'000, kMaxSpinNs = 1'000'000;
 };
 
 }  // namespace kvant
