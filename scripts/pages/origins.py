@@ -46,6 +46,11 @@ def names(recipes):
     return ", ".join(f"`{recipe}`" for recipe in recipes)
 
 
+def on(place):
+    """Returns a machine and its day as the end of a sentence."""
+    return "on " + (place[0].lower() + place[1:] if place.startswith(("One ", "Two ")) else place)
+
+
 def places(tables):
     """Returns a paragraph about each (title, {recipe: row}), which names the recipes from other runs than most rows.
     Tables with equal runs share a paragraph."""
@@ -58,10 +63,9 @@ def places(tables):
         if not runs:
             continue
         usual = max(runs, key=lambda run: len(runs[run]))
-        text = f"{usual[0]}. {usual[1]}."
-        for (how, place), recipes in runs.items():
-            if (how, place) != usual:
-                text += f" {names(recipes)}: {how}" + (f"; {place}." if place != usual[1] else ".")
+        others = [f"{names(recipes)}: {how}, {'on the same machine and day' if place == usual[1] else on(place)}."
+                  for (how, place), recipes in runs.items() if (how, place) != usual]
+        text = " ".join([f"{usual[0]}, {on(usual[1])}.", *(["Exceptions:"] if others else []), *others])
         sentences.setdefault(text, []).append(title)
     return "\n".join(markdown.paragraph(f"{', '.join(titles)}: {text}") for text, titles in sentences.items()) + "\n"
 

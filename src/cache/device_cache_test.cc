@@ -168,8 +168,8 @@ TEST(DeviceCache, ReadsAndWritesTheImagesOfLayersWhoseHeadsDiffer) {
   expect_the_same_images("k=ch4g128,v=tok4g128", 300, testing::unlike_layers(512, 256, 1, 2));
 }
 
-// The pages of these heads differ in size. The library must find each page where the cache has it, whichever
-// of the two has written the page.
+// The pages of these heads differ in size. A cut into a sealed page must find each head's page in its entry,
+// and leave the same bytes as a cache in host memory.
 TEST(DeviceCache, CutsUnlikeHeadsBackAsCachesInHostMemoryDo) {
   for (const char* recipe : {"k=tcq1,v=tcq3,k@0.1=tcq3,v@0.1=fp8,k@1.0=ch4g64,v@1.0=tcq1,sink=4",
                              "k=ch4g64,v=tok2g64,k@0.0=ch2g64,v@1.1=tok8g64"}) {

@@ -91,8 +91,8 @@ struct Portable : WordPacking {
   static KVANT_INLINE Bytes fill(int byte) { return Bytes{} + static_cast<std::uint8_t>(byte); }
   static KVANT_INLINE Bytes both(Bytes a, Bytes b) { return a & b; }
   static KVANT_INLINE Bytes select(Bytes mask, Bytes a, Bytes b) { return (a & mask) | (b & ~mask); }
-  // Lanes are numbers in memory order. Pages exist only on little-endian machines, so the last byte of a lane
-  // is its highest byte.
+  // Each 32-bit lane is shifted as one integer. Pages exist only on little-endian machines, so the byte of a
+  // lane that comes last in memory is its highest byte.
   static KVANT_INLINE Bytes from_lane_before(Bytes x, Bytes y) {
     return reinterpret_cast<Bytes>((reinterpret_cast<Words32>(x) << 8) |
                                    (reinterpret_cast<Words32>(y) >> 24));

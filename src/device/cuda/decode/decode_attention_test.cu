@@ -133,7 +133,7 @@ TEST_P(DecodeAttention, AgreesOnOutliers) {
   expect_exact({{plain ? 0 : 20, 140, 5}}, plain ? 0 : 5, false, 4, KVANT_F32, Tables::own, Values::outliers);
 }
 
-// Values are so large that scales and gains times weights exceed half precision.
+// Values are so large that the products of weights with scales or gains would overflow in half precision.
 TEST_P(DecodeAttention, AgreesOnLoudValues) {
   const auto& [pair, d] = GetParam();
   const bool plain = is_unquantized(pair);

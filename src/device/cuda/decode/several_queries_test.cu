@@ -75,7 +75,7 @@ TEST_P(SeveralQueries, AgreeWithProtectedTokensMasked) {
   expect_exact(cache, {4, 3});
 }
 
-// Values are so large that scales and gains times weights exceed half precision.
+// Values are so large that the products of weights with scales or gains would overflow in half precision.
 TEST_P(SeveralQueries, AgreeOnLoudValues) {
   for (const float loudness : {170.0F, 10000.0F}) {
     const Values values = loudness < 1000 ? Values::outliers : Values::normal;
