@@ -15,8 +15,8 @@ CACHES = {
     "kvant tcq5+tcq4/tcq4+tcq3": "two widths",
 }
 TEXT = ("The first table has microseconds per layer with `bf16`, kvant's own unquantized cache. The second table has the "
-        "speed of `uniform-4bit` relative to `bf16`. The third table has the speed of heads of two widths, which calibrated "
-        "recipes have. Half of the heads have `tcq5` + `tcq4`, and the others `tcq4` + `tcq3`. In the last table "
+        "speed of `uniform-4bit` relative to `bf16`. The third table has the speed of a mix of heads with two code widths, "
+        "as in calibrated recipes. Half of the heads have `tcq5` + `tcq4`, and the others `tcq4` + `tcq3`. In the last table "
         "the rival of `bf16` is PyTorch's attention with cuDNN, which does not rotate outputs. Values are random. "
         "[gpu-layouts.csv](gpu-layouts.csv) has all caches, and the time that reading their bytes alone takes.")
 
@@ -58,7 +58,7 @@ class Layouts:
                 markdown.paragraph(self.document["measured_on"]) + self.other_runs())
         times = self.table(lambda *place: f"{self.us[*place, 'bf16']:.1f}" if (*place, "bf16") in self.us else "-")
         return "\n".join([text, times, "`uniform-4bit` relative to `bf16`:\n", self.ratios("uniform-4bit"),
-                          "Heads of two widths relative to `bf16`:\n", self.ratios("two widths"),
+                          "A mix of two code widths relative to `bf16`:\n", self.ratios("two widths"),
                           "`bf16` relative to PyTorch with cuDNN:\n", self.ratios("bf16", "PyTorch (cuDNN)")])
 
     def other_runs(self):

@@ -64,7 +64,8 @@ def places(tables):
             continue
         usual = max(runs, key=lambda run: len(runs[run]))
         others = [f"{names(recipes)}: {how}, {'on the same machine and day' if place == usual[1] else on(place)}."
-                  for (how, place), recipes in runs.items() if (how, place) != usual]
+                  for (how, place), recipes in sorted(runs.items(), key=lambda run: run[0][1] != usual[1])
+                  if (how, place) != usual]
         text = " ".join([f"{usual[0]}, {on(usual[1])}.", *(["Exceptions:"] if others else []), *others])
         sentences.setdefault(text, []).append(title)
     return "\n".join(markdown.paragraph(f"{', '.join(titles)}: {text}") for text, titles in sentences.items()) + "\n"
