@@ -207,7 +207,7 @@ class Front:
         shown = [(MODELS[model].title, {recipe: rows[recipe] for recipe in CHOICES if recipe in rows})
                  for model, rows in zip(models, of_model)]
         return (f"Each mean KLD is from contexts of {CONTEXT:,} tokens of WikiText-2.\n\n" + places(shown) +
-                markdown.table(("recipe", f"bits per value, {MODELS[models[0]].title}", "memory of f16's",
+                markdown.table(("recipe", f"bits per value, {MODELS[models[0]].title}", "share of f16's memory",
                                 *(f"mean KLD, {MODELS[model].title}" for model in models)), body))
 
     def blocks(self):
