@@ -66,7 +66,7 @@ class Layouts:
         text = ""
         for line in sorted({r["measured_on"] for r in self.rows} - {self.document["measured_on"]}):
             rows = [r for r in self.rows if r["measured_on"] == line]
-            caches = ", ".join(dict.fromkeys(r["cache"] for r in rows))
+            caches = ", ".join(dict.fromkeys(r["cache"].replace("two widths", "the mix") for r in rows))
             shapes = sorted({(r["sequences"], r["context"]) for r in rows})
             measured = ("some cells of all columns" if shapes == self.shapes
                         else "the cells " + ", ".join(shown_shape(*shape) for shape in shapes))
