@@ -91,7 +91,7 @@ class Cpu:
         of = "tokens" if document["kind"] == "prompt" else "tokens deep"
         title = (f"\n### {what}, {document['model']}, {document['threads']} threads\n\n" + markdown.code(document["command"]) +
                  f"\n{document['measured_on']}; medians of {document['repeats']}; tokens a second, and the ratio to the fastest "
-                 "rival of at least the cache's bits.\n\n")
+                 "rival with at least as many bits.\n\n")
         return title + markdown.table(("cache", *(f"{at:,} {of}" for at in columns)), rows)
 
     def sparse(self):
