@@ -63,9 +63,11 @@ measure_models() {  # NAME OPTIONS...: measures all models, and llama.cpp on the
   done
 }
 
+# Tokens without a context are short, so a run at depth 0 has more of them.
 measure_decode() {
   local depth
-  for depth in 0 4096 16384 30000; do measure_models "model-$depth" -d $depth -p 0 -n 16; done
+  measure_models model-0 -d 0 -p 0 -n 48
+  for depth in 4096 16384 30000; do measure_models "model-$depth" -d $depth -p 0 -n 16; done
 }
 
 measure_prompts() {
