@@ -15,9 +15,9 @@ function(kvant_test_program name label)
 endfunction()
 
 # Sources are compiled a dozen at a time, because parsing headers and instantiating templates takes most of the time of
-# most files. Names in unnamed namespaces must therefore be unique within a module. The files of a SEPARATE module
-# compile alone and may repeat names. A test with a name that other tests also use lies in its own namespace.
-# -DKVANT_UNITY=OFF compiles every file alone.
+# most files. Names in unnamed namespaces must therefore be unique within a module. The sources of a SEPARATE module
+# compile alone and may repeat names, but its tests do not. A test with a name that other tests also use lies in its own
+# namespace. -DKVANT_UNITY=OFF compiles every file alone.
 option(KVANT_UNITY "Compile a dozen sources at a time" ON)
 function(kvant_unity target)
   set_target_properties(${target} PROPERTIES UNITY_BUILD ${KVANT_UNITY} UNITY_BUILD_BATCH_SIZE 12)

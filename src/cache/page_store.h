@@ -43,8 +43,8 @@ class HostPageStore final : public PartStore {
   // Returns the index of a (layer, KV head) in the store. `head` is this index in the functions below.
   int head_index(int layer, int kv_head) const;
 
-  // Gives a head memory for its pages of a sealed entry or of protected rows, unless it has them. Returns
-  // false or throws std::bad_alloc if memory is exhausted.
+  // Allocates a head's pages in a sealed entry or in an entry of protected rows. Pages that the head already
+  // has stay. Returns false or throws std::bad_alloc if memory is exhausted.
   bool hold(PageEntry entry, int head);
   void drop(PageEntry entry, int head) noexcept;  // Gives the memory back, if the head has any.
 

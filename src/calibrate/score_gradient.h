@@ -28,7 +28,7 @@ struct ScoreGradient {
   std::vector<double> log_probabilities;  // [n], the log probabilities of `words`
 };
 
-// A block of the vocabulary has this many words, which are multiplied together.
+// A block of the vocabulary has this many words. One matrix product computes the logits of a block.
 inline constexpr int kVocabularyBlock = 2048;
 // The first pass over the vocabulary keeps logits of at most this many bytes for the second pass.
 inline constexpr std::int64_t kMostLogitBytes = std::int64_t{256} << 20;

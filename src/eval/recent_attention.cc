@@ -70,7 +70,7 @@ std::vector<int> listed_tokens(const std::vector<PageView>& pages, int first, in
   return tokens;
 }
 
-// Writes the values that the cache returns for a page into the rows of the page's tokens.
+// Writes the keys and values that the cache returns for a page into the rows of the page's tokens.
 void read_page(const HeadPlan& head, const PageView& page, TokenRows& rows) {
   const int d = head.k.context.head_dim;
   const std::vector<float> k = decoded_rows(page.k, head.k.transform, page.n_tokens);

@@ -46,7 +46,8 @@ struct Tables {
   }
 };
 
-// Holds targets or costs of parent k for the nodes of each register; `of[k]` repeats after kOthers nodes.
+// Holds targets or costs of the parents of nodes. of[k] has the numbers of parent k for the first kOthers
+// nodes, and all other nodes use the same numbers. If kOthers is 1, the number fills a register.
 template <int B>
 struct Parents {
   int32x4_t of[Nodes<B>::kParents][Nodes<B>::kParentRegisters];

@@ -1,8 +1,8 @@
 """Keeps the sink, the first tokens of a sequence, unquantized at the beginning of the sequence's first block.
 
 The library reads unquantized pages in tiles of 16 tokens of one head and side, ordered for tensor cores. A tile has
-head_dim / 16 pieces of 512 bytes. In each piece, a token's keys take 64 contiguous bytes, and the values of two tokens
-take 16 of every 64 bytes. The rest of a tile with few tokens is read but has weight 0. Pages of several heads can
+head_dim / 16 pieces of 512 bytes. In each piece, a token's keys are spread over 64 contiguous bytes, and its
+values over 16 of every 64 bytes. The rest of a tile with few tokens is read but has weight 0. Pages of several heads can
 therefore overlap: with a sink of one token, eight key pages or four value pages share a tile. On a CPU, unquantized
 pages are plain rows, and the pages of all heads follow each other without overlap."""
 

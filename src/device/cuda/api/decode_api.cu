@@ -172,7 +172,7 @@ Reason plan_launches_of(const Shape& shape, const Gpu& gpu, const HeadGroup& gro
     const int sharers_log2 = columns <= kPaddedGroup ? 0 : columns <= 2 * kPaddedGroup ? 1 : 2;
     const bool skips = shape.skip_threshold > 0 && shape.sas == 0 && shape.score_softcap == 0;
     // Values can be skipped only if one warp has all columns, because that warp decides alone whether to copy
-    // them.
+    // the values.
     const DecodeKernel* kernel =
         skips && sharers_log2 == 0 ? find_skipping_kernel(gpu, group, shape.head_dim) : nullptr;
     if (kernel == nullptr)
