@@ -202,7 +202,8 @@ bool DeviceProtector::seal(Step& step, int layer, const SealPoint& point, const 
 }
 
 // Writes the keys of all tokens up to the page's end as BF16 rows. If the previous call was for the same
-// layer and slice, the rows of the pages that were sealed then are already there.
+// layer and slice, the rows of pages that were sealed before that call are still there, and only the rows
+// after them are written.
 bool DeviceProtector::make_keys(Step& step, int layer, const SealPoint& point,
                                 const kvant_decode_layer& of_slice) {
   const Plan& plan = step.plan();

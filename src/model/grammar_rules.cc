@@ -216,7 +216,7 @@ class GrammarReader {
     if (rule >= 0) sequence.push_back(rule);
   }
 
-  // The functions from describe_terminals() to read_token() read terminals.
+  // The functions from here to read_token() read and describe terminals.
 
   enum Kind : std::uint32_t { kSet, kSetOfOthers, kAny, kToken, kOtherToken };  // kinds of GrammarTerminal
 

@@ -78,7 +78,8 @@ void expect_octets(const std::vector<std::uint8_t>& out, const RandomPage& page,
   }
 }
 
-// Calls check(lookup, page, what) for all instruction sets that this machine has.
+// Calls check(lookup, page, what) for all instruction sets that this machine has, and for the widths, vectors
+// and head sizes.
 template <class Check>
 void for_each_page(std::initializer_list<int> widths, std::initializer_list<int> vectors,
                    const Check& check) {
