@@ -42,7 +42,7 @@ class Plans(unittest.TestCase):
         return torch.as_tensor(np.asarray(x), dtype=torch.int32).to(self.device)
 
     def tables(self, cache, plan, blocks, tail_blocks):
-        """Returns the tables of tails and sinks, for the plug-in's blocks, and of sealed pages."""
+        """Returns a step's tables of tails, sinks and sealed pages. Tails and sinks have places within blocks."""
         layout = cache.layout
         pages = [(head, side) for head in range(N_KV_HEADS) for side in range(SIDES)]
         tail_places = self.int32([[layout.tail_place(*page, turn) for page in pages] for turn in range(layout.tail_pages)])

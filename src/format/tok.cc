@@ -96,7 +96,8 @@ void clip_row(const float* x, int d, int percent, float* clipped) {
   std::transform(x, x + d, clipped, [limit = *rank](float v) { return std::clamp(v, -limit, limit); });
 }
 
-// The authors of OSCAR measure the grids of the suffix l in standard deviations of a group.
+// Formats with the suffix l have this step and this threshold, in standard deviations of a group. Both
+// numbers are of OSCAR's authors.
 constexpr double kStepInDeviations = 1.16 * 1.00637, kThreshold = 0.98107;
 
 // Fits the grid of the suffix l to x [n], and computes the codes [n].
