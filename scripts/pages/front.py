@@ -155,13 +155,11 @@ class Front:
                                      (dummy, "an 8B with dummy weights in vLLM 0.26 on an H200", self.vllm_bits(dummy))):
             batch = "" if document is None else document["columns"][1].partition(",")[0]
             for row in () if document is None else document["results"]:
-                # Older versions named this cache by its recipe.
-                like = row[0].replace("uniform-4bit,sink=1", "kvant_uniform_4bit")
-                if row[0] not in bits or like not in README_IN_VLLM or not klds.get(like, "-")[0].isdigit():
+                if row[0] not in bits or row[0] not in README_IN_VLLM or not klds.get(row[0], "-")[0].isdigit():
                     continue
                 bf16, fp8 = row[1].partition("(")[2].rstrip(")").split(", ")
                 yield (f"{what}, {batch} tokens", row[0], f"{row[1].partition(' ')[0]} tokens/s: {bf16} BF16, {fp8} FP8",
-                       f"{bits[row[0]]:.2f}", klds[like], on, day_of(document["measured_on"]))
+                       f"{bits[row[0]]:.2f}", klds[row[0]], on, day_of(document["measured_on"]))
 
     def vllm_table(self):
         """Returns the tables of the guide's quick start: speed and divergence in the newest vLLM that was run."""
