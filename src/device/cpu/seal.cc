@@ -11,6 +11,7 @@
 #include "device/cpu/calls.h"
 #include "device/cpu/rows.h"
 #include "device/cpu/workers.h"
+#include "format/bit_packing.h"
 #include "format/page_metric.h"
 
 namespace kvant::device::cpu {
@@ -175,13 +176,14 @@ class Sealing {
   // as the GPU library does. Encoders clip parameters there. Tokens that are left out do not matter.
   void count_out_of_range(const kvant_decode_layer& layer, const Format& format, const TokenMask& left_out,
                           int d, const std::byte* page) const {
+    if (layer.pages_out_of_range == nullptr) return;
     const auto described = find_format(format.name())->describe();
-    if (layer.pages_out_of_range == nullptr || !described) return;
+    if (!described) return;
     const PageDescription& of = described->page;
     const int n = of.half_parameters(d);
     if (n == 0) return;
     std::vector<float> numbers(n);
-    const std::byte* const parameters = page + kPageTokens * d / of.channels * of.bits / 8;
+    const std::byte* const parameters = page + packed_bytes(kPageTokens * d / of.channels, of.bits);
     float_row_from_f16(parameters, numbers.data(), n);
     const bool has_zeros = of.grid != GridAxis::none && !of.symmetric;
     const int of_token = of.grid == GridAxis::of_tokens ? of.groups(d) : 1;
