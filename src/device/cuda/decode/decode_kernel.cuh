@@ -342,6 +342,37 @@ __device__ __forceinline__ void take_turn(const DecodeArgs& args) {
   admit_successors();
 }
 
+// Says whether the warps of a CTA keep rounded queries in shared memory. One warp rounds each query head, and
+// the others need not round it again. With several queries, warps may have different columns.
+template <class Pair, class Args>
+inline constexpr bool kKeepsRows = std::is_same_v<Args, DecodeArgs>&& requires {
+  typename Pair::QueryRows;
+};
+
+// Rounds and stores the segment's queries. Warps take query heads in turn.
+template <int D, class Rows>
+__device__ __forceinline__ void keep_query_rows(const DecodeArgs& args, const Segment& segment, int warp,
+                                                int n_warps, int lane, Rows& rows) {
+#pragma unroll 1
+  for (int head = warp; head < args.n_queries; head += n_warps) {
+    float x[D / kLanes];
+    load_query_row<D>(args, segment, head, lane, x);
+    rows.store(head, x, args.softmax_scale_log2, lane);
+  }
+}
+
+// Returns the state of a pair with separate sums.
+template <class Pair, class Args, class Part>
+__device__ __forceinline__ auto state_of_segment(const Args& args, const unsigned char* shared,
+                                                 const Part& segment, int lane) {
+  if constexpr (kKeepsRows<Pair, Args>)
+    return
+        typename Pair::State(*reinterpret_cast<const typename Pair::QueryRows*>(shared + Pair::kQueryRowsAt),
+                             args.n_queries, lane);
+  else
+    return typename Pair::State(args, segment, lane);
+}
+
 // Runs a consumer warp. This function and all its callees are inlined by force. Otherwise the compiler would
 // turn parts of a large kernel into functions. Arguments and rings would then have addresses, and each page
 // would wait for loads of values that are constants when inlined.
@@ -374,8 +405,16 @@ __device__ __forceinline__ void consume(const Args& args, unsigned char* shared,
         tables_of = segment.head;
       }
     }
-    Query<block_dim(D)> query = load_query<D>(args, segment, lane);
-    if (waits && threadIdx.x == 0) store_shared(rings.have_queries(), __float_as_int(query.factor[0]) | 1);
+    Query<block_dim(D)> query;
+    if constexpr (kKeepsRows<Pair, Args>) {
+      auto& rows = *reinterpret_cast<typename Pair::QueryRows*>(shared + Pair::kQueryRowsAt);
+      keep_query_rows<D>(args, segment, warp, n_threads / kLanes, lane, rows);
+      named_barrier(1, n_threads);
+      if (waits && threadIdx.x == 0) store_shared(rings.have_queries(), 1);
+    } else {
+      query = load_query<D>(args, segment, lane);
+      if (waits && threadIdx.x == 0) store_shared(rings.have_queries(), __float_as_int(query.factor[0]) | 1);
+    }
     // One copy in shared memory serves all warps, because they stay in the same segment until they merge.
     if constexpr (requires { Pair::kQueryAt; }) {
       if (warp == 0) KeptQuery<D>::store(query, shared + Pair::kQueryAt, lane);
@@ -391,7 +430,7 @@ __device__ __forceinline__ void consume(const Args& args, unsigned char* shared,
       const int end = segment.number_of(sealed_end);
       if constexpr (requires { typename Pair::State; }) {
         if (segment.first < sealed_end) {
-          typename Pair::State state(args, segment, lane);
+          auto state = state_of_segment<Pair>(args, shared, segment, lane);
           if constexpr (requires { &Pair::State::begin; }) state.begin(shared, query, lane);
           if constexpr (requires { Pair::kLooksAhead; }) {
             last = Pair::attend_to_pages(args, shared, segment, last, end, lane, ring, state);
@@ -412,9 +451,15 @@ __device__ __forceinline__ void consume(const Args& args, unsigned char* shared,
       }
     }
     const int end = segment.number_of(segment.last);
-    for (; (number = ring.next_unit(last)) < end; last = number)
+    number = ring.next_unit(last);
+    // Only unquantized pages need this query, and the loop over sealed pages has no registers for it.
+    if constexpr (kKeepsRows<Pair, Args>)
+      if (number < end) query = load_query<D>(args, segment, lane);
+    for (; number < end; number = ring.next_unit(last)) {
       attend_plain<Pair, D>(args, shared, seen_tokens(args, segment, segment.unit_of(number), lane), query,
                             lane, ring, acc);
+      last = number;
+    }
     leave_segment<D>(args, sharers_log2(args), range, segment, acc, buffer, thread_here(), n_threads);
   }
   // A CTA without segments has not taken its turn in the loop.

@@ -274,8 +274,10 @@ struct TrellisGainTable {
 template <int D>
 struct TrellisStrips;  // defined in trellis_strips.cuh
 
-// Eight query heads of 256 channels need more registers than the warps of a CTA have on average. On Hopper,
-// the copying warp's warpgroup gives up some of its registers.
+// Eight query heads need more registers than the warps of a CTA have on average. On Hopper, the copying
+// warp's warpgroup gives up some of its registers. With heads of 64, a warp has enough registers.
+template <int D, int Sets>
+inline constexpr bool kNeedsMoreRegisters = D >= 128 && Sets == 2;
 template <bool Needed>
 struct TrellisRegisters {};
 template <>
@@ -289,7 +291,7 @@ struct TrellisRegisters<true> {
 // kernels for short sequences use the pair. Their warps have up to 255 registers.
 template <int D, int Sets, int PageWarps = D == 256 ? 2 * Sets : 1, bool UnlikeHeads = false,
           bool OnlyShort = false>
-struct TrellisPair : TrellisRegisters<D == 256 && Sets == 2 && !OnlyShort> {
+struct TrellisPair : TrellisRegisters<kNeedsMoreRegisters<D, Sets> && !OnlyShort> {
   using OfShort = TrellisPair<D, Sets, D == 64 ? 2 : 4, UnlikeHeads>;
   using OfShortAlone = TrellisPair<D, Sets, D == 64 ? 2 : 4, UnlikeHeads, true>;
   using OfUnlikeHeads = TrellisPair<D, Sets, PageWarps, true>;
@@ -297,11 +299,10 @@ struct TrellisPair : TrellisRegisters<D == 256 && Sets == 2 && !OnlyShort> {
   static constexpr bool kSealed = true;
   static constexpr bool kTablesPerHead = false;
   static constexpr int kPageWarps = PageWarps;
-  // Kernels for short sequences keep the queries in this form. Sealed pages need no other form of the
-  // queries.
+  // The warps of a CTA keep the queries in this form. Sealed pages need no other form of the queries.
   using QueryRows = IntegerRows<D>;
   // Warps that take registers are whole warpgroups. Kernels for short sequences have kShortWarps warps.
-  static constexpr int kMaxWarps = D == 256 && Sets == 2 ? 8 : max_consumer_warps(D);
+  static constexpr int kMaxWarps = kNeedsMoreRegisters<D, Sets> ? 8 : max_consumer_warps(D);
   static constexpr bool kCaps = D == 256;
   static constexpr int kMaxGroup = kHeadsOfSet * Sets;
   static constexpr int kWarpSteps = kSteps / kPageWarps;  // steps of each page for each warp
@@ -310,12 +311,16 @@ struct TrellisPair : TrellisRegisters<D == 256 && Sets == 2 && !OnlyShort> {
   // set.
   static constexpr int kScratch = kWarpSteps * 32 * kHeadsOfSet * 4;
   static constexpr int kWarpBytes = Sets * kScratch;
-  static constexpr int kTableBytes = kGainBytes + kMaxWarps * kWarpBytes;
+  // The rounded queries follow the gains, and the memory of each warp comes last.
+  static constexpr int kQueryRowsAt = kGainBytes;
+  static constexpr int kWarpsAt = kQueryRowsAt + static_cast<int>(sizeof(QueryRows));
+  static constexpr int kTableBytes = kWarpsAt + kMaxWarps * kWarpBytes;
   static constexpr int kParts = kWarpSteps / kStepsOfPart<D>;
   // Values are read in this many passes. Each pass has only some of the channels, which limits the registers
   // for sums.
-  static constexpr bool kFewPasses = OnlyShort || (Sets == 2 && Architecture::kWarpgroupProducts);
-  static constexpr int kPasses = D == 256 ? (kFewPasses ? Sets : 4 * Sets) : OnlyShort ? 1 : Sets;
+  static constexpr bool kFewPasses =
+      OnlyShort || (kNeedsMoreRegisters<D, Sets> && Architecture::kWarpgroupProducts);
+  static constexpr int kPasses = D == 256 ? (kFewPasses ? Sets : 4 * Sets) : kFewPasses ? 1 : Sets;
 
   static __device__ void build_tables(const DecodeArgs&, unsigned char* table, int, int thread,
                                       int n_threads) {
@@ -344,7 +349,7 @@ struct TrellisPair : TrellisRegisters<D == 256 && Sets == 2 && !OnlyShort> {
   static __device__ __forceinline__ void attend(const DecodeArgs& args, unsigned char* shared,
                                                 const Part& segment, int page, const Query<D>&, int lane,
                                                 RingReader& ring, State& state) {
-    auto* scratch = reinterpret_cast<float4*>(shared + kGainBytes + threadIdx.x / kLanes * (Sets * kScratch));
+    auto* scratch = reinterpret_cast<float4*>(shared + kWarpsAt + threadIdx.x / kLanes * (Sets * kScratch));
     store_scores(args, shared, segment, page, ring.wait(), state, lane, scratch);
     ring.release();
     const unsigned char* values = ring.wait();
