@@ -7,9 +7,13 @@ from dataclasses import dataclass
 
 import torch
 
+from kvant import PAGE
 from kvant.torch import Layer, Lengths, Shape, StepPlan, step_table, type_of
 from kvant.paged.block_layout import SIDES
 from kvant.paged.model_cache import ModelCache
+
+# If tables have room for more sealed pages, kernels are chosen for sequences of this many pages, or 32,768 tokens.
+TYPICAL_PAGES = 256
 
 
 @dataclass(frozen=True)
@@ -44,7 +48,11 @@ def prepare(cache: ModelCache, seq_lens: torch.Tensor, block_table: torch.Tensor
     if plan.n_parts > 1:
         of_seqs = new_table(block_table.shape[1])
         tables["sealed"] = step_table(of_seqs[:, None], block_table)
-    step = DecodeStep(plan, cache.shape(plan.n_seqs, cache.max_queries), plan.lengths(), block_table, of_seqs, tail_ids, sink_ids)
+    # A captured step serves all lengths for which its tables have room. The kernels for so many pages serve shorter and
+    # longer sequences, too.
+    lengths = plan.lengths(max_sealed_pages=min(block_table.shape[1], TYPICAL_PAGES),
+                           max_tail_tokens=cache.layout.tail_pages * PAGE)
+    step = DecodeStep(plan, cache.shape(plan.n_seqs, cache.max_queries), lengths, block_table, of_seqs, tail_ids, sink_ids)
     cache.library.plan_step(plan.step(seq_lens, row_begins, **tables))
     cache.library.decode_schedule(step.shape, step.lengths, cache.workspace)
     return step

@@ -42,8 +42,9 @@ class StepPlan:
                     due_tail_page=self.due_tail_page, due_sealed_page=self.due_sealed_page, n_due_pages=self.n_due_pages,
                     **tables)
 
-    def lengths(self) -> Lengths:
-        """Returns the lengths in the form that the schedule and attention take."""
+    def lengths(self, **maxima: int) -> Lengths:
+        """Returns the lengths in the form that the schedule and attention take. `maxima` are max_tail_tokens and
+        max_sealed_pages of kvant_decode_lengths. Without them, no kernel for short sequences runs."""
         optional = {}
         if self.sink:
             optional |= dict(protected_tokens=self.protected_tokens, protected_seq_stride=1)
@@ -51,7 +52,7 @@ class StepPlan:
             optional["first_tokens"] = self.first_tokens
         if self.n_parts > 1:
             optional["query_begins"] = self.part_begins
-        return Lengths(sealed_pages=self.sealed_pages, tail_tokens=self.tail_tokens, **optional)
+        return Lengths(sealed_pages=self.sealed_pages, tail_tokens=self.tail_tokens, **optional, **maxima)
 
 
 def step_table(table: torch.Tensor, blocks: torch.Tensor, places: torch.Tensor | None = None, units: int = 1) -> StepTable:
