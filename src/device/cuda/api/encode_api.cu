@@ -116,7 +116,7 @@ SealKernel find_seal_kernel(const PageEncoding& encoding, bool is_shaped, int he
     case Encoding::vectors:
       return vector_seal_kernel(encoding, head_dim, gpu);
     case Encoding::trellis:
-      return is_shaped ? shaped_seal_kernel(encoding, head_dim)
+      return is_shaped ? shaped_seal_kernel(encoding, head_dim, gpu, fills_gpu)
                        : trellis_seal_kernel(encoding, head_dim, gpu, fills_gpu);
     default:
       return scalar_seal_kernel(encoding, head_dim);

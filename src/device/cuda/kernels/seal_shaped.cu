@@ -5,24 +5,33 @@
 namespace kvant::cuda {
 namespace {
 
+template <int Bits, int D, int Warps>
+SealKernel kernel_with() {
+  return {reinterpret_cast<const void*>(&seal_shaped_kernel<Bits, D, Warps>), 32 * Warps,
+          static_cast<int>(sizeof(ShapedShared<Bits, D, Warps>)), 0};
+}
+
 template <int Bits, int D>
-SealKernel kernel() {
-  constexpr int kWarps = kShapedWarps<Bits, D>;
-  return {reinterpret_cast<const void*>(&seal_shaped_kernel<Bits, D>), 32 * kWarps,
-          static_cast<int>(sizeof(ShapedShared<Bits, D, kWarps>)), 0};
+SealKernel kernel(const Gpu& gpu, bool fills_gpu) {
+  if constexpr (D <= 128) {
+    const SealKernel more = kernel_with<Bits, D, kMoreShapedWarps>();
+    if (!fills_gpu && more.shared_bytes <= gpu.shared_bytes) return more;
+  }
+  return kernel_with<Bits, D, kShapedWarps<Bits, D>>();
 }
 
 template <int D>
-SealKernel kernel_of(int bits) {
-  constexpr SealKernel (*kKernels[])() = {kernel<1, D>, kernel<2, D>, kernel<3, D>,
-                                          kernel<4, D>, kernel<5, D>, kernel<6, D>};
-  return kKernels[bits - 1]();
+SealKernel kernel_of(int bits, const Gpu& gpu, bool fills_gpu) {
+  constexpr SealKernel (*kKernels[])(const Gpu&, bool) = {kernel<1, D>, kernel<2, D>, kernel<3, D>,
+                                                          kernel<4, D>, kernel<5, D>, kernel<6, D>};
+  return kKernels[bits - 1](gpu, fills_gpu);
 }
 
 }  // namespace
 
-SealKernel shaped_seal_kernel(const PageEncoding& encoding, int head_dim) {
-  return with_head_dim(head_dim, [&](auto d) { return kernel_of<d.value>(encoding.layout.bits); });
+SealKernel shaped_seal_kernel(const PageEncoding& encoding, int head_dim, const Gpu& gpu, bool fills_gpu) {
+  return with_head_dim(head_dim,
+                       [&](auto d) { return kernel_of<d.value>(encoding.layout.bits, gpu, fills_gpu); });
 }
 
 }  // namespace kvant::cuda

@@ -22,7 +22,8 @@ SealKernel vector_seal_kernel(const PageEncoding& encoding, int head_dim, const 
 // Returns the kernel for trellis codes. fills_gpu says whether a sequence may have several due pages, and all
 // sequences together may have more than three for each SM.
 SealKernel trellis_seal_kernel(const PageEncoding& encoding, int head_dim, const Gpu& gpu, bool fills_gpu);
-// Returns the kernel for keys whose errors are shaped by metrics of their queries.
-SealKernel shaped_seal_kernel(const PageEncoding& encoding, int head_dim);
+// Returns the kernel for keys whose errors are shaped by metrics of their queries. fills_gpu is that of
+// trellis_seal_kernel().
+SealKernel shaped_seal_kernel(const PageEncoding& encoding, int head_dim, const Gpu& gpu, bool fills_gpu);
 
 }  // namespace kvant::cuda

@@ -8,6 +8,7 @@
 // whose bits are compared as integers. The lowest bits of a cost identify the branch by which the path comes.
 #pragma once
 
+#include "device/cuda/common/gpu.h"
 #include "device/cuda/seal/page_metric.cuh"
 #include "device/cuda/seal/trellis_levels.cuh"
 #include "device/cuda/seal/trellis_page.cuh"
@@ -104,18 +105,20 @@ struct ShapedShared {
 };
 // A CTA has four warps if the tokens of eight warps do not fit in the smallest shared memory.
 template <int Bits, int D>
-inline constexpr int kShapedWarps = sizeof(ShapedShared<Bits, D, 8>) <= 99 * 1024 ? 8 : 4;
+inline constexpr int kShapedWarps = sizeof(ShapedShared<Bits, D, 8>) <= Gpu::kLeastSharedBytes ? 8 : 4;
+// If each SM has at most one page, a CTA has this many warps. Two CTAs of eight warps would keep the SM as
+// busy.
+inline constexpr int kMoreShapedWarps = 16;
 
 __device__ __forceinline__ __half2 half2_of(const uint4& eight, int i) {
   const unsigned int words[4] = {eight.x, eight.y, eight.z, eight.w};
   return *reinterpret_cast<const __half2*>(&words[i]);
 }
 
-template <int Bits, int D>
+template <int Bits, int D, class Shared>
 class ShapedPath {
  public:
   using L = ShapedLanes<Bits>;
-  using Shared = ShapedShared<Bits, D, kShapedWarps<Bits, D>>;
 
   // All lanes of a token must construct a ShapedPath. Both tokens of a warp proceed in lockstep.
   __device__ ShapedPath(Shared& shared, ShapedToken<Bits, D>& own, int lane)
@@ -357,19 +360,19 @@ class ShapedPath {
   float levels_[L::kOwn][L::kBranches];
 };
 
-template <int Bits, int D>
-__global__ void __launch_bounds__(32 * kShapedWarps<Bits, D>, 65536 / (32 * kShapedWarps<Bits, D>) / 128)
+template <int Bits, int D, int Warps>
+__global__ void __launch_bounds__(32 * Warps, 65536 / (32 * Warps) / 128)
     seal_shaped_kernel(const __grid_constant__ SealArgs args) {
-  constexpr int kWarps = kShapedWarps<Bits, D>;
+  using Shared = ShapedShared<Bits, D, Warps>;
   extern __shared__ __align__(16) unsigned char bytes[];
-  auto& shared = *reinterpret_cast<ShapedShared<Bits, D, kWarps>*>(bytes);
+  auto& shared = *reinterpret_cast<Shared*>(bytes);
   const SealLaunch launch(args);
   const SealUnit& unit = args.units[blockIdx.y];
   const auto thread = static_cast<int>(threadIdx.x);
   DuePage due;
   if (!find_due_page(args, unit, blockIdx.x, &due)) return;
   const TailPage<D> tail{reinterpret_cast<const __nv_bfloat16*>(due.tail), PageSide::key};
-  shared.page.template begin<32 * kWarps>(args, unit, due, tail);
+  shared.page.template begin<32 * Warps>(args, unit, due, tail);
   if (unit.turns == nullptr) {
     shared.metric.load(unit.metric);
   } else {  // the work is in the memory of the tokens, which are loaded later
@@ -380,14 +383,14 @@ __global__ void __launch_bounds__(32 * kShapedWarps<Bits, D>, 65536 / (32 * kSha
     shared.metric.load(work.steps);
     __syncthreads();
   }
-  for (int state = thread; state < kTrellisStates; state += 32 * kWarps)
+  for (int state = thread; state < kTrellisStates; state += 32 * Warps)
     shared.levels[state] = static_cast<float>(level_of_state<Bits>(state)) * kTrellisCodes[Bits - 1].scale;
   __syncthreads();
   const int of_warp = thread % 32 / kTokenLanes;
   const int first = thread / 32 * 2 + of_warp;
-  ShapedPath<Bits, D> path(shared, shared.tokens[first], thread % kTokenLanes);
+  ShapedPath<Bits, D, Shared> path(shared, shared.tokens[first], thread % kTokenLanes);
 #pragma unroll 1
-  for (int token = first; token < kPageTokens; token += 2 * kWarps) {
+  for (int token = first; token < kPageTokens; token += 2 * Warps) {
     const float gain = path.encode(tail, token);
     if (thread % kTokenLanes != 0) continue;
     shared.page.note_gain(token, gain);
@@ -395,7 +398,7 @@ __global__ void __launch_bounds__(32 * kShapedWarps<Bits, D>, 65536 / (32 * kSha
   }
   __syncthreads();
   if (thread < kPageTokens) shared.page.store_gain(thread, shared.gains[thread]);
-  shared.page.template finish<32 * kWarps>(args, unit, due);
+  shared.page.template finish<32 * Warps>(args, unit, due);
 }
 
 }  // namespace kvant::cuda
