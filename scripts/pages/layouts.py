@@ -62,15 +62,16 @@ class Layouts:
                           "`bf16` relative to PyTorch with cuDNN:\n", self.ratios("bf16", "PyTorch (cuDNN)")])
 
     def other_runs(self):
-        """Says which cells have another machine or day than most cells."""
+        """Says which layouts and cells have another machine or day than most cells."""
         text = ""
         for line in sorted({r["measured_on"] for r in self.rows} - {self.document["measured_on"]}):
             rows = [r for r in self.rows if r["measured_on"] == line]
+            layouts = " and ".join(dict.fromkeys(r["layout"] for r in rows))
             caches = ", ".join(dict.fromkeys(r["cache"].replace("two widths", "the mix") for r in rows))
             shapes = sorted({(r["sequences"], r["context"]) for r in rows})
             measured = ("some cells of all columns" if shapes == self.shapes
                         else "the cells " + ", ".join(shown_shape(*shape) for shape in shapes))
-            text += "\n" + markdown.paragraph(f"Another run measured {measured}. The caches of that run are {caches}. {line}")
+            text += "\n" + markdown.paragraph(f"Another run measured {layouts}. It covers {measured}. The caches are {caches}. {line}")
         return text
 
     def csv(self):
