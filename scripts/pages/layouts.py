@@ -62,17 +62,24 @@ class Layouts:
                           "`bf16` relative to PyTorch with cuDNN:\n", self.ratios("bf16", "PyTorch (cuDNN)")])
 
     def other_runs(self):
-        """Says which layouts and cells have another machine or day than most cells."""
+        """Says which times are from other runs than most times."""
         text = ""
         for line in sorted({r["measured_on"] for r in self.rows} - {self.document["measured_on"]}):
             rows = [r for r in self.rows if r["measured_on"] == line]
-            layouts = " and ".join(dict.fromkeys(r["layout"] for r in rows))
-            caches = ", ".join(dict.fromkeys(r["cache"].replace("two widths", "the mix") for r in rows))
-            shapes = sorted({(r["sequences"], r["context"]) for r in rows})
-            measured = ("some cells of all columns" if shapes == self.shapes
-                        else "the cells " + ", ".join(shown_shape(*shape) for shape in shapes))
-            text += "\n" + markdown.paragraph(f"Another run measured {layouts}. It covers {measured}. The caches are {caches}. {line}")
+            of_layouts = [self.times_of(layout, [r for r in rows if r["layout"] == layout])
+                          for layout in dict.fromkeys(r["layout"] for r in rows)]
+            text += "\n" + markdown.paragraph(f"Another run measured {', and '.join(of_layouts)}. {line}")
         return text
+
+    def times_of(self, layout, rows):
+        """Describes the times of a layout in `rows`."""
+        if len(rows) == sum(r["layout"] == layout for r in self.rows):
+            return f"all times of {layout}"
+        caches = list(dict.fromkeys(r["cache"].replace("two widths", "the mix") for r in rows))
+        shapes = sorted({(r["sequences"], r["context"]) for r in rows})
+        if shapes == self.shapes:
+            return f"{len(rows)} times of {layout}"
+        return f"{layout} with {', '.join(caches)}, at {len(shapes)} of {len(self.shapes)} shapes"
 
     def csv(self):
         rows = [(r["layout"], r["sequences"], r["context"], r["cache"], r["us"], r["limit_us"] or "",

@@ -290,7 +290,7 @@ class HeadLayouts(unittest.TestCase):
         merged, = results.merged([before], [import_layouts(path, "An H200, 2026-11-30.")], lambda document: document["kind"])
         layouts = Layouts(merged)
         self.assertIn("| 12/2/128 | - | 1.50x |", layouts.page())
-        self.assertIn("Another run measured 12/2/128. It covers the cells 1 x 2k. The caches are uniform-4bit. An H200, 2026-11-30.", layouts.page())
+        self.assertIn("Another run measured 12/2/128 with uniform-4bit, at 1 of 2 shapes. An H200, 2026-11-30.", layouts.page())
         self.assertEqual([line.split(",")[4::2] for line in layouts.csv().splitlines()[1:]],
                          [["9.0", "2026-11-29"], ["8.0", "2026-11-29"], ["6.0", "2026-11-30"]])
 

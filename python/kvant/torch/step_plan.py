@@ -44,7 +44,8 @@ class StepPlan:
 
     def lengths(self, **maxima: int) -> Lengths:
         """Returns the lengths in the form that the schedule and attention take. `maxima` are max_tail_tokens and
-        max_sealed_pages of kvant_decode_lengths. Without them, no kernel for short sequences runs."""
+        max_sealed_pages of kvant_decode_lengths. Without them, the library does not choose kernels for short sequences with
+        sealed pages or for few pages."""
         optional = {}
         if self.sink:
             optional |= dict(protected_tokens=self.protected_tokens, protected_seq_stride=1)

@@ -274,8 +274,8 @@ struct TrellisGainTable {
 template <int D>
 struct TrellisStrips;  // defined in trellis_strips.cuh
 
-// Eight query heads need more registers than the warps of a CTA have on average. On Hopper, the copying
-// warp's warpgroup gives up some of its registers. With heads of 64, a warp has enough registers.
+// Five to eight query heads need more registers than the warps of a CTA have on average. On Hopper, the
+// copying warp's warpgroup gives up some of its registers. With heads of 64, a warp has enough registers.
 template <int D, int Sets>
 inline constexpr bool kNeedsMoreRegisters = D >= 128 && Sets == 2;
 template <bool Needed>
@@ -311,9 +311,10 @@ struct TrellisPair : TrellisRegisters<kNeedsMoreRegisters<D, Sets> && !OnlyShort
   // set.
   static constexpr int kScratch = kWarpSteps * 32 * kHeadsOfSet * 4;
   static constexpr int kWarpBytes = Sets * kScratch;
-  // The rounded queries follow the gains, and the memory of each warp comes last.
+  // The rounded queries follow the gains, and the memory of each warp comes last. Kernels for short sequences
+  // alone keep the queries elsewhere.
   static constexpr int kQueryRowsAt = kGainBytes;
-  static constexpr int kWarpsAt = kQueryRowsAt + static_cast<int>(sizeof(QueryRows));
+  static constexpr int kWarpsAt = kQueryRowsAt + (OnlyShort ? 0 : static_cast<int>(sizeof(QueryRows)));
   static constexpr int kTableBytes = kWarpsAt + kMaxWarps * kWarpBytes;
   static constexpr int kParts = kWarpSteps / kStepsOfPart<D>;
   // Values are read in this many passes. Each pass has only some of the channels, which limits the registers

@@ -106,7 +106,7 @@ struct ShapedShared {
 // A CTA has four warps if the tokens of eight warps do not fit in the smallest shared memory.
 template <int Bits, int D>
 inline constexpr int kShapedWarps = sizeof(ShapedShared<Bits, D, 8>) <= Gpu::kLeastSharedBytes ? 8 : 4;
-// If each SM has at most one page, a CTA has this many warps. Two CTAs of eight warps would keep the SM as
+// If few pages are due, a CTA has this many warps. With more pages, two CTAs of eight warps keep an SM as
 // busy.
 inline constexpr int kMoreShapedWarps = 16;
 
