@@ -16,6 +16,7 @@
 #include "device/cuda/decode/plain_tile.cuh"
 #include "device/cuda/decode/query.cuh"
 #include "device/cuda/decode/work_range.cuh"
+#include "device/cuda/page/row_channels.cuh"
 
 namespace kvant::cuda {
 
@@ -353,10 +354,14 @@ inline constexpr bool kKeepsRows = std::is_same_v<Args, DecodeArgs>&& requires {
 template <int D, class Rows>
 __device__ __forceinline__ void keep_query_rows(const DecodeArgs& args, const Segment& segment, int warp,
                                                 int n_warps, int lane, Rows& rows) {
+  constexpr int kOwn = D / kLanes;  // neighbouring channels of a lane
 #pragma unroll 1
   for (int head = warp; head < args.n_queries; head += n_warps) {
-    float x[D / kLanes];
-    load_query_row<D>(args, segment, head, lane, x);
+    const std::int64_t row =
+        segment.seq * args.q_seq_stride + (segment.head * args.group + head) * args.q_head_stride;
+    float x[kOwn] = {};
+    if (lane * kOwn < args.q_channels)
+      load_channels(args.q, {args.q_type, /*is_wide=*/1}, row + lane * kOwn, x);
     rows.store(head, x, args.softmax_scale_log2, lane);
   }
 }

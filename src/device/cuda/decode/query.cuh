@@ -78,40 +78,6 @@ __device__ __forceinline__ void load_query_channels(const DecodeArgs& args, cons
   for (int i = 0; i < kChannels; ++i) x[i] = 0;
 }
 
-// Loads a query head of the segment's KV head for a whole warp. A lane gets D/32 neighbouring channels from
-// channel lane * D/32 on.
-template <int D>
-__device__ __forceinline__ void load_query_row(const DecodeArgs& args, const Segment& segment, int head,
-                                               int lane, float (&x)[D / kLanes]) {
-  constexpr int kOwn = D / kLanes;
-  const int first = lane * kOwn;
-  const std::int64_t at =
-      segment.seq * args.q_seq_stride + (segment.head * args.group + head) * args.q_head_stride + first;
-  if (first >= args.q_channels) {
-#pragma unroll
-    for (float& channel : x) channel = 0;
-  } else if (args.q_type == NumberType::f32) {
-    const auto* row = reinterpret_cast<const float2*>(static_cast<const float*>(args.q) + at);
-#pragma unroll
-    for (int i = 0; i < kOwn; i += 2) {
-      const float2 two = row[i / 2];
-      x[i] = two.x;
-      x[i + 1] = two.y;
-    }
-  } else {
-    const auto* row = reinterpret_cast<const std::uint32_t*>(static_cast<const std::uint16_t*>(args.q) + at);
-#pragma unroll
-    for (int i = 0; i < kOwn; i += 2) {
-      const std::uint32_t pair = row[i / 2];
-      const float2 two = args.q_type == NumberType::f16
-                             ? unpack_half2(pair)
-                             : make_float2(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000U));
-      x[i] = two.x;
-      x[i + 1] = two.y;
-    }
-  }
-}
-
 // Holds a warp's query columns as half-precision B operands. Lane 4g + t has channels [t * D/4, (t + 1) *
 // D/4) of column g, and absent columns are zeros. Each head is divided by a power of two that brings its
 // largest magnitude into [1/2, 1). Products with a page's half-precision scales then neither overflow nor
