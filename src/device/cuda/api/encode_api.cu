@@ -109,15 +109,15 @@ kvant_status find_page_encoding(const char* format, int side, int head_dim, Page
   return KVANT_OK;
 }
 
-// trellis_seal_kernel() says what `fills_gpu` means.
+// trellis_seal_kernel() says what `fills_gpu` and `joins` mean.
 SealKernel find_seal_kernel(const PageEncoding& encoding, bool is_shaped, int head_dim, const Gpu& gpu,
-                            bool fills_gpu) {
+                            bool fills_gpu, bool joins) {
   switch (encoding.encoding) {
     case Encoding::vectors:
       return vector_seal_kernel(encoding, head_dim, gpu);
     case Encoding::trellis:
       return is_shaped ? shaped_seal_kernel(encoding, head_dim, gpu, fills_gpu)
-                       : trellis_seal_kernel(encoding, head_dim, gpu, fills_gpu);
+                       : trellis_seal_kernel(encoding, head_dim, gpu, fills_gpu, joins);
     default:
       return scalar_seal_kernel(encoding, head_dim);
   }
@@ -127,8 +127,13 @@ SealKernel find_seal_kernel(const PageEncoding& encoding, bool is_shaped, int he
 // launch ends.
 cudaError_t launch(const SealKernel& kernel, const SealArgs& args, bool overlaps, const Gpu& gpu,
                    cudaStream_t stream) {
-  const cudaError_t error =
+  cudaError_t error =
       cudaFuncSetAttribute(kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize, kernel.shared_bytes);
+  // An SM changes the size of its shared memory only when it is idle. With the largest size from the start,
+  // CTAs of another launch can join those that run.
+  if (error == cudaSuccess)
+    error = cudaFuncSetAttribute(kernel.function, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                 cudaSharedmemCarveoutMaxShared);
   if (error != cudaSuccess) return error;
   int ctas = args.due.n_layers * args.n_seqs * args.due.max_pages;
   int threads = kernel.threads;
@@ -332,7 +337,10 @@ class SealPlan {
   }
 
   SealKernel kernel_of(const SealKind& kind, const Gpu& gpu, bool fills_gpu) const {
-    return find_seal_kernel(kind.encoding, kind.is_shaped, head_dim_, gpu, fills_gpu);
+    const bool joins =
+        gpu.has.overlaps_launches &&
+        std::any_of(kinds_, kinds_ + n_kinds_, [](const SealKind& other) { return other.is_shaped; });
+    return find_seal_kernel(kind.encoding, kind.is_shaped, head_dim_, gpu, fills_gpu, joins);
   }
 
   // Groups the units into `works`, each of which has one kernel, and returns the number of works. Searches

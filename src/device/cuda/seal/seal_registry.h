@@ -20,8 +20,10 @@ struct SealKernel {
 SealKernel scalar_seal_kernel(const PageEncoding& encoding, int head_dim);
 SealKernel vector_seal_kernel(const PageEncoding& encoding, int head_dim, const Gpu& gpu);
 // Returns the kernel for trellis codes. fills_gpu says whether a sequence may have several due pages, and all
-// sequences together may have more than three for each SM.
-SealKernel trellis_seal_kernel(const PageEncoding& encoding, int head_dim, const Gpu& gpu, bool fills_gpu);
+// sequences together may have more than three for each SM. `joins` asks for a kernel whose CTAs can run on an
+// SM together with a CTA of shaped_seal_kernel().
+SealKernel trellis_seal_kernel(const PageEncoding& encoding, int head_dim, const Gpu& gpu, bool fills_gpu,
+                               bool joins);
 // Returns the kernel for keys whose errors are shaped by metrics of their queries. fills_gpu is that of
 // trellis_seal_kernel().
 SealKernel shaped_seal_kernel(const PageEncoding& encoding, int head_dim, const Gpu& gpu, bool fills_gpu);

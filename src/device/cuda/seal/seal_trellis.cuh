@@ -395,8 +395,16 @@ inline constexpr int kTrellisCtas = Bits == 6   ? 4
                                     : Bits == 3 ? 2
                                                 : 3;
 
+// A CTA of seal_shaped_kernel() leaves registers on an SM for one CTA of a kernel that is compiled for this
+// many CTAs.
+inline constexpr int kJoiningCtas = 4;
+// Says whether pages have a kernel that is compiled for kJoiningCtas. With 1 and 2 bits, and with 3 bits and
+// heads of 64, such a kernel would spill registers. With 5 and 6 bits, the ordinary kernel is small enough.
 template <int Bits, int D>
-__global__ void __launch_bounds__(kTrellisThreads, kTrellisCtas<Bits>)
+inline constexpr bool kHasJoiningKernel = Bits == 4 || (Bits == 3 && D > 64);
+
+template <int Bits, int D, int Ctas = kTrellisCtas<Bits>>
+__global__ void __launch_bounds__(kTrellisThreads, Ctas)
     seal_trellis_kernel(const __grid_constant__ SealArgs args) {
   extern __shared__ __align__(16) unsigned char bytes[];
   using Shared = TrellisShared<Bits, D, Architecture::kLargeSharedMemory || kHasFewChoices<Bits, D>>;
