@@ -83,6 +83,9 @@ struct TinyModel {
   // If this is set, the vocabulary has byte pairs, and the file names this method of splitting texts before
   // merges. An empty string means that the file names no method. If this is unset, there are no merges.
   std::optional<std::string> pre_tokenizer = std::nullopt;
+  std::string vocabulary = "llama";  // tokenizer.ggml.model; with byte pairs it is gpt2
+  bool byte_tokens = true;           // otherwise the vocabulary has plain texts in their places
+  int letter_type = 1;               // the type of the letters' tokens; 3 makes them control tokens
   std::uint32_t seed = 1;
   // The file has these metadata under "<architecture>.".
   std::map<std::string, std::uint32_t> integers;
@@ -222,20 +225,21 @@ class TinyModelWriter {
     std::vector<std::int32_t> types{2, 3, 3};  // the types mean unknown, control, control
     for (int byte = 0; byte < 256; ++byte) {
       char text[8];
-      std::snprintf(text, sizeof text, "<0x%02X>", byte);
+      std::snprintf(text, sizeof text, m_.byte_tokens ? "<0x%02X>" : "byte%02X", byte);
       tokens.emplace_back(text);
-      types.push_back(6);  // the type means a byte
+      types.push_back(m_.byte_tokens ? 6 : 1);  // 6 means a byte
     }
     tokens.emplace_back("\xe2\x96\x81");  // the mark that stands for a space
     for (char c = 'a'; c <= 'z'; ++c) tokens.emplace_back(1, c);
     tokens.emplace_back(".");
     tokens.emplace_back(",");
-    types.resize(tokens.size(), 1);  // the type means a normal token
+    types.resize(tokens.size(), m_.letter_type);
     std::vector<float> scores(tokens.size(), 0.0F);
     std::vector<const char*> texts;
     texts.reserve(tokens.size());
     for (const std::string& t : tokens) texts.push_back(t.c_str());
-    gguf_set_val_str(header_.get(), "tokenizer.ggml.model", m_.pre_tokenizer ? "gpt2" : "llama");
+    gguf_set_val_str(header_.get(), "tokenizer.ggml.model",
+                     m_.pre_tokenizer ? "gpt2" : m_.vocabulary.c_str());
     if (m_.pre_tokenizer) {
       const char* merge = "a b";
       gguf_set_arr_str(header_.get(), "tokenizer.ggml.merges", &merge, 1);

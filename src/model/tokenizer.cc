@@ -3,6 +3,7 @@
 #include <llama.h>
 
 #include <climits>
+#include <stdexcept>
 
 #include "base/warn.h"
 #include "model/gguf_file.h"
@@ -31,11 +32,19 @@ class GgufTokenizer : public Tokenizer {
     const auto bytes = static_cast<std::int32_t>(text.size());
     // Each token covers at least one byte, except for a few special ones.
     std::vector<std::int32_t> tokens(text.size() + 8);
-    std::int32_t n = llama_tokenize(vocab_, text.data(), bytes, tokens.data(),
-                                    static_cast<std::int32_t>(tokens.size()), add_special, parse_special);
-    if (n < 0 && n != INT_MIN) {
-      tokens.resize(-static_cast<std::size_t>(n));
-      n = llama_tokenize(vocab_, text.data(), bytes, tokens.data(), -n, add_special, parse_special);
+    std::int32_t n = 0;
+    try {
+      n = llama_tokenize(vocab_, text.data(), bytes, tokens.data(), static_cast<std::int32_t>(tokens.size()),
+                         add_special, parse_special);
+      if (n < 0 && n != INT_MIN) {
+        tokens.resize(-static_cast<std::size_t>(n));
+        n = llama_tokenize(vocab_, text.data(), bytes, tokens.data(), -n, add_special, parse_special);
+      }
+    } catch (const std::out_of_range&) {  // llama.cpp looked for a byte's token in vain
+      return error(
+          "the vocabulary of '{}' has no token for a character of the text: leave the character out or use "
+          "another model",
+          path_);
     }
     if (n < 0) return error("the tokenizer of '{}' failed on the text", path_);
     tokens.resize(n);
@@ -121,11 +130,13 @@ std::optional<std::string> cut_before_merges(const GgufFile& file) {
 Result<std::unique_ptr<Tokenizer>> Tokenizer::load(const std::string& path) {
   KVANT_RETURN_IF_ERROR(check_processor());
   quiet_library_log();
+  std::string kind;
   std::optional<std::string> cut;
   {
     const auto file = GgufFile::open(path);
     if (!file.ok()) return file.error();
     KVANT_RETURN_IF_ERROR(check_vocabulary(**file));
+    kind = (*file)->text("tokenizer.ggml.model").value_or("");
     cut = cut_before_merges(**file);
   }
   llama_model_params params = llama_model_default_params();
@@ -141,6 +152,16 @@ Result<std::unique_ptr<Tokenizer>> Tokenizer::load(const std::string& path) {
         path, *cut);
   if (failure || model == nullptr)
     return error("llama.cpp cannot read the tokenizer of '{}'; -v shows what it says", path);
+  switch (llama_vocab_type(llama_model_get_vocab(model.get()))) {
+    case LLAMA_VOCAB_TYPE_SPM:
+    case LLAMA_VOCAB_TYPE_BPE:
+    case LLAMA_VOCAB_TYPE_UGM:
+    case LLAMA_VOCAB_TYPE_WPM:
+      break;
+    default:  // without a vocabulary llama.cpp ends the program at the first text
+      return error("'{}' has a kind of vocabulary that no supported model has: tokenizer.ggml.model is '{}'",
+                   path, kind);
+  }
   if (cut && cut->empty())
     warn(
         fmt::format("'{}' doesn't name its pre-tokenizer (tokenizer.ggml.pre): texts are split into tokens "

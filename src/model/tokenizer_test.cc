@@ -105,6 +105,30 @@ TEST_F(TinyTokenizer, GivesNothingForTokensThatAreNotThere) {
   EXPECT_TRUE(tokenizer_->encode("", false, false).value().empty());
 }
 
+TEST(TinyVocabulary, NamesTheFileIfACharacterHasNoToken) {
+  TinyModel model;
+  model.byte_tokens = false;
+  const auto file = write_tiny_model(model);
+  const auto tokenizer = Tokenizer::load(file->path()).value();
+  EXPECT_TRUE(tokenizer->encode("abc", false, false).ok());
+  const auto tokens = tokenizer->encode("caf\xc3\xa9", false, false);
+  ASSERT_FALSE(tokens.ok());
+  EXPECT_NE(tokens.error().message.find("has no token for a character"), std::string::npos)
+      << tokens.error().message;
+}
+
+TEST(TinyVocabulary, IsRefusedIfLlamaCppCannotSplitTextsWithIt) {
+  for (const char* kind : {"none", "rwkv"}) {
+    TinyModel model;
+    model.vocabulary = kind;
+    const auto file = write_tiny_model(model);
+    const auto tokenizer = Tokenizer::load(file->path());
+    ASSERT_FALSE(tokenizer.ok()) << kind;
+    EXPECT_NE(tokenizer.error().message.find(fmt::format("is '{}'", kind)), std::string::npos)
+        << tokenizer.error().message;
+  }
+}
+
 TEST(Tokenizer, SaysWhenThereIsNone) {
   const auto missing = Tokenizer::load("/no/such/file.gguf");
   ASSERT_FALSE(missing.ok());
