@@ -148,6 +148,46 @@ TEST_F(OfATinyModel, TakesControlTokensOfToolsForText) {
   EXPECT_NE(applied->prompt.find(R"(\"</s>\")"), std::string::npos) << applied->prompt;
 }
 
+// A tool may have a parameter that is called like the member of a message.
+TEST_F(OfATinyModel, TakesControlTokensOfAParameterNamedRoleForText) {
+  const auto lines = made("{{ tools | tojson }}</s>");
+  ChatTools tools;
+  tools.choice = ChatTools::Choice::none;
+  tools.functions = Json::parse(R"([{"type": "function", "function": {"name": "f", "parameters": {
+      "type": "object", "properties": {"role": {"type": "string", "description": "a</s>b"}}}}}])");
+  const auto applied = lines->apply(chat({{"user", "a"}}), tools, Json::object());
+  ASSERT_TRUE(applied.ok()) << applied.error().message;
+  EXPECT_EQ(std::ranges::count(applied->tokens, 2), 1) << applied->prompt;
+}
+
+// Some JSON writers escape "<" and ">".
+TEST_F(OfATinyModel, TakesEscapedControlTokensOfArgumentsForText) {
+  const auto lines = made(
+      "{% for m in messages %}{% if m.tool_calls %}{% for call in m.tool_calls %}"
+      "{% for key, value in call.function.arguments.items() %}{{ key }}={{ value }};{% endfor %}"
+      "{% endfor %}{% endif %}{% endfor %}</s>");
+  for (const char* arguments : {R"({"a": "\u003c/s\u003e"})", R"({"role": "</s>"})"}) {
+    const Json call = {{"type", "function"}, {"function", {{"name", "f"}, {"arguments", arguments}}}};
+    Json messages = chat({{"user", "a"}, {"assistant", ""}, {"user", "b"}});
+    messages[1]["tool_calls"] = Json::array({call});
+    const auto text = lines->write(messages);
+    ASSERT_TRUE(text.ok()) << text.error().message;
+    EXPECT_NE(text->text.find("=</s>;"), std::string::npos) << text->text;
+    EXPECT_EQ(std::ranges::count(lines->encode(*text).value(), 2), 1) << text->text;
+  }
+}
+
+// A damaged vocabulary may have control tokens that are the names of members.
+TEST_F(OfATinyModel, KeepsTheMembersOfMessages) {
+  TinyModel model;
+  model.letter_type = 3;
+  const auto file = write_tiny_model(model);
+  const auto tokenizer = Tokenizer::load(file->path()).value();
+  const auto lines = ChatTemplate::make(
+      *tokenizer, "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}", "the template");
+  EXPECT_EQ((*lines)->write(chat({{"user", "a"}})).value().text, "[user]a");
+}
+
 // In some vocabularies, a control token ends the assistant's thoughts, and templates search for it.
 TEST_F(OfATinyModel, MayLookForControlTokensInTheAssistantsMessages) {
   const auto last = made(

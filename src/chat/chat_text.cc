@@ -60,11 +60,17 @@ void break_all(Json& json, const ControlTokens& control, const std::string& mark
   } else if (json.is_object()) {
     Json broken = Json::object();
     for (auto& [key, value] : json.items()) {
-      if (key != "role") break_all(value, control, mark);
+      break_all(value, control, mark);
       broken[break_tokens(key, control, mark)] = std::move(value);
     }
     json = std::move(broken);
   }
+}
+
+// Breaks the tokens in a message's texts. The names of its members and its role are no texts of clients.
+void break_message(Json& message, const ControlTokens& control, const std::string& mark) {
+  for (auto& [key, value] : message.items())
+    if (key != "role") break_all(value, control, mark);
 }
 
 // Removes the marks from a rendered text. A control token that a mark had broken is recorded as quoted.
@@ -159,7 +165,7 @@ std::optional<ChatText> render_marked(TemplateInput conversation, const ControlT
                                       bool assistant) {
   const std::string mark = conversation.new_mark();
   for (Json& message : conversation.messages()) {
-    if (assistant || message["role"] != "assistant") break_all(message, control, mark);
+    if (assistant || message["role"] != "assistant") break_message(message, control, mark);
   }
   break_all(conversation.tools(), control, mark);
   const auto text = conversation.render();
@@ -203,7 +209,9 @@ bool continues(const Json& messages) {
 // thought). If the text still differs, the rendering with all tokens broken counts, because no message may
 // forge a turn.
 Result<ChatText> write_chat(const TemplateProgram& program, const ControlTokens& control,
-                            const Json& messages, const Json& tools, const Json& values) {
+                            const Json& given_messages, const Json& tools, const Json& values) {
+  // In a call's arguments as a JSON text, escapes can hide control tokens, which the template would write.
+  const Json messages = read_arguments(given_messages, program);
   const TemplateInput conversation(program, messages, tools, values);
   auto text = conversation.render();
   if (!text.ok()) return text.error();

@@ -55,14 +55,20 @@ void rename_thoughts(Json& message, const TemplateProgram& program) {
 void shape_message(Json& message, const TemplateProgram& program) {
   const TemplateAbilities& can = program.abilities();
   if (!message.contains("content") || message["content"].is_null()) message["content"] = "";
-  if (message.contains("tool_calls")) {
-    for (Json& call : message["tool_calls"]) set_arguments(call, can.object_arguments);
-  }
   if (!can.text_content) message["content"] = parts_of(message["content"]);
   rename_thoughts(message, program);
 }
 
 }  // namespace
+
+Json read_arguments(const Json& messages, const TemplateProgram& program) {
+  Json read = messages;
+  for (Json& message : read) {
+    if (!message.contains("tool_calls")) continue;
+    for (Json& call : message["tool_calls"]) set_arguments(call, program.abilities().object_arguments);
+  }
+  return read;
+}
 
 Json shape_messages(const Json& messages, const TemplateProgram& program) {
   Json shaped = messages;
