@@ -21,6 +21,7 @@ std::vector<double> frequencies(const SamplerOptions& options, int n) {
 
 TEST(Sampler, TakesTheMostLikelyTokenAtTemperatureZero) {
   EXPECT_NEAR(frequencies({.temperature = 0}, 20)[1], 1.0, 1e-12);
+  EXPECT_NEAR(frequencies({.temperature = 1e-44F}, 20)[1], 1.0, 1e-12);
 }
 
 TEST(Sampler, DrawsInProportionAtTemperatureOne) {
