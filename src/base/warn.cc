@@ -1,14 +1,15 @@
 #include "base/warn.h"
 
-#include <fmt/format.h>
-
 #include <cstdio>
 
 namespace kvant {
 
+void write_message(const std::string& text) {
+  std::fputs(text.c_str(), stderr);
+}
+
 void warn(const std::string& message) {
-  // fmt::print would throw when nobody can read the output, as on a closed terminal.
-  std::fputs(fmt::format("kvant: warning: {}\n", message).c_str(), stderr);
+  say("kvant: warning: {}\n", message);
 }
 
 }  // namespace kvant

@@ -118,8 +118,8 @@ class Calibrator {
     }
     const auto cost = estimated_cost(reader_, h, work, request_.n_threads);
     if (!cost.ok()) return cost.error();
-    fmt::print(stderr, "kvant: this calibration needs {} on this machine{}\n", readable_cost(*cost),
-               capture_.size().samples > 0 ? ", plus the time for learning from samples" : "");
+    say("kvant: this calibration needs {} on this machine{}\n", readable_cost(*cost),
+        capture_.size().samples > 0 ? ", plus the time for learning from samples" : "");
     const std::int64_t available = available_memory_bytes(), more = cost->bytes - resident_bytes();
     if (available > 0 && more > available)
       warn(fmt::format(

@@ -58,7 +58,7 @@ std::shared_ptr<const Constants> find_calibration(const Recipe& recipe, const Ge
     return constants_from(*file, recipe, geometry, fingerprint, path);
   }();
   if (constants.ok()) return *constants;
-  fmt::print(stderr, "kvant: {}\n", constants.error().message);
+  say("kvant: {}\n", constants.error().message);
   return nullptr;
 }
 
@@ -71,8 +71,8 @@ Result<std::shared_ptr<const Constants>> load_or_calibrate(Engine& engine, Atten
     return found;
   std::string path = first_use_path(options.folder, recipe, geometry, fingerprint, options.text);
   if (const Status kept = can_be_kept(options.folder, path); kept.ok()) {
-    fmt::print(stderr, "kvant: the recipe {} needs constants of this model: calibrating once into '{}'\n",
-               label(recipe), path);
+    say("kvant: the recipe {} needs constants of this model: calibrating once into '{}'\n", label(recipe),
+        path);
   } else {
     warn(
         fmt::format("the recipe {} needs constants of this model, which can't be stored ({}): every run has "

@@ -6,6 +6,7 @@
 #include "base/json_file.h"
 #include "base/progress.h"
 #include "base/text_file.h"
+#include "base/warn.h"
 #include "bench/advice.h"
 #include "bench/engine_bench.h"
 #include "calibrate/default_text.h"
@@ -162,8 +163,8 @@ class Adviser {
     // evaluate_quality() decodes the second half of each chunk token by token.
     const int n_decoded = chunks_available(*tokens, quality) * quality.context / 2;
     const double each = n_decoded * (speed->prompt + speed->decode);
-    fmt::print(stderr, "kvant: measuring the quality of {} recipes takes about {}, and then their speed\n",
-               sources.size(), readable_duration(each * static_cast<double>(sources.size() + 1)));
+    say("kvant: measuring the quality of {} recipes takes about {}, and then their speed\n", sources.size(),
+        readable_duration(each * static_cast<double>(sources.size() + 1)));
     Progress progress("quality",
                       (std::ssize(sources) + 1) * quality.context * chunks_available(*tokens, quality),
                       "tokens");

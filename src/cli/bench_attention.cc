@@ -147,8 +147,8 @@ std::vector<GgmlCache> rivals_at(const AttentionHeads& shape) {
 void print_plans(const std::vector<RecipePlans>& recipes, const AttentionBackend& backend) {
   for (const RecipePlans& recipe : recipes) {
     for (const auto& [context, plan] : recipe.plans) {
-      fmt::print(stderr, "{} tokens, {} layers, {}", context, plan->geometry.n_layers,
-                 plan_table(report_plan(*plan, backend)));
+      say("{} tokens, {} layers, {}", context, plan->geometry.n_layers,
+          plan_table(report_plan(*plan, backend)));
     }
   }
 }

@@ -49,6 +49,17 @@ TEST_F(Faults, TheByteThatIsNotUtf8IsCountedInTheUsersText) {
   EXPECT_NE(system.err.find("the system message is not UTF-8: byte 3"), std::string::npos) << system.err;
 }
 
+// A log may be on a full disk, and services may close the standard error stream.
+TEST_F(Faults, MessagesThatNobodyCanReadEndNothing) {
+  for (const std::string stream : {"&-", "/dev/full"}) {
+    const auto status = [&](const std::string& words) {
+      return run("-c '" + std::string(KVANT_PROGRAM) + " " + words + " 2>" + stream + "'", "sh").code;
+    };
+    EXPECT_EQ(status("run -m model.gguf -t 1 -p abc -n 2"), 0) << stream;
+    EXPECT_EQ(status("run -m missing.gguf -t 1 -p abc"), 2) << stream;
+  }
+}
+
 TEST_F(Faults, AnImpossibleBudgetIsRefusedBeforeTheCalibration) {
   for (const std::string budget : {"0.3bit@512", "1KiB@512", "99bit@512", "1TiB@512"}) {
     const Outcome outcome =

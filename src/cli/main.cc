@@ -11,6 +11,7 @@
 #include <system_error>
 #include <vector>
 
+#include "base/warn.h"
 #include "cli/command.h"
 #include "cli/option_errors.h"
 #include "cli/output_files.h"
@@ -22,7 +23,7 @@ constexpr int kUserError = 2;
 constexpr int kInterrupted = 128 + SIGINT;
 
 int fail(const std::string& message, int code = kUserError) {
-  fmt::print(stderr, "kvant: {}\n", message);
+  kvant::say("kvant: {}\n", message);
   return code;
 }
 

@@ -4,6 +4,7 @@
 
 #include "base/json_file.h"
 #include "base/machine_limits.h"
+#include "base/warn.h"
 #include "cli/default_model.h"
 #include "device/cpu/kernels/byte_kernels.h"
 #include "format/format.h"
@@ -145,7 +146,7 @@ Status choose_model(ModelOptions& options) {
   auto model = default_model();
   if (!model.ok()) return model.error();
   options.model = std::move(model).value();
-  fmt::print(stderr, "kvant: model {}\n", options.model);
+  say("kvant: model {}\n", options.model);
   return {};
 }
 

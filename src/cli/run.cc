@@ -206,8 +206,8 @@ Result<SessionFile> Run::open_begun_session() {
   if (!plan.ok()) return file;
   plan_ = *plan;
   if (auto begun = open_session_of_plan(); begun.ok()) {
-    fmt::print(stderr, "session '{}': it began before the calibration of {}, so it continues with {}\n",
-               place_.path(), label(calibrated->asked), plan_->name);
+    say("session '{}': it began before the calibration of {}, so it continues with {}\n", place_.path(),
+        label(calibrated->asked), plan_->name);
     return begun;
   }
   plan_ = calibrated;
@@ -247,9 +247,8 @@ Status Run::restore_session() {
   if (!file.ok()) return file.error();
   KVANT_RETURN_IF_ERROR(conversation_->restore(*file));
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-  fmt::print(stderr, "session '{}': {} tokens restored without prefill; {} in {:.3f} s\n", place_.path(),
-             conversation_->length(), readable_bytes(static_cast<double>(file->file_bytes())),
-             seconds.count());
+  say("session '{}': {} tokens restored without prefill; {} in {:.3f} s\n", place_.path(),
+      conversation_->length(), readable_bytes(static_cast<double>(file->file_bytes())), seconds.count());
   return {};
 }
 
@@ -383,17 +382,16 @@ Status Run::chat() {
     message = std::move(text).value();
   }
   ChatTerminal terminal;
-  fmt::print(stderr, "Chat with {}. Ctrl-D ends the chat, Ctrl-C stops a completion.\n",
-             session_.engine().description());
+  say("Chat with {}. Ctrl-D ends the chat, Ctrl-C stops a completion.\n", session_.engine().description());
   while (true) {
     if (message.empty()) {
-      if (terminal.is_terminal()) fmt::print(stderr, "> ");
+      if (terminal.is_terminal()) say("> ");
       if (!terminal.read_turn(message) || interrupted) break;
     }
     KVANT_RETURN_IF_ERROR(chat_turn(message, terminal.is_terminal()));
     message.clear();
   }
-  fmt::print(stderr, "\n");
+  say("\n");
   return {};
 }
 
@@ -415,22 +413,18 @@ Status Run::start() {
 // Prints the bytes of the cache as the cache is now. The JSON file has the mean bits over the fill of a page.
 void Run::print_cache(const CacheBytes& bytes) const {
   const auto kv = static_cast<double>(bytes.all()), elements = static_cast<double>(bytes.elements);
-  fmt::print(stderr, "KV cache ({}): {} for {} tokens", plan_->name, readable_bytes(kv),
-             conversation_->length());
+  say("KV cache ({}): {} for {} tokens", plan_->name, readable_bytes(kv), conversation_->length());
   if (bytes.sealed_elements > 0) {
     const double bf16 = 2 * elements;
-    fmt::print(
-        stderr,
-        ", {:.2f} bits per value; bf16 would take {} ({:.2f}x)\n  {:.0f} % of the values are in sealed "
+    say(", {:.2f} bits per value; bf16 would take {} ({:.2f}x)\n  {:.0f} % of the values are in sealed "
         "pages, at {:.2f} bits per value; a page is sealed when it is full\n",
         bytes.bits_all(), readable_bytes(bf16), bf16 / kv,
         100.0 * static_cast<double>(bytes.sealed_elements) / elements, bytes.bits_sealed());
   } else {
-    fmt::print(stderr, "; no page of {} tokens is sealed yet\n", kPageTokens);
+    say("; no page of {} tokens is sealed yet\n", kPageTokens);
   }
   if (bytes.recurrent > 0) {
-    fmt::print(stderr, "  state of layers without attention: {}\n",
-               readable_bytes(static_cast<double>(bytes.recurrent)));
+    say("  state of layers without attention: {}\n", readable_bytes(static_cast<double>(bytes.recurrent)));
   }
 }
 
@@ -449,16 +443,16 @@ Status Run::finish() {
   const int length = conversation_->length();
   const CacheBits bits = length > 0 ? mean_bits(*plan_, length, bytes) : CacheBits{};
   const ConstantSize constants = constant_size(*plan_, std::max(1, length));
-  fmt::print(stderr, "prompt: {} tokens, {:.1f} tokens/s   decode: {} tokens, {:.1f} tokens/s\n",
-             f.prompt_tokens, f.prompt_tps(), f.generated_tokens, f.decode_tps());
+  say("prompt: {} tokens, {:.1f} tokens/s   decode: {} tokens, {:.1f} tokens/s\n", f.prompt_tokens,
+      f.prompt_tps(), f.generated_tokens, f.decode_tps());
   if (f.drafted_tokens > 0) {
-    fmt::print(stderr, "drafts: {} of {} tokens accepted ({:.0f} %)\n", f.accepted_tokens, f.drafted_tokens,
-               100.0 * f.acceptance());
+    say("drafts: {} of {} tokens accepted ({:.0f} %)\n", f.accepted_tokens, f.drafted_tokens,
+        100.0 * f.acceptance());
   }
   print_cache(bytes);
   if (constants.bytes > 0)
-    fmt::print(stderr, "  model constants: {}\n", readable_bytes(static_cast<double>(constants.bytes)));
-  if (guard_) fmt::print(stderr, "{}", guard_summary(guard_->report()));
+    say("  model constants: {}\n", readable_bytes(static_cast<double>(constants.bytes)));
+  if (guard_) say("{}", guard_summary(guard_->report()));
   if (options_.common.json.empty()) return interruption_status();
   nlohmann::ordered_json json = {
       {"schema", "kvant.run/2"},

@@ -197,24 +197,22 @@ Status set_memory_aside_for_guard(const Session& session, const Plan& served, Sc
 }
 
 void announce(const ServerInfo& info, const ServeOptions& options, int port) {
-  fmt::print(stderr, "kvant: {} ({}) at http://{}:{}{}\n", info.model, info.description,
-             url_host(options.http.host), port, options.http.api_key.empty() ? "" : ", with an API key");
+  say("kvant: {} ({}) at http://{}:{}{}\n", info.model, info.description, url_host(options.http.host), port,
+      options.http.api_key.empty() ? "" : ", with an API key");
   if (options.http.api_key.empty() && !is_loopback(url_host(options.http.host)))
     warn("without --api-key, everybody who reaches this address can send requests and continue sessions");
 }
 
 void announce_recipe(const ServerInfo& info, const SchedulerOptions& scheduler) {
-  fmt::print(stderr,
-             "kvant: {}, {:.2f} bits per value: {} of KV cache{} hold {} sequences of {} tokens at {} each; "
-             "up to {} requests run at a time\n",
-             info.recipe, info.bits, readable_bytes(static_cast<double>(scheduler.memory)),
-             info.device.empty() ? "" : " on " + info.device, Scheduler::sequences_that_fit(scheduler),
-             scheduler.context,
-             readable_bytes(static_cast<double>(scheduler.sequence_bytes(scheduler.context))),
-             scheduler.parallel);
+  say("kvant: {}, {:.2f} bits per value: {} of KV cache{} hold {} sequences of {} tokens at {} each; "
+      "up to {} requests run at a time\n",
+      info.recipe, info.bits, readable_bytes(static_cast<double>(scheduler.memory)),
+      info.device.empty() ? "" : " on " + info.device, Scheduler::sequences_that_fit(scheduler),
+      scheduler.context, readable_bytes(static_cast<double>(scheduler.sequence_bytes(scheduler.context))),
+      scheduler.parallel);
   if (scheduler.shadow_plan != nullptr)
-    fmt::print(stderr, "kvant: {} more are reserved for requests with a guard\n",
-               readable_bytes(static_cast<double>(scheduler.shadow_memory)));
+    say("kvant: {} more are reserved for requests with a guard\n",
+        readable_bytes(static_cast<double>(scheduler.shadow_memory)));
 }
 
 // Holds one of the served recipes with its part of the memory.
@@ -295,7 +293,7 @@ Result<std::vector<Served>> serve_recipes(const Session& session, const Recipe& 
 // Prints how many sessions there are, and why some of them cannot be continued.
 void announce_sessions(const SessionFolder& folder, const std::string& path) {
   const std::vector<std::string> names = folder.names();
-  fmt::print(stderr, "kvant: {} sessions in '{}'\n", names.size(), path);
+  say("kvant: {} sessions in '{}'\n", names.size(), path);
   std::size_t n_refused = 0;
   std::string reason;
   for (const std::string& name : names) {
@@ -344,7 +342,7 @@ Result<std::shared_ptr<const ChatTemplate>> open_chat_template(const std::string
                                                                const Tokenizer& tokenizer) {
   auto opened = ChatTemplate::open(tokenizer, file);
   if (opened.ok() || !file.empty()) return opened;
-  fmt::print(stderr, "kvant: chat requests are not available: {}\n", opened.error().message);
+  say("kvant: chat requests are not available: {}\n", opened.error().message);
   return std::shared_ptr<const ChatTemplate>();
 }
 

@@ -38,10 +38,9 @@ void announce_uncalibrated(const Plan& plan, const std::string& model) {
   const std::string asked = label(plan.asked);
   const std::lock_guard lock(mutex);
   if (plan.calibration != CalibrationState::missing || !announced.insert(asked).second) return;
-  fmt::print(stderr,
-             "kvant: {} is used in place of {}, which is not calibrated for this model: `kvant calibrate -m "
-             "'{}' --kv {}` calibrates it\n",
-             plan.name, asked, model, asked);
+  say("kvant: {} is used in place of {}, which is not calibrated for this model: `kvant calibrate -m "
+      "'{}' --kv {}` calibrates it\n",
+      plan.name, asked, model, asked);
 }
 
 // Prints what kvant does not check about a calibration that was made from a checkpoint. The message appears
@@ -173,7 +172,7 @@ Result<PlacedPlan> Session::resolve_for(const AttentionBackend& backend, const R
 
 Status Session::show(const Plan& plan, const AttentionBackend& backend) const {
   const PlanReport report = report_plan(plan, backend);
-  if (options_.verbose) fmt::print(stderr, "{}", plan_table(report));
+  if (options_.verbose) say("{}", plan_table(report));
   return options_.strict ? check_fallbacks(report) : Status();
 }
 

@@ -89,7 +89,7 @@ std::shared_ptr<const SequenceCoder> find_sequence_coder(const PlacedPlan& plan,
     return read_predictor(*plan, std::as_bytes(std::span(*bytes)));
   }();
   if (predictor.ok()) return std::make_shared<const SequenceCoder>(plan.plan(), std::move(*predictor));
-  fmt::print(stderr, "kvant: '{}': {}\n", path, predictor.error().message);
+  say("kvant: '{}': {}\n", path, predictor.error().message);
   return nullptr;
 }
 
@@ -97,8 +97,8 @@ Result<std::shared_ptr<const SequenceCoder>> learned_sequence_coder(const Sessio
                                                                     const PlacedPlan& plan,
                                                                     const SessionIdentity& identity) {
   if (!is_predicted_anywhere(*plan)) {
-    fmt::print(stderr, "kvant: {} has no pages that can be coded compactly: sessions are stored plain\n",
-               label(plan->recipe));
+    say("kvant: {} has no pages that can be coded compactly: sessions are stored plain\n",
+        label(plan->recipe));
     return std::shared_ptr<const SequenceCoder>();
   }
   if (auto found = find_sequence_coder(plan, identity)) return found;
@@ -107,8 +107,8 @@ Result<std::shared_ptr<const SequenceCoder>> learned_sequence_coder(const Sessio
   if (!path.empty()) std::filesystem::create_directories(calibration_folder(), failure);
   const bool is_kept = !path.empty() && check_writable(path).ok();
   if (is_kept) {
-    fmt::print(stderr, "kvant: compact sessions of {} need a predictor: learning it once into '{}'\n",
-               label(plan->recipe), path);
+    say("kvant: compact sessions of {} need a predictor: learning it once into '{}'\n", label(plan->recipe),
+        path);
   } else {
     warn(fmt::format(
         "the predictor for compact sessions of {} can't be stored in '{}': every run has to learn it",
