@@ -126,11 +126,16 @@ instructions_here() {
     grep -E '^(sse|ssse|avx|fma|f16c|bmi|amx|asimd|sve|i8mm|bf16)' | sort | xargs
 }
 
+# For each character without a token, llama.cpp's tokenizer reserves memory for that character alone, and so copies all
+# tokens before it. 80,000 such characters then take Gemma's tokenizer 8 s instead of 0.1 s.
+mend_llama() { sed -i '/^ *output.reserve(output.size() + symbol.n);$/d' "$1/src/llama-vocab.cpp"; }
+
 fetch_llama() {
   [ -d "$1" ] && return 0
   mkdir -p $WORK/unpacked &&
     pip download --no-cache-dir --no-deps --no-binary llama-cpp-python -d $WORK "llama-cpp-python==$LLAMA" &&
     tar -xzf "$WORK/llama_cpp_python-$LLAMA.tar.gz" -C $WORK/unpacked &&
+    mend_llama "$WORK/unpacked/llama_cpp_python-$LLAMA/vendor/llama.cpp" &&
     mv "$WORK/unpacked/llama_cpp_python-$LLAMA" "$1"
 }
 
