@@ -1,6 +1,6 @@
-"""Checks one release of vLLM. The checks use vLLM's planner and block managers with kvant's specifications, its
+"""Checks the plug-in with vLLM's files. The checks use vLLM's planner and block managers with kvant's specifications, its
 attention layers as the plug-in changes them, and refused configurations. The planner decides how many tokens fit, and
-the managers decide which requests share which blocks. `test_vllm` runs this file for each release."""
+the managers decide which requests share which blocks. `test_vllm` runs this file."""
 
 import hashlib
 import importlib
@@ -31,7 +31,6 @@ from kvant.vllm import attach, backend, recipes, refusals
 from vllm_model import attention, layer, planner_config, simple, supported, use
 
 MINOR = os.environ[vllm_stub.VERSION].rpartition(".")[0]
-IS_026 = MINOR == "0.26"
 BLOCK = 128
 MEMORY = 100 << 30
 LAYERS, KV_HEADS, D = 32, 8, 128
@@ -43,27 +42,24 @@ release.add_specs()
 kv_cache_utils.NONE_HASH = b"0"
 
 
-# In 0.33, a block may hold all layers, or the blocks of a layer follow one another.
+# A block may hold all layers, or the blocks of a layer follow one another.
 ARENAS, APART = "BLHNC", "LBNHC"
 resolved = ARENAS
 
 
 def has_arenas():
-    return not IS_026 and resolved == ARENAS
+    return resolved == ARENAS
 
 
 def config():
-    return planner_config(None if IS_026 else kv_cache_layout.KVCacheLayout[resolved])
+    return planner_config(kv_cache_layout.KVCacheLayout[resolved])
 
 
 def plan(specs):
     """Returns vLLM's configuration, and how many tokens fit in requests of the greatest length."""
-    if IS_026:
-        of_worker = kv_cache_utils.get_kv_cache_configs(config(), [specs], [MEMORY])[0]
-    else:
-        config_builder.resolve_obj_by_qualname = lambda name: kv_cache_planning.DefaultKVCacheConfigBuilder
-        groups = kv_cache_planning.get_kv_cache_groups(config(), specs)
-        of_worker = kv_cache_planning.get_kv_cache_configs(config(), [specs], [MEMORY], groups)[0]
+    config_builder.resolve_obj_by_qualname = lambda name: kv_cache_planning.DefaultKVCacheConfigBuilder
+    groups = kv_cache_planning.get_kv_cache_groups(config(), specs)
+    of_worker = kv_cache_planning.get_kv_cache_configs(config(), [specs], [MEMORY], groups)[0]
     return of_worker, kv_cache_utils.get_kv_cache_capacity(config(), of_worker)[0]
 
 
@@ -322,8 +318,7 @@ class Layers(unittest.TestCase):
             self.assertEqual(len(windowed), sum(not is_full(i) for i in range(n_layers)))
             self.assertEqual(len(specs), n_layers + n_layers - len(windowed))
             block_bytes = next(iter(x for x in specs.values() if isinstance(x, release.KvantSealedSpec))).page_size_bytes
-            # vLLM 0.26 takes the smallest block size that the backend has, later releases take as many tokens as fit.
-            n_tokens = 32 if has_arenas() else 16 if IS_026 else block_bytes // (4 * heads * d) // 16 * 16
+            n_tokens = 32 if has_arenas() else block_bytes // (4 * heads * d) // 16 * 16
             for spec in windowed:
                 self.assertEqual((spec.dtype.name, spec.block_size), ("bfloat16", n_tokens))
                 self.assertEqual(spec.page_size_bytes, n_tokens * 4 * heads * d if has_arenas() else block_bytes)
@@ -356,7 +351,6 @@ class Layers(unittest.TestCase):
             layer(vllm_config, i, None if layer_types[i] == "full_attention" else 1024)
         return vllm_config
 
-    @unittest.skipIf(IS_026, "no pipeline parallelism with this release")
     def test_stages_have_equal_blocks_and_one_block_table(self):
         full, windowed = "full_attention", "sliding_attention"
         models = ((28 * [full], 2, (14, 14)), (7 * [full], 3, (2, 3, 2)), ((5 * [windowed] + [full]) * 8, 2, (4, 4)),
@@ -381,7 +375,6 @@ class Layers(unittest.TestCase):
             self.assertEqual(len({state.layout.block_bytes for state in states}), 1)
             self.assertEqual(len({state.layout.tail_blocks for state in states}), 1)
 
-    @unittest.skipIf(IS_026, "no pipeline parallelism with this release")
     def test_stages_that_cannot_agree_on_blocks_are_refused(self):
         full, windowed = "full_attention", "sliding_attention"
         with self.assertRaisesRegex(NotImplementedError, "a layer without a sliding window in each stage .* stage 2 has none"):
@@ -433,23 +426,21 @@ class Layers(unittest.TestCase):
                 build()
 
     def test_drafts_double_the_tails(self):
-        if release.RELEASE.drafts_of:
-            specs = self.model(2, lambda i: True, speculative_config=simple(method="ngram", num_speculative_tokens=4))
-            self.assertEqual([getattr(spec, "max_drafts", None) for spec in specs.values()], [4, None, 4, None])
-            # The tail has 32 pages of 32 KiB, 5 in each block.
-            self.assertEqual(list(specs.values())[1].blocks_per_request, 7)
-            self.assertEqual(list(specs.values())[1].page_size_bytes // 32768, 5)
+        specs = self.model(2, lambda i: True, speculative_config=simple(method="ngram", num_speculative_tokens=4))
+        self.assertEqual([getattr(spec, "max_drafts", None) for spec in specs.values()], [4, None, 4, None])
+        # The tail has 32 pages of 32 KiB, 5 in each block.
+        self.assertEqual(list(specs.values())[1].blocks_per_request, 7)
+        self.assertEqual(list(specs.values())[1].page_size_bytes // 32768, 5)
 
     def test_blocks_lie_as_the_layout_says(self):
-        if not IS_026:
-            planned, _ = plan(self.model(4, lambda i: True))
-            page = planned.kv_cache_groups[0].kv_cache_spec.page_size_bytes
-            self.assertEqual({tensor.block_stride for tensor in planned.kv_cache_tensors}, {4 * page if has_arenas() else page})
-            vllm_config = self.use(supported())
-            for kind in (layer(vllm_config, 0).get_attn_backend(), *(x.get_attn_backend() for x in self.layers_of(vllm_config))):
-                layouts = kind.supported_kv_cache_layouts()
-                self.assertEqual({layout.is_block_outermost for layout in layouts}, {has_arenas()})
-                self.assertEqual(layouts[0].name, resolved)
+        planned, _ = plan(self.model(4, lambda i: True))
+        page = planned.kv_cache_groups[0].kv_cache_spec.page_size_bytes
+        self.assertEqual({tensor.block_stride for tensor in planned.kv_cache_tensors}, {4 * page if has_arenas() else page})
+        vllm_config = self.use(supported())
+        for kind in (layer(vllm_config, 0).get_attn_backend(), *(x.get_attn_backend() for x in self.layers_of(vllm_config))):
+            layouts = kind.supported_kv_cache_layouts()
+            self.assertEqual({layout.is_block_outermost for layout in layouts}, {has_arenas()})
+            self.assertEqual(layouts[0].name, resolved)
 
     def test_what_differs_among_layers_is_refused(self):
         for first, second, sentence in (
@@ -475,11 +466,6 @@ class Layers(unittest.TestCase):
         layer(vllm_config, 0)
         with self.assertRaisesRegex(NotImplementedError, "this model has no others"):
             self.specs(vllm_config)
-
-    @unittest.skipUnless(IS_026, "vllm_hybrid_checks tests hybrid models")
-    def test_hybrid_models_are_refused_when_their_first_attention_layer_is_made(self):
-        with self.assertRaisesRegex(NotImplementedError, "kvant supports hybrid models, .* only with vLLM 0.33"):
-            layer(self.use(supported(is_hybrid=True)), 0)
 
     def test_layers_of_other_kinds_are_refused(self):
         class Chunked(attention.Attention):
@@ -538,7 +524,6 @@ class Layers(unittest.TestCase):
         self.assertEqual(vllm_config.attention_config.backend_per_kind, {})
 
 
-@unittest.skipIf(IS_026, "it has one layout")
 class LayersApart(Layers):
     """Tests layers whose blocks follow one another, which VLLM_KV_CACHE_LAYOUT asks for."""
 
@@ -553,7 +538,6 @@ class LayersApart(Layers):
             self.addCleanup(patch.stop)
 
 
-@unittest.skipIf(IS_026, "its configuration is not made without pydantic")
 class CacheTypes(unittest.TestCase):
     def test_are_known_after_registration(self):
         release._add_cache_types()
@@ -565,45 +549,37 @@ class CacheTypes(unittest.TestCase):
 
 
 class Refusals(unittest.TestCase):
-    OF_SOME_RELEASES = (dict(pipeline_parallel_size=2), dict(data_parallel_size=2), dict(enable_sleep_mode=True), dict(is_hybrid=True))
-
     def test_what_is_supported_is_let_through(self):
         refusals.refuse_unsupported(supported())
         ngram = supported(speculative_config=simple(method="ngram", num_speculative_tokens=4))
-        refusals.refuse_unsupported(ngram, drafts_of=("ngram",))
+        refusals.refuse_unsupported(ngram)
         self.assertEqual(self.reasons(), [])
-        for changed in self.OF_SOME_RELEASES:
-            refusals.refuse_unsupported(supported(**changed), features=refusals.OF_SOME_RELEASES)
-        self.assertEqual(release.RELEASE.features, () if IS_026 else refusals.OF_SOME_RELEASES)
+        for changed in (dict(pipeline_parallel_size=2), dict(data_parallel_size=2), dict(enable_sleep_mode=True), dict(is_hybrid=True)):
+            refusals.refuse_unsupported(supported(**changed))
 
     def test_every_unsupported_feature_is_named(self):
         drafts = simple(method="eagle3", num_speculative_tokens=4)
         for changed, sentence in (
                 (dict(speculative_config=drafts), "drafts"), (dict(kv_transfer_config=object()), "KV connectors"),
-                (dict(is_hybrid=True), "hybrid models, whose other layers keep a recurrent state.*only with vLLM 0.33"),
-                (dict(data_parallel_size=2), "data parallelism of a model with experts only with vLLM 0.33"),
                 (dict(use_ubatching=True), "microbatches"),
-                (dict(enable_sleep_mode=True), "sleep mode only with vLLM 0.33"),
-                (dict(pipeline_parallel_size=2), "pipeline parallelism only with vLLM 0.33"),
                 (dict(decode_context_parallel_size=2), "decode context parallelism"),
                 (dict(prefill_context_parallel_size=2), "prefill context parallelism"),
                 (dict(kv_cache_dtype_skip_layers=["0"]), "--kv-cache-dtype-skip-layers"),
                 (dict(prefix_match_unit=16), "prefix hits within a page"),
                 (dict(disable_hybrid_kv_cache_manager=True), "hybrid KV cache manager"),
                 (dict(use_v2_model_runner=False), "VLLM_USE_V2_MODEL_RUNNER=1")):
-            for drafts_of in ((), ("ngram",)):
-                with self.assertRaisesRegex(NotImplementedError, sentence):
-                    refusals.refuse_unsupported(supported(**changed), drafts_of)
+            with self.assertRaisesRegex(NotImplementedError, sentence):
+                refusals.refuse_unsupported(supported(**changed))
         with self.assertRaisesRegex(NotImplementedError, "by eagle3, only by ngram"):
-            refusals.refuse_unsupported(supported(speculative_config=drafts), ("ngram",))
+            refusals.refuse_unsupported(supported(speculative_config=drafts))
         ngram = simple(method="ngram", num_speculative_tokens=4)
         for changed, sentence in ((dict(speculative_config=ngram), "drafts .* of hybrid models"),
                                   (dict(pipeline_parallel_size=2), "pipeline parallelism of hybrid models")):
             with self.assertRaisesRegex(NotImplementedError, sentence):
-                refusals.refuse_unsupported(supported(is_hybrid=True, **changed), ("ngram",), refusals.OF_SOME_RELEASES)
+                refusals.refuse_unsupported(supported(is_hybrid=True, **changed))
         with self.assertRaisesRegex(NotImplementedError, "128 or more drafts"):
             many = simple(method="ngram", num_speculative_tokens=128)
-            refusals.refuse_unsupported(supported(speculative_config=many), ("ngram",))
+            refusals.refuse_unsupported(supported(speculative_config=many))
 
     def reasons(self, **changed):
         """Returns the reasons against a supported layer with the given changes."""
@@ -615,8 +591,6 @@ class Refusals(unittest.TestCase):
     def test_every_unsupported_layer_is_refused_with_its_reason(self):
         kinds_of_attention = [(dict(attn_type=kind), f"{kind} not supported") for kind in (
             backend.AttentionType.ENCODER, backend.AttentionType.ENCODER_ONLY, backend.AttentionType.ENCODER_DECODER)]
-        newer = [(dict(use_dcp=True), "DCP"), (dict(use_rswa=True), "R-SWA"),
-                 (dict(use_adaptive_verification=True), "adaptive verification")]
         for changed, sentence in [
                 (dict(dtype=torch.float32), "takes bfloat16 and float16.*--dtype bfloat16"),
                 (dict(head_size=80), "64, 128, 256 channels, not 80"), (dict(head_size=512), "not 512"),
@@ -627,7 +601,8 @@ class Refusals(unittest.TestCase):
                 (dict(use_mm_prefix=True), "multimodal"), (dict(use_per_head_quant_scales=True), "per-head quant"),
                 (dict(has_sliding_window=True), "sliding window"), (dict(use_non_causal=True), "non-causal"),
                 (dict(use_batch_invariant=True), "batch invariance"), (dict(use_kv_connector=True), "KV connector"),
-                (dict(use_pcp=True), "PCP")] + kinds_of_attention + (newer if not IS_026 else []):
+                (dict(use_pcp=True), "PCP"), (dict(use_dcp=True), "DCP"), (dict(use_rswa=True), "R-SWA"),
+                (dict(use_adaptive_verification=True), "adaptive verification")] + kinds_of_attention:
             self.assertRegex(" ".join(self.reasons(**changed)), sentence, changed)
             self.assertEqual(len(self.reasons(**changed)), 1, changed)
 

@@ -1,7 +1,6 @@
-"""Checks one release of vLLM: its own schedulers, synchronous and asynchronous, hand out steps, and the plug-in's code
+"""Checks the plug-in: vLLM's own schedulers, synchronous and asynchronous, hand out steps, and the plug-in's code
 runs these steps on libkvant_cpu. With two stages of pipeline parallelism, several steps are in flight. The model knows
-which tokens come next, and its drafts may be wrong. If PyTorch is installed, `test_vllm` runs this file for each
-release."""
+which tokens come next, and its drafts may be wrong. If PyTorch is installed, `test_vllm` runs this file."""
 
 import collections
 import copy
@@ -82,7 +81,7 @@ class Stage:
     """Runs steps in their order on the layers of one stage."""
 
     def __init__(self, n_blocks, max_drafts):
-        self.server = Server(SINK, n_blocks=n_blocks, max_drafts=max_drafts, has_arenas=release.RELEASE.has_arenas)
+        self.server = Server(SINK, n_blocks=n_blocks, max_drafts=max_drafts, has_arenas=True)
         self.requests, self.events = {}, collections.Counter()
 
     def receive(self, output):
@@ -228,7 +227,6 @@ class Scheduling(unittest.TestCase):
             events += self.check(chunk, n_blocks, 0, is_async)
         self.assertTrue(events["found"] and events["resumed"])
 
-    @unittest.skipIf(not release.RELEASE.features, "no pipeline parallelism with this release")
     def test_two_stages_with_several_steps_in_flight(self):
         events = collections.Counter()
         for chunk, n_blocks, max_drafts, is_async in ((128, 16, 0, True), (512, 16, 0, False), (512, 24, 3, True)):
@@ -236,7 +234,6 @@ class Scheduling(unittest.TestCase):
         for what in ("found", "resumed", "drafts", "3 in flight"):
             self.assertGreater(events[what], 0, what)
 
-    @unittest.skipIf(not release.RELEASE.drafts_of, "no drafts with this release")
     def test_drafts(self):
         events = collections.Counter()
         for chunk, n_blocks, is_async in ((128, 100, False), (512, 24, True), (2048, 26, False), (512, 100, True)):

@@ -1,5 +1,5 @@
-"""Checks one release of vLLM on the side of a GPU: attention layers, metadata builders and forward passes by vLLM's own
-classes, on libkvant_cpu. If PyTorch is installed, `test_vllm` runs this file for each release."""
+"""Checks the plug-in on the side of a GPU: attention layers, metadata builders and forward passes by vLLM's own
+classes, on libkvant_cpu. If PyTorch is installed, `test_vllm` runs this file."""
 
 import fcntl
 import importlib
@@ -38,7 +38,7 @@ attach.wrap_attention(release.RELEASE)
 
 
 def has_arenas():
-    return attach.uses_arenas(release.RELEASE)
+    return attach.uses_arenas()
 
 
 def cells_of(specs, n_blocks):
@@ -86,12 +86,8 @@ class VllmServer(Server):
         specs = {name: of_layer.get_kv_cache_spec(vllm_config)
                  for name, of_layer in vllm_config.compilation_config.static_forward_context.items()}
         test.assertEqual({spec.page_size_bytes for spec in specs.values()}, {self.layout.block_bytes})
-        if MINOR == "0.26":
-            for of_layer, its_blocks in zip(layers, self.state.layers):
-                of_layer.kv_cache = its_blocks.kv_cache
-        else:
-            for name, cells in cells_of(specs, n_blocks).items():
-                vllm_config.compilation_config.static_forward_context[name].kv_cache = cells
+        for name, cells in cells_of(specs, n_blocks).items():
+            vllm_config.compilation_config.static_forward_context[name].kv_cache = cells
         self.state = layers[0].kvant
         self.state.layers = layers[:]
         test.assertEqual((self.state.layout, self.state.recipe.text), (self.layout, recipe.text))
@@ -135,7 +131,6 @@ class Worker(unittest.TestCase):
         server.step([(b, 1), (a, 140)])
         self.check(a, b)
 
-    @unittest.skipIf(MINOR == "0.26", "no pipeline parallelism with this release")
     def test_stages_of_unequal_numbers_of_layers(self):
         # The first stage has two layers, the second has one.
         layouts = []
@@ -158,7 +153,6 @@ class Worker(unittest.TestCase):
         self.assertEqual(len({(layout.block_bytes, layout.tail_blocks) for layout in layouts}), 1)
         self.assertLess(layouts[0].layer_bytes[0], layouts[0].block_bytes)
 
-    @unittest.skipIf(MINOR == "0.26", "no data parallelism with this release")
     def test_steps_of_other_engines_change_nothing(self):
         # An engine of data parallelism without requests runs steps on block 0. It may have requests again in any step.
         rng = np.random.default_rng(8)
@@ -183,7 +177,6 @@ class Worker(unittest.TestCase):
         server.step([(b, 1), (a, 140)])
         self.check(a, b)
 
-    @unittest.skipIf(MINOR == "0.26", "no sleep mode with this release")
     def test_what_the_cache_held_before_sleep_is_not_read_after_it(self):
         rng = np.random.default_rng(9)
         server, asleep = VllmServer(self, n_blocks=24), Request(300, rng)
@@ -221,10 +214,6 @@ class Worker(unittest.TestCase):
             self.assertLess(np.abs(error[290:]).max(), 0.03)
 
     def test_drafts(self):
-        if not release.RELEASE.drafts_of:
-            with self.assertRaisesRegex(NotImplementedError, "drafts"):
-                VllmServer(self, max_drafts=3)
-            return
         rng = np.random.default_rng(2)
         server, a, b = VllmServer(self, max_drafts=3), Request(300, rng), Request(300, rng)
         server.step([(a, 125)])
@@ -264,7 +253,6 @@ class Worker(unittest.TestCase):
             stage = rank // n_ranks
             return [layer(vllm_config, i, heads=4, d=D, group=2) for i in range(*get_pp_indices(N_LAYERS, stage, n_stages))][0].kvant
 
-    @unittest.skipIf(MINOR == "0.26", "no pipeline parallelism with this release")
     def test_constants_are_those_of_a_stage_s_layers_and_a_rank_s_heads(self):
         for rank in range(4):
             stage, of_rank = rank // 2, [100 * (rank // 2) + 4 * (rank % 2) + head for head in range(4)]
@@ -385,7 +373,6 @@ class Worker(unittest.TestCase):
         pages = [cpu_library.CpuLibrary().page_bytes(format, D) for format in ("tcq3", "tcq2", "tcq6", "tcq3")]
         self.assertEqual(state.layout.layer_bytes, N_LAYERS * (sum(pages),))
 
-    @unittest.skipIf(MINOR == "0.26", "its layers have equal formats")
     def test_all_ranks_have_equal_cells_and_the_first_rank_decides(self):
         path = str(pathlib.Path(self.folder.name) / "kvant-4bit of 12-34")
         for exists in (True, False):
@@ -402,7 +389,6 @@ class Worker(unittest.TestCase):
             self.assertEqual([state.recipe.by_head[0][0] for state in states], [("tcq3", "tcq2"), ("tcq6", "tcq6")])
             self.assertEqual([state.constants.metrics.directions[0, 0, 0, 0].item() for state in states], [0, N_KV_HEADS])
 
-    @unittest.skipIf(MINOR == "0.26", "no pipeline parallelism with this release")
     def test_all_stages_have_equal_cells_and_the_first_rank_decides(self):
         path = str(pathlib.Path(self.folder.name) / "kvant-4bit of 12-34")
         for n_ranks in (1, 2):
@@ -429,7 +415,6 @@ class Worker(unittest.TestCase):
             self.assertEqual({len(state.recipe.by_head) for state in states}, {1})
             self.assertEqual([state.recipe.by_head[0][0] for state in states[::n_ranks]], [("tcq3", "tcq2"), ("tcq6", "tcq6")])
 
-    @unittest.skipIf(MINOR == "0.26", "its layers have equal formats")
     def test_a_first_start_calibrates_unless_that_is_off_or_fails(self):
         state, calibrated, lines = self.served_calibrated(self.calibrated_config(), exists=False)
         self.assertEqual((state.recipe.name, calibrated), ("kvant-4bit", [("/", "kvant-4bit", pathlib.Path(self.folder.name) / "kvant-4bit of 12-34")]))

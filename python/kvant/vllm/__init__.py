@@ -3,7 +3,7 @@
 
 vLLM calls `register` in each of its processes. Everything that depends on vLLM's release is in one file per release."""
 
-RELEASES = {"0.26": "v026", "0.33": "v033"}
+RELEASES = {"0.33": "v033"}
 
 _is_registered = False
 

@@ -1,5 +1,5 @@
-"""Turns vLLM's attention layers into kvant's. This file serves all supported releases of vLLM; each release describes
-its differences as a `Release` (v026, v033).
+"""Turns vLLM's attention layers into kvant's. The specifications of both KV layers depend on vLLM's release and come as
+a `Release` (v033).
 
 vLLM has one KV layer per attention layer; in kvant the layer holds sealed pages. The plug-in adds a second KV layer for
 tails. Layers with a sliding window stay with vLLM, unquantized or in FP8, on a backend that vLLM chooses."""
@@ -43,18 +43,12 @@ LAYER_LAYOUTS = ("LBNHC", "LBHNC", "NHD", "HND")
 
 @dataclass(frozen=True)
 class Release:
-    """Describes what differs between vLLM's releases."""
+    """Makes the specifications of KV layers, which differ between vLLM's releases."""
 
     # Takes n_kv_heads, head_size, block_bytes, max_drafts, and n_pages if a block has several pages.
     sealed_spec: Callable[..., Any]
     # Takes n_kv_heads, head_size, block_bytes, blocks_per_request, and n_pages if a block has several pages.
     tail_spec: Callable[..., Any]
-    # Lists the supported methods of speculative decoding.
-    drafts_of: tuple[str, ...]
-    # The flag is true if a block can hold all layers, which formats by layer and head need.
-    has_arenas: bool
-    # Lists the features of kvant.vllm.refusals.OF_SOME_RELEASES that work.
-    features: tuple[str, ...] = ()
 
 
 class TailLayer(AttentionLayerBase):
@@ -176,12 +170,12 @@ def _attach(layer, vllm_config, release: Release) -> None:
     """Makes a layer one of kvant's: the layer joins the model's state and gets a KV layer for its tails."""
     from kvant.vllm import backend
 
-    refuse_unsupported(vllm_config, release.drafts_of, release.features)
+    refuse_unsupported(vllm_config)
     if layer.head_size_v != layer.head_size:
         raise NotImplementedError("kvant does not support values whose head size differs from the head size of keys")
     state = _state(vllm_config)
-    mine = _new_state(layer, vllm_config, release)
-    is_packed = uses_arenas(release)
+    mine = _new_state(layer, vllm_config)
+    is_packed = uses_arenas()
     if state is None:
         state, stages = mine, stages_of(vllm_config)
         state.layers_before, state.of_stage = stages.n_before, stages.text
@@ -203,16 +197,16 @@ def _attach(layer, vllm_config, release: Release) -> None:
         pool = hybrids.HybridPool(vllm_config, state, is_packed)
         state.is_all, state.others = False, hybrids.OTHERS
         hybrids.seal_before_states(_state)
-    layer.attn_backend = _for_layout(backend.KvantBackend, state.layout, is_packed, pool)
+    layer.attn_backend = _for_layout(backend.KvantBackend, is_packed, pool)
     vllm_config.compilation_config.static_forward_context[layer.layer_name + TAIL_SUFFIX] = TailLayer(
-        state, _for_layout(backend.KvantTailBackend, state.layout, is_packed, pool), release)
+        state, _for_layout(backend.KvantTailBackend, is_packed, pool), release)
 
 
 def _shape_of(state) -> tuple:
     return state.layout.n_kv_heads, state.layout.head_dim, state.n_heads, state.softmax_scale, state.softcap
 
 
-def _new_state(layer, vllm_config, release: Release):
+def _new_state(layer, vllm_config):
     from kvant.torch import TorchLibrary
     from kvant.paged.model_state import ModelState
 
@@ -225,7 +219,7 @@ def _new_state(layer, vllm_config, release: Release):
     drafts = n_drafts(vllm_config)
     common = dict(sink_tokens=recipe.sink, tail_pages=2 if drafts else 1, has_rows=library.has_rows)
     # The pages of a layer in a block of several pages follow one another, whatever the other layers need.
-    if uses_arenas(release) and not vllm_config.model_config.is_hybrid:
+    if uses_arenas() and not vllm_config.model_config.is_hybrid:
         layout = ArenaLayout(layer.num_kv_heads, layer.head_size, (layer.num_kv_heads * sum(sizes),), **common)
     else:
         layout = BlockLayout(layer.num_kv_heads, layer.head_size, *sizes, **common)
@@ -238,9 +232,9 @@ def _new_state(layer, vllm_config, release: Release):
     return ModelState(recipe, layout, layer.num_heads, layer.impl.scale, drafts, softcap=layer.impl.softcap)
 
 
-def uses_arenas(release: Release) -> bool:
+def uses_arenas() -> bool:
     """Returns whether a block holds all layers. VLLM_KV_CACHE_LAYOUT may ask for one of LAYER_LAYOUTS."""
-    return release.has_arenas and vllm.envs.VLLM_KV_CACHE_LAYOUT not in LAYER_LAYOUTS
+    return vllm.envs.VLLM_KV_CACHE_LAYOUT not in LAYER_LAYOUTS
 
 
 def _layout_of_stages(layout: ArenaLayout, n_cached: Sequence[int]) -> ArenaLayout:
@@ -288,6 +282,6 @@ def _layout_of_ranks(state, found) -> ArenaLayout:
     return replace(mine, least_block_bytes=max(x.block_bytes for x in of_ranks))
 
 
-def _for_layout(backend, layout, is_packed: bool, pool: hybrids.HybridPool | None):
+def _for_layout(backend, is_packed: bool, pool: hybrids.HybridPool | None):
     layouts = ARENA_LAYOUTS if is_packed else LAYER_LAYOUTS[:2]
-    return type(backend.__name__, (backend,), {"block_bytes": layout.block_bytes, "layouts": layouts, "pool": pool})
+    return type(backend.__name__, (backend,), {"layouts": layouts, "pool": pool})

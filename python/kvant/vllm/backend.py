@@ -32,7 +32,6 @@ class KvantBackend(AttentionBackend):
 
     supported_dtypes = list(ACTIVATIONS)
     supported_kv_cache_dtypes = list(CACHE_TYPES)
-    block_bytes = 0
     layouts: tuple[str, ...] = ()
     # Holds the pool of a hybrid model. Other models have None.
     pool: HybridPool | None = None
@@ -54,13 +53,7 @@ class KvantBackend(AttentionBackend):
         return [PAGE]
 
     @classmethod
-    def get_kv_cache_shape(cls, num_blocks, block_size, num_kv_heads, head_size, cache_dtype_str="auto"):
-        """Returns the cache's shape for vLLM up to 0.26."""
-        return num_blocks, cls.block_bytes
-
-    @classmethod
     def supported_kv_cache_layouts(cls):
-        """Returns the cache's layouts for vLLM 0.29 and later."""
         from vllm.v1.kv_cache_layout import KVCacheLayout
 
         return tuple(KVCacheLayout[name] for name in cls.layouts)

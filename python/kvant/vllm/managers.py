@@ -1,5 +1,5 @@
 """Extends the block managers of vLLM's scheduler for sealed blocks and tail blocks. The managers read
-`blocks_per_request` or `max_drafts` from their specification (v026, v033)."""
+`blocks_per_request` or `max_drafts` from their specification (v033)."""
 
 from __future__ import annotations
 

@@ -15,7 +15,6 @@ from kvant import PAGE
 from kvant.vllm.attach import Release, wrap_attention
 from kvant.vllm.managers import KvantSealedManager, KvantTailManager
 from kvant.vllm.recipes import CACHE_TYPES
-from kvant.vllm.refusals import OF_SOME_RELEASES
 
 
 def register() -> None:
@@ -89,7 +88,7 @@ def tail_spec(n_kv_heads: int, head_size: int, block_bytes: int, blocks_per_requ
     return KvantTailSpec(**_common(n_kv_heads, head_size, block_bytes, n_pages), blocks_per_request=blocks_per_request)
 
 
-RELEASE = Release(sealed_spec, tail_spec, drafts_of=("ngram", "ngram_gpu"), has_arenas=True, features=OF_SOME_RELEASES)
+RELEASE = Release(sealed_spec, tail_spec)
 
 
 def add_specs() -> None:
