@@ -6,27 +6,42 @@
 #include <limits>
 
 #include "base/check.h"
-#include "base/simd_clones.h"
+#include "base/processor_features.h"
 
 namespace kvant {
 namespace {
 
-// Floats and Ints have 16 numbers. The compiler splits such vectors into as many registers as the instruction
-// set needs.
-using Floats = float __attribute__((vector_size(4 * kCentroidLanes)));
-using Ints = std::int32_t __attribute__((vector_size(4 * kCentroidLanes)));
+// Floats and Ints have as many numbers as a register. The compiler would compare longer vectors number by
+// number, which takes 6 to 18 times as long.
+template <int Lanes>
+struct Vectors;
+template <>
+struct Vectors<4> {
+  using Floats = float __attribute__((vector_size(16)));
+  using Ints = std::int32_t __attribute__((vector_size(16)));
+};
+template <>
+struct Vectors<8> {
+  using Floats = float __attribute__((vector_size(32)));
+  using Ints = std::int32_t __attribute__((vector_size(32)));
+};
+template <>
+struct Vectors<16> {
+  using Floats = float __attribute__((vector_size(64)));
+  using Ints = std::int32_t __attribute__((vector_size(64)));
+};
 
 constexpr int kTileFloats = 4096;  // floats in a tile of centroids: 16 KiB, which stay in the L1 cache
-// kMaxTileVectors is the number of vectors of 16 centroids in a tile, for dim >= 2.
-constexpr int kMaxTileVectors = kTileFloats / 2 / kCentroidLanes;
 constexpr int kVectorsAtOnce = 4;  // vectors that share each load of centroids
 
 // Holds centroids [first, first + n) of a codebook, coordinate by coordinate.
+template <int Lanes>
 struct Tile {
-  std::array<Floats, kTileFloats / kCentroidLanes> coordinates;  // [n / 16][dim] vectors of 16 centroids
-  std::array<Floats, kMaxTileVectors> offsets;                   // -|c|^2 / 2
+  using Floats = typename Vectors<Lanes>::Floats;
+  Floats coordinates[kTileFloats / Lanes];  // [n / Lanes][dim] vectors of Lanes centroids
+  Floats offsets[kTileFloats / 2 / Lanes];  // -|c|^2 / 2, for dim >= 2
   int first = 0;
-  int n_vectors = 0;  // n / 16
+  int n_vectors = 0;  // n / Lanes
 };
 
 struct Best {
@@ -34,18 +49,17 @@ struct Best {
   std::int32_t index;
 };
 
-template <int Dim>
-[[gnu::always_inline]] inline void load_tile(const float* centroids, int first, int n, Tile& tile) {
+template <int Dim, int Lanes>
+[[gnu::always_inline]] inline void load_tile(const float* centroids, int first, int n, Tile<Lanes>& tile) {
+  using Floats = typename Vectors<Lanes>::Floats;
   tile.first = first;
-  tile.n_vectors = n / kCentroidLanes;
+  tile.n_vectors = n / Lanes;
   for (int v = 0; v < tile.n_vectors; ++v) {
     Floats half{};
     for (int j = 0; j < Dim; ++j) {
       Floats coordinate;
-      for (int lane = 0; lane < kCentroidLanes; ++lane) {
-        coordinate[lane] =
-            centroids[static_cast<std::ptrdiff_t>(first + v * kCentroidLanes + lane) * Dim + j];
-      }
+      for (int lane = 0; lane < Lanes; ++lane)
+        coordinate[lane] = centroids[static_cast<std::ptrdiff_t>(first + v * Lanes + lane) * Dim + j];
       half -= coordinate * coordinate * 0.5F;
       tile.coordinates[v * Dim + j] = coordinate;
     }
@@ -61,8 +75,10 @@ template <int Dim>
 }
 
 // Compares the vectors x [kVectorsAtOnce] with the tile's centroids and updates best [kVectorsAtOnce].
-template <int Dim>
-[[gnu::always_inline]] inline void search_tile(const Tile& tile, const float (*x)[Dim], Best* best) {
+template <int Dim, int Lanes>
+[[gnu::always_inline]] inline void search_tile(const Tile<Lanes>& tile, const float (*x)[Dim], Best* best) {
+  using Floats = typename Vectors<Lanes>::Floats;
+  using Ints = typename Vectors<Lanes>::Ints;
   Floats scores[kVectorsAtOnce];
   Ints steps[kVectorsAtOnce];  // The index v at which each lane had its best score.
   for (int q = 0; q < kVectorsAtOnce; ++q) {
@@ -81,8 +97,8 @@ template <int Dim>
     }
   }
   for (int q = 0; q < kVectorsAtOnce; ++q) {
-    for (int lane = 0; lane < kCentroidLanes; ++lane) {
-      const std::int32_t index = tile.first + steps[q][lane] * kCentroidLanes + lane;
+    for (int lane = 0; lane < Lanes; ++lane) {
+      const std::int32_t index = tile.first + steps[q][lane] * Lanes + lane;
       const float score = scores[q][lane];
       if (score > best[q].score || (score == best[q].score && index < best[q].index))
         best[q] = {score, index};
@@ -90,10 +106,10 @@ template <int Dim>
   }
 }
 
-template <int Dim>
+template <int Dim, int Lanes>
 [[gnu::always_inline]] inline void search(const float* vectors, std::ptrdiff_t stride, int n,
                                           const float* centroids, int n_centroids, Best* best) {
-  Tile tile;
+  Tile<Lanes> tile;
   constexpr int kTileCentroids = kTileFloats / Dim;
   for (int first = 0; first < n_centroids; first += kTileCentroids) {
     load_tile<Dim>(centroids, first, std::min(kTileCentroids, n_centroids - first), tile);
@@ -106,31 +122,64 @@ template <int Dim>
   }
 }
 
-KVANT_SIMD_CLONES void search_any(const float* vectors, std::ptrdiff_t stride, int n, int dim,
-                                  const float* centroids, int n_centroids, Best* best) {
-  switch (dim) {
-    case 2:
-      return search<2>(vectors, stride, n, centroids, n_centroids, best);
-    case 4:
-      return search<4>(vectors, stride, n, centroids, n_centroids, best);
-    case 8:
-      return search<8>(vectors, stride, n, centroids, n_centroids, best);
-    default:
-      KVANT_CHECK(false, "sub-vectors have 2, 4 or 8 channels");
-  }
+template <int Lanes>
+[[gnu::always_inline]] inline void search_any(const float* vectors, std::ptrdiff_t stride, int n, int dim,
+                                              const float* centroids, int n_centroids,
+                                              std::uint16_t* nearest) {
+  std::array<Best, kMaxSearchVectors + kVectorsAtOnce> best;
+  std::fill_n(best.begin(), n + kVectorsAtOnce, Best{-std::numeric_limits<float>::infinity(), 0});
+  if (dim == 2)
+    search<2, Lanes>(vectors, stride, n, centroids, n_centroids, best.data());
+  else if (dim == 4)
+    search<4, Lanes>(vectors, stride, n, centroids, n_centroids, best.data());
+  else
+    search<8, Lanes>(vectors, stride, n, centroids, n_centroids, best.data());
+  for (int i = 0; i < n; ++i) nearest[i] = static_cast<std::uint16_t>(best[i].index);
+}
+
+// SSE2 and NEON have registers of four numbers.
+void search_4_lanes(const float* vectors, std::ptrdiff_t stride, int n, int dim, const float* centroids,
+                    int n_centroids, std::uint16_t* nearest) {
+  search_any<4>(vectors, stride, n, dim, centroids, n_centroids, nearest);
+}
+#ifdef __x86_64__
+[[gnu::target("avx2,fma")]] void search_8_lanes(const float* vectors, std::ptrdiff_t stride, int n, int dim,
+                                                const float* centroids, int n_centroids,
+                                                std::uint16_t* nearest) {
+  search_any<8>(vectors, stride, n, dim, centroids, n_centroids, nearest);
+}
+[[gnu::target("avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]] void search_16_lanes(
+    const float* vectors, std::ptrdiff_t stride, int n, int dim, const float* centroids, int n_centroids,
+    std::uint16_t* nearest) {
+  search_any<16>(vectors, stride, n, dim, centroids, n_centroids, nearest);
+}
+#endif
+
+std::vector<CentroidSearch> find_searches() {
+  std::vector<CentroidSearch> found;
+#ifdef __x86_64__
+  const ProcessorFeatures& has = processor_features();
+  if (has.avx512) found.push_back({"avx512", search_16_lanes});
+  if (has.avx2 && has.fma) found.push_back({"avx2", search_8_lanes});
+#endif
+  found.push_back({"portable", search_4_lanes});
+  return found;
 }
 
 }  // namespace
 
+const std::vector<CentroidSearch>& centroid_searches() {
+  static const std::vector<CentroidSearch> searches = find_searches();
+  return searches;
+}
+
 void nearest_centroids(const float* vectors, std::ptrdiff_t stride, int n, int dim, const float* centroids,
                        int n_centroids, std::uint16_t* nearest) {
   KVANT_CHECK(n <= kMaxSearchVectors, "too many vectors for one search");
+  KVANT_CHECK(dim == 2 || dim == 4 || dim == 8, "sub-vectors have 2, 4 or 8 channels");
   KVANT_CHECK(n_centroids % kCentroidLanes == 0 && n_centroids <= 65536,
               "a codebook of 16 to 65536 centroids");
-  std::array<Best, kMaxSearchVectors + kVectorsAtOnce> best;
-  std::fill_n(best.begin(), n + kVectorsAtOnce, Best{-std::numeric_limits<float>::infinity(), 0});
-  search_any(vectors, stride, n, dim, centroids, n_centroids, best.data());
-  for (int i = 0; i < n; ++i) nearest[i] = static_cast<std::uint16_t>(best[i].index);
+  centroid_searches().front().search(vectors, stride, n, dim, centroids, n_centroids, nearest);
 }
 
 }  // namespace kvant

@@ -165,9 +165,41 @@ TEST(NearestCentroid, TakesTheFirstOfEqualCentroids) {
   std::vector<float> centroids(64 * 4, 9.0F);
   for (const int c : {5, 21, 40}) std::fill_n(centroids.begin() + c * 4, 4, 1.0F);
   const std::vector<float> vectors(3 * 4, 1.1F);
-  std::uint16_t nearest[3];
-  nearest_centroids(vectors.data(), 4, 3, 4, centroids.data(), 64, nearest);
-  for (const std::uint16_t index : nearest) EXPECT_EQ(index, 5);
+  for (const CentroidSearch& search : centroid_searches()) {
+    std::uint16_t nearest[3];
+    search.search(vectors.data(), 4, 3, 4, centroids.data(), 64, nearest);
+    for (const std::uint16_t index : nearest) EXPECT_EQ(index, 5) << search.name;
+  }
+}
+
+// Each instruction set must find a centroid that no other centroid beats by more than rounding.
+TEST(NearestCentroid, IsAsNearAsTheNearestInDoublePrecision) {
+  constexpr int kVectors = 101, kStride = 11;
+  for (const int dim : {2, 4, 8}) {
+    for (const int n_centroids : {16, 48, 4096 + 16}) {
+      const std::vector<float> vectors = normal_numbers(kVectors * kStride, dim);
+      const std::vector<float> centroids = normal_numbers(n_centroids * dim, n_centroids);
+      const auto distance = [&](int i, int c) {
+        double sum = 0;
+        for (int j = 0; j < dim; ++j) {
+          const double x = double{vectors[i * kStride + j]} - centroids[c * dim + j];
+          sum += x * x;
+        }
+        return sum;
+      };
+      for (const CentroidSearch& search : centroid_searches()) {
+        std::vector<std::uint16_t> nearest(kVectors);
+        search.search(vectors.data(), kStride, kVectors, dim, centroids.data(), n_centroids, nearest.data());
+        for (int i = 0; i < kVectors; ++i) {
+          double least = distance(i, 0);
+          for (int c = 1; c < n_centroids; ++c) least = std::min(least, distance(i, c));
+          ASSERT_LT(nearest[i], n_centroids);
+          EXPECT_LE(distance(i, nearest[i]), least + 1e-5)
+              << search.name << ", vector " << i << " of dimension " << dim;
+        }
+      }
+    }
+  }
 }
 
 }  // namespace
