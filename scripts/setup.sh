@@ -128,7 +128,10 @@ instructions_here() {
 
 # For each character without a token, llama.cpp's tokenizer reserves memory for that character alone, and so copies all
 # tokens before it. 80,000 such characters then take Gemma's tokenizer 8 s instead of 0.1 s.
-mend_llama() { sed -i '/^ *output.reserve(output.size() + symbol.n);$/d' "$1/src/llama-vocab.cpp"; }
+mend_llama() {
+  local file=$1/src/llama-vocab.cpp line='^ *output.reserve(output.size() + symbol.n);$'
+  grep -q "$line" "$file" && sed -i "/$line/d" "$file"
+}
 
 fetch_llama() {
   [ -d "$1" ] && return 0

@@ -3,8 +3,6 @@ attention layers as the plug-in changes them, and refused configurations. The pl
 the managers decide which requests share which blocks. `test_vllm` runs this file."""
 
 import hashlib
-import importlib
-import os
 import sys
 import types
 import unittest
@@ -12,7 +10,7 @@ from unittest import mock
 
 import vllm_stub
 
-vllm_stub.install(os.environ[vllm_stub.VERSION])
+vllm_stub.install()
 import torch
 # A `from` import would find a mock.
 import vllm.config.cache as cache_config
@@ -24,20 +22,18 @@ from vllm.distributed.utils import get_pp_indices
 from vllm.v1.core.kv_cache_manager import KVCacheManager
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVQuantMode, SlidingWindowSpec
 
-import kvant.vllm
 from kvant.paged.arena_layout import ArenaLayout
 from kvant.paged.block_layout import BlockLayout
 from kvant.vllm import attach, backend, recipes, refusals
+from kvant.vllm import v033 as release
 from vllm_model import attention, layer, planner_config, simple, supported, use
 
-MINOR = os.environ[vllm_stub.VERSION].rpartition(".")[0]
 BLOCK = 128
 MEMORY = 100 << 30
 LAYERS, KV_HEADS, D = 32, 8, 128
 # A page of 128 channels has 8704 bytes in ch4g128 or tok4g128 (4 bits), and 4608 bytes in ch2g128 or tok2g128 (2 bits).
 PAGE_BYTES = {4: 8704, 2: 4608}
 
-release = importlib.import_module(f"kvant.vllm.{kvant.vllm.RELEASES[MINOR]}")
 release.add_specs()
 kv_cache_utils.NONE_HASH = b"0"
 

@@ -78,7 +78,7 @@ def supported(**changed):
 
 
 def planner_config(layout, block_size=PAGE, max_model_len=131072):
-    """Returns what vLLM's planner reads of its configuration. `layout` is one of 0.33's layouts, or None."""
+    """Returns what vLLM's planner reads of its configuration. `layout` is one of vLLM's layouts."""
     return simple(
         scheduler_config=dict(disable_hybrid_kv_cache_manager=False), kv_transfer_config=None, speculative_config=None,
         model_config=dict(max_model_len=max_model_len, original_max_model_len=max_model_len, is_encoder_decoder=False,

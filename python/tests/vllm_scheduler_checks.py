@@ -6,7 +6,6 @@ import collections
 import copy
 import hashlib
 import importlib
-import os
 import types
 import unittest
 
@@ -15,7 +14,7 @@ import vllm_stub
 vllm_stub.OWN += """vllm.v1.request vllm.v1.core.sched.scheduler vllm.v1.core.sched.async_scheduler vllm.v1.core.sched.output
 vllm.v1.core.sched.request_queue vllm.v1.core.sched.utils vllm.v1.core.sched.interface vllm.v1.engine
 vllm.v1.core.encoder_cache_manager""".split()
-vllm_stub.install(os.environ[vllm_stub.VERSION], with_torch=True)
+vllm_stub.install(with_torch=True)
 import cpu_library  # noqa: F401, before NumPy
 import numpy as np
 
@@ -29,12 +28,11 @@ import vllm.v1.core.sched.scheduler as scheduler
 import vllm.v1.request as vllm_request
 from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec
 
-import kvant.vllm
 from kvant import PAGE
 from kvant.vllm import attach
+from kvant.vllm import v033 as release
 from paged_server import D, N_KV_HEADS, N_LAYERS, SINK, Request, Server
 
-release = importlib.import_module(f"kvant.vllm.{kvant.vllm.RELEASES[os.environ[vllm_stub.VERSION].rpartition('.')[0]]}")
 release.add_specs()
 # Requests for one document begin with SHARED equal tokens.
 SHARED = 300

@@ -10,9 +10,7 @@ import sys
 import types
 from unittest import mock
 
-# KVANT_TEST_VLLM names the release of vLLM to stand in for.
-VERSION = "KVANT_TEST_VLLM"
-BUILD = pathlib.Path(__file__).resolve().parents[2] / "build"
+FOLDER = pathlib.Path(__file__).resolve().parents[2] / "build/vllm-0.33.0"
 OWN = """vllm.v1.kv_cache_interface vllm.v1.kv_cache_layout vllm.v1.kv_cache_spec_registry vllm.v1.core.kv_cache_utils
 vllm.v1.core.kv_cache_planning vllm.v1.core.kv_cache_config_builder vllm.v1.core.block_pool
 vllm.v1.core.single_type_kv_cache_manager vllm.v1.core.kv_cache_coordinator vllm.v1.core.kv_cache_manager
@@ -68,14 +66,10 @@ def _mock_torch():
         setattr(torch, name, Dtype(name, itemsize))
 
 
-def folder(version):
-    return BUILD / f"vllm-{version}"
-
-
-def install(version, with_torch=False):
+def install(with_torch=False):
     """Makes `import vllm` load the files of the stub from here on. A process that calls this function should do nothing
     else. With with_torch, PyTorch and NumPy are not mocked."""
-    sys.meta_path.insert(0, Finder(folder(version), MOCKED - {"torch", "numpy"} if with_torch else MOCKED))
+    sys.meta_path.insert(0, Finder(FOLDER, MOCKED - {"torch", "numpy"} if with_torch else MOCKED))
     if not with_torch:
         _mock_torch()
     import vllm.config

@@ -3,7 +3,6 @@ classes, on libkvant_cpu. If PyTorch is installed, `test_vllm` runs this file.""
 
 import fcntl
 import importlib
-import os
 import pathlib
 import sys
 import tempfile
@@ -13,14 +12,13 @@ from unittest import mock
 
 import vllm_stub
 
-vllm_stub.install(os.environ[vllm_stub.VERSION], with_torch=True)
+vllm_stub.install(with_torch=True)
 import cpu_library
 import numpy as np
 import torch
 from vllm.distributed.utils import get_pp_indices
 from vllm.v1.attention.backend import CommonAttentionMetadata
 
-import kvant.vllm
 import kvant.vllm.constants
 from kvant.paged.codebooks import Codebooks
 from kvant.paged.constants import Constants
@@ -29,11 +27,10 @@ from kvant.paged.key_scales import KeyScales
 from kvant.paged.model_constants import ModelConstants
 from kvant.paged.recipes import calibrated
 from kvant.vllm import attach, backend
+from kvant.vllm import v033 as release
 from paged_server import D, N_HEADS, N_KV_HEADS, N_LAYERS, SINK, SMOOTH_CODEBOOKS, Request, Server, constants_of
 from vllm_model import layer, making_layers, planner_config, simple, supported, use
 
-MINOR = os.environ[vllm_stub.VERSION].rpartition(".")[0]
-release = importlib.import_module(f"kvant.vllm.{kvant.vllm.RELEASES[MINOR]}")
 attach.wrap_attention(release.RELEASE)
 
 

@@ -3,11 +3,11 @@
 # engines share one GPU, except for `parallel`:
 #
 #     checks.sh random FOLDER      features, on a random model that is written into FOLDER
-#     checks.sh drafts FOLDER      drafts by n-grams (vLLM 0.33), on the model in FOLDER, or on a random one
+#     checks.sh drafts FOLDER      drafts by n-grams, on the model in FOLDER, or on a random one
 #     checks.sh parallel FOLDER    tensor and pipeline parallelism on 2 GPUs, on a random model
 #     checks.sh windows FOLDER     layers with a sliding window, on random models
 #     checks.sh softcap FOLDER     capped scores, on random models
-#     checks.sh hybrid FOLDER      recurrent states next to kvant's pages (vLLM 0.33), on a random model
+#     checks.sh hybrid FOLDER      recurrent states next to kvant's pages, on a random model
 #     checks.sh model FOLDER NPY [CONSTANTS]   quality, on the model in FOLDER and its prompts, int [at least 8, 2048].
 #                                  CONSTANTS, a file of kvant.hf.calibrate for kvant-4bit, adds runs with constants.
 #     checks.sh integers FOLDER NPY [VECINFER-4BIT VECINFER-2BIT]   prompts in 8-bit integers, on the model in FOLDER.

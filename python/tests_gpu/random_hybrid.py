@@ -3,9 +3,11 @@
 
     random_hybrid.py FOLDER [--shape-only]
 
-Every fourth layer has attention, with 8 query heads and 2 KV heads of 256 channels. The others are gated delta nets.
+Every fourth layer has attention, with heads of 256 channels: 8 query heads and 2 KV heads, or 24 and 4 with
+--shape-only. The others are gated delta nets.
 
-    --shape-only   no weights: the config.json of Qwen3.5-27B's shape, cut to 16 layers, for vLLM's load_format=dummy"""
+    --shape-only   writes no weights, but the config.json of Qwen3.5-27B's shape, cut to 16 layers, for vLLM's
+                   load_format=dummy"""
 
 import argparse
 import pathlib

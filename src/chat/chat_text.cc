@@ -67,7 +67,8 @@ void break_all(Json& json, const ControlTokens& control, const std::string& mark
   }
 }
 
-// Breaks the tokens in a message's texts. The names of its members and its role are no texts of clients.
+// Breaks the tokens in a message's texts. The server chooses the names of a message's members and checks its
+// role, so both stay whole.
 void break_message(Json& message, const ControlTokens& control, const std::string& mark) {
   for (auto& [key, value] : message.items())
     if (key != "role") break_all(value, control, mark);

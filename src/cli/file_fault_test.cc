@@ -60,6 +60,13 @@ TEST_F(Faults, MessagesThatNobodyCanReadEndNothing) {
   }
 }
 
+// The first file that a program opens gets the number of a closed stream. A server keeps its lock file open.
+TEST_F(Faults, MessagesDoNotGoIntoFilesIfTheErrorStreamIsClosed) {
+  const std::string words = " serve -m model.gguf -t 1 --port 0 --sessions kept 2>&-";
+  run("-c 'timeout -s INT 3 " + std::string(KVANT_PROGRAM) + words + "'", "sh");
+  EXPECT_EQ(std::filesystem::file_size(path("kept") + "/.lock"), 0U);
+}
+
 TEST_F(Faults, AnImpossibleBudgetIsRefusedBeforeTheCalibration) {
   for (const std::string budget : {"0.3bit@512", "1KiB@512", "99bit@512", "1TiB@512"}) {
     const Outcome outcome =

@@ -1,4 +1,6 @@
 // Starts the command line program: lists the commands, parses the words and runs one command.
+#include <fcntl.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
@@ -98,9 +100,19 @@ int run(int argc, char** argv) {
   return 0;
 }
 
+// Opens /dev/null in place of closed standard streams. Otherwise, a file that kvant opens could get the
+// number of such a stream, and messages would go into the file. Writing to the standard output still fails.
+bool replace_closed_streams() {
+  constexpr int kModes[] = {O_RDONLY, O_RDONLY, O_WRONLY};
+  for (int stream = 0; stream < 3; ++stream)
+    if (fcntl(stream, F_GETFD) < 0 && open("/dev/null", kModes[stream]) != stream) return false;
+  return true;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (!replace_closed_streams()) return kUserError;
   // Without this line, the system ends a program that writes beyond a limit on the size of files, and nobody
   // could save what the program holds. A write that fails is an error like that of a full disk.
   std::signal(SIGXFSZ, SIG_IGN);

@@ -30,7 +30,8 @@ void add_cuts(const SamplerOptions& o, llama_sampler* chain) {
 
 llama_sampler* make_chain(const SamplerOptions& o) {
   llama_sampler* chain = llama_sampler_chain_init(llama_sampler_chain_default_params());
-  // Logits that are divided by a lower temperature may be infinite in F32, and then no draw would be right.
+  // Logits that are divided by a lower temperature may be infinite in F32, and a draw from infinite logits is
+  // undefined.
   constexpr float kLeastTemperature = 1e-30F;
   if (o.temperature < kLeastTemperature) {
     llama_sampler_chain_add(chain, llama_sampler_init_greedy());

@@ -23,7 +23,7 @@ struct TokenBias {
 };
 
 struct SamplerOptions {
-  float temperature = 0;   // 0 always chooses the likeliest token
+  float temperature = 0;   // below 1e-30, the likeliest token is always chosen
   int top_k = 40;          // keeps only the k likeliest tokens; 0 keeps all
   float top_p = 0.95F;     // keeps the smallest set of likeliest tokens with at least this probability; 1:
                            // all

@@ -158,7 +158,7 @@ Result<std::unique_ptr<Tokenizer>> Tokenizer::load(const std::string& path) {
     case LLAMA_VOCAB_TYPE_UGM:
     case LLAMA_VOCAB_TYPE_WPM:
       break;
-    default:  // without a vocabulary llama.cpp ends the program at the first text
+    default:  // With some of these kinds, llama.cpp ends the program or never returns.
       return error("'{}' has a kind of vocabulary that no supported model has: tokenizer.ggml.model is '{}'",
                    path, kind);
   }

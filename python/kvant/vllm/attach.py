@@ -45,9 +45,9 @@ LAYER_LAYOUTS = ("LBNHC", "LBHNC", "NHD", "HND")
 class Release:
     """Makes the specifications of KV layers, which differ between vLLM's releases."""
 
-    # Takes n_kv_heads, head_size, block_bytes, max_drafts, and n_pages if a block has several pages.
+    # Takes n_kv_heads, head_size, block_bytes, max_drafts and n_pages, the number of a block's pages.
     sealed_spec: Callable[..., Any]
-    # Takes n_kv_heads, head_size, block_bytes, blocks_per_request, and n_pages if a block has several pages.
+    # Takes n_kv_heads, head_size, block_bytes, blocks_per_request and n_pages.
     tail_spec: Callable[..., Any]
 
 
@@ -65,7 +65,7 @@ class TailLayer(AttentionLayerBase):
     def get_kv_cache_spec(self, vllm_config):
         layout, n_pages = self.kvant.layout, hybrids.pages_of(vllm_config)
         n_blocks = -(-layout.tail_blocks // n_pages)
-        return self._release.tail_spec(layout.n_kv_heads, layout.head_dim, layout.block_bytes, n_blocks, **_several(n_pages))
+        return self._release.tail_spec(layout.n_kv_heads, layout.head_dim, layout.block_bytes, n_blocks, n_pages)
 
 
 def wrap_attention(release: Release) -> None:
@@ -90,14 +90,10 @@ def wrap_attention(release: Release) -> None:
             if self is self.kvant.layers[0]:
                 stages_of(vllm_config).check(len(self.kvant.layers))
             return release.sealed_spec(layout.n_kv_heads, layout.head_dim, layout.block_bytes, self.kvant.max_drafts,
-                                       **_several(hybrids.pages_of(vllm_config)))
+                                       hybrids.pages_of(vllm_config))
         return windowed_spec(functools.partial(original_spec, self), vllm_config)
 
     Attention.__init__, Attention.get_kv_cache_spec = __init__, get_kv_cache_spec
-
-
-def _several(n_pages: int) -> dict[str, int]:
-    return dict(n_pages=n_pages) if n_pages > 1 else {}
 
 
 def leave_windowed(arguments: dict[str, Any], vllm_config) -> None:

@@ -60,7 +60,7 @@ class KvantBackend(AttentionBackend):
 
     @classmethod
     def customize_spec(cls, spec):
-        """Returns the specification from which vLLM 0.33 computes the block size of a hybrid model."""
+        """Returns the specification from which vLLM computes the block size of a hybrid model."""
         return spec if cls.pool is None else cls.pool.of_token(spec)
 
     @classmethod

@@ -338,8 +338,9 @@ class SealPlan {
 
   SealKernel kernel_of(const SealKind& kind, const Gpu& gpu, bool fills_gpu) const {
     const bool joins =
-        gpu.has.overlaps_launches &&
-        std::any_of(kinds_, kinds_ + n_kinds_, [](const SealKind& other) { return other.is_shaped; });
+        gpu.has.overlaps_launches && std::any_of(kinds_, kinds_ + n_kinds_, [](const SealKind& other) {
+          return other.is_shaped && other.encoding.layout.bits >= kLeastJoinedBits;
+        });
     return find_seal_kernel(kind.encoding, kind.is_shaped, head_dim_, gpu, fills_gpu, joins);
   }
 

@@ -17,11 +17,14 @@ struct SealKernel {
   int persistent_ctas;
 };
 
+// With keys of fewer bits, CTAs of shaped_seal_kernel() leave no registers for other CTAs.
+inline constexpr int kLeastJoinedBits = 2;
+
 SealKernel scalar_seal_kernel(const PageEncoding& encoding, int head_dim);
 SealKernel vector_seal_kernel(const PageEncoding& encoding, int head_dim, const Gpu& gpu);
 // Returns the kernel for trellis codes. fills_gpu says whether a sequence may have several due pages, and all
-// sequences together may have more than three for each SM. `joins` asks for a kernel whose CTAs can run on an
-// SM together with a CTA of shaped_seal_kernel().
+// sequences together may have more than three for each SM. If `joins` is true and pages have a kernel whose
+// CTAs fit on an SM together with CTAs of shaped_seal_kernel(), the function returns that kernel.
 SealKernel trellis_seal_kernel(const PageEncoding& encoding, int head_dim, const Gpu& gpu, bool fills_gpu,
                                bool joins);
 // Returns the kernel for keys whose errors are shaped by metrics of their queries. fills_gpu is that of

@@ -10,6 +10,7 @@
 
 #include "device/cuda/common/gpu.h"
 #include "device/cuda/seal/page_metric.cuh"
+#include "device/cuda/seal/seal_registry.h"
 #include "device/cuda/seal/trellis_levels.cuh"
 #include "device/cuda/seal/trellis_page.cuh"
 
@@ -109,10 +110,11 @@ inline constexpr int kShapedWarps = sizeof(ShapedShared<Bits, D, 8>) <= Gpu::kLe
 // If few pages are due, a CTA has this many warps. With more pages, two CTAs of eight warps keep an SM as
 // busy.
 inline constexpr int kMoreShapedWarps = 16;
-// The CTAs on an SM leave a quarter of the registers in use for a CTA of trellis_seal_kernel(), which seals
-// values at the same time. With one bit, registers would be spilled.
+// The launch bound of a CTA is a quarter above its number of threads, so the compiler gives each thread fewer
+// registers. A quarter of an SM's registers stays free for a CTA of trellis_seal_kernel(), which seals values
+// at the same time. With one bit, the compiler would spill registers, so the bound is the number of threads.
 template <int Bits, int Warps>
-inline constexpr int kThreadsOfRegisters = 32 * (Bits == 1 ? Warps : Warps * 5 / 4);
+inline constexpr int kBoundThreads = 32 * (Bits < kLeastJoinedBits ? Warps : Warps * 5 / 4);
 
 __device__ __forceinline__ __half2 half2_of(const uint4& eight, int i) {
   const unsigned int words[4] = {eight.x, eight.y, eight.z, eight.w};
@@ -365,7 +367,7 @@ class ShapedPath {
 };
 
 template <int Bits, int D, int Warps>
-__global__ void __launch_bounds__(kThreadsOfRegisters<Bits, Warps>, 65536 / (32 * Warps) / 128)
+__global__ void __launch_bounds__(kBoundThreads<Bits, Warps>, 65536 / (32 * Warps) / 128)
     seal_shaped_kernel(const __grid_constant__ SealArgs args) {
   using Shared = ShapedShared<Bits, D, Warps>;
   extern __shared__ __align__(16) unsigned char bytes[];

@@ -396,7 +396,7 @@ inline constexpr int kTrellisCtas = Bits == 6   ? 4
                                                 : 3;
 
 // A CTA of seal_shaped_kernel() leaves registers on an SM for one CTA of a kernel that is compiled for this
-// many CTAs.
+// many CTAs per SM.
 inline constexpr int kJoiningCtas = 4;
 // Says whether pages have a kernel that is compiled for kJoiningCtas. With 1 and 2 bits, and with 3 bits and
 // heads of 64, such a kernel would spill registers. With 5 and 6 bits, the ordinary kernel is small enough.
