@@ -19,6 +19,9 @@ struct SealKernel {
 
 // With keys of fewer bits, CTAs of shaped_seal_kernel() leave no registers for other CTAs.
 inline constexpr int kLeastJoinedBits = 2;
+// With at least kLeastJoinedBits, CTAs of shaped_seal_kernel() leave registers on an SM for one CTA of a
+// kernel that is compiled for this many CTAs per SM.
+inline constexpr int kJoiningCtas = 4;
 
 SealKernel scalar_seal_kernel(const PageEncoding& encoding, int head_dim);
 SealKernel vector_seal_kernel(const PageEncoding& encoding, int head_dim, const Gpu& gpu);

@@ -115,6 +115,17 @@ inline constexpr int kMoreShapedWarps = 16;
 // at the same time. With one bit, the compiler would spill registers, so the bound is the number of threads.
 template <int Bits, int Warps>
 inline constexpr int kBoundThreads = 32 * (Bits < kLeastJoinedBits ? Warps : Warps * 5 / 4);
+inline constexpr int kSmRegisters = 65536;
+// kShapedCtas is the number of CTAs per SM.
+template <int Warps>
+inline constexpr int kShapedCtas = kSmRegisters / (32 * Warps) / 128;
+// Says whether CTAs of the kernel leave registers for a CTA of trellis_seal_kernel(). A thread has a multiple
+// of 8 registers.
+template <int Bits, int Warps>
+inline constexpr bool kLeavesRegisters = [] {
+  const int per_thread = kSmRegisters / (kBoundThreads<Bits, Warps> * kShapedCtas<Warps>) / 8 * 8;
+  return 32 * Warps * kShapedCtas<Warps> * per_thread <= kSmRegisters - kSmRegisters / kJoiningCtas;
+}();
 
 __device__ __forceinline__ __half2 half2_of(const uint4& eight, int i) {
   const unsigned int words[4] = {eight.x, eight.y, eight.z, eight.w};
@@ -367,8 +378,9 @@ class ShapedPath {
 };
 
 template <int Bits, int D, int Warps>
-__global__ void __launch_bounds__(kBoundThreads<Bits, Warps>, 65536 / (32 * Warps) / 128)
+__global__ void __launch_bounds__(kBoundThreads<Bits, Warps>, kShapedCtas<Warps>)
     seal_shaped_kernel(const __grid_constant__ SealArgs args) {
+  static_assert(kLeavesRegisters<Bits, Warps> == (Bits >= kLeastJoinedBits));
   using Shared = ShapedShared<Bits, D, Warps>;
   extern __shared__ __align__(16) unsigned char bytes[];
   auto& shared = *reinterpret_cast<Shared*>(bytes);

@@ -18,6 +18,7 @@
 #include <utility>
 
 #include "device/cuda/seal/kept_choices.cuh"
+#include "device/cuda/seal/seal_registry.h"
 #include "device/cuda/seal/trellis_token.cuh"
 
 namespace kvant::cuda {
@@ -395,9 +396,6 @@ inline constexpr int kTrellisCtas = Bits == 6   ? 4
                                     : Bits == 3 ? 2
                                                 : 3;
 
-// A CTA of seal_shaped_kernel() leaves registers on an SM for one CTA of a kernel that is compiled for this
-// many CTAs per SM.
-inline constexpr int kJoiningCtas = 4;
 // Says whether pages have a kernel that is compiled for kJoiningCtas. With 1 and 2 bits, and with 3 bits and
 // heads of 64, such a kernel would spill registers. With 5 and 6 bits, the ordinary kernel is small enough.
 template <int Bits, int D>
