@@ -14,21 +14,10 @@ namespace {
 // Floats and Ints have as many numbers as a register. The compiler would compare longer vectors number by
 // number, which takes 6 to 18 times as long.
 template <int Lanes>
-struct Vectors;
-template <>
-struct Vectors<4> {
-  using Floats = float __attribute__((vector_size(16)));
-  using Ints = std::int32_t __attribute__((vector_size(16)));
-};
-template <>
-struct Vectors<8> {
-  using Floats = float __attribute__((vector_size(32)));
-  using Ints = std::int32_t __attribute__((vector_size(32)));
-};
-template <>
-struct Vectors<16> {
-  using Floats = float __attribute__((vector_size(64)));
-  using Ints = std::int32_t __attribute__((vector_size(64)));
+struct Vectors {
+  // GCC would ignore the attribute in an alias, because Lanes is a parameter of the template.
+  typedef float Floats __attribute__((vector_size(4 * Lanes)));
+  typedef std::int32_t Ints __attribute__((vector_size(4 * Lanes)));
 };
 
 constexpr int kTileFloats = 4096;  // floats in a tile of centroids: 16 KiB, which stay in the L1 cache

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kvant import PAGE
 
-# The supported methods of speculative decoding.
+# Lists the supported methods of speculative decoding.
 DRAFTS = ("ngram", "ngram_gpu")
 
 
