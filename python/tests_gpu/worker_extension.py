@@ -2,6 +2,8 @@
 tensor or pipeline parallelism, workers are separate processes. `LLM.collective_rpc` calls these methods and returns a
 list of their results."""
 
+import sys
+
 import torch
 from torch.autograd import DeviceType
 
@@ -73,3 +75,20 @@ class Worker:
             before = result.get(name, (0, 0))
             result[name] = round(before[0] + ms, 2), before[1] + n
         return result
+
+    def kvant_limit_blocks(self, n: int) -> bool:
+        """Empties the cache and leaves n blocks to requests. Returns false if a step still uses blocks. On one GPU, worker
+        and scheduler are in one process, and the engine that holds the scheduler calls this method."""
+        from vllm.v1.engine.core import EngineCore
+
+        frame = sys._getframe()
+        while not isinstance(frame.f_locals.get("self"), EngineCore):
+            frame = frame.f_back
+        scheduler = frame.f_locals["self"].scheduler
+        pool = scheduler.kv_cache_manager.block_pool
+        pool.free_blocks(getattr(self, "_kvant_kept", []))
+        self._kvant_kept = []
+        if not scheduler.reset_prefix_cache():
+            return False
+        self._kvant_kept = pool.get_new_blocks(max(0, pool.get_num_free_blocks() - n))
+        return True
