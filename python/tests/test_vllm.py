@@ -1,6 +1,6 @@
 """Tests the plug-in with the files of vLLM that it supports, as far as no GPU is needed. `vllm_checks`,
-`vllm_worker_checks`, `vllm_scheduler_checks` and `vllm_hybrid_checks` run in separate processes, because their mocks would
-disturb other tests."""
+`vllm_worker_checks`, `vllm_scheduler_checks`, `vllm_offload_checks` and `vllm_hybrid_checks` run in separate processes,
+because their mocks would disturb other tests."""
 
 import importlib.metadata
 import os
@@ -36,6 +36,10 @@ class Checks(unittest.TestCase):
     @unittest.skipIf(find_spec("torch") is None, "no PyTorch")
     def test_schedulers(self):
         self.check("vllm_scheduler_checks")
+
+    @unittest.skipIf(find_spec("torch") is None, "no PyTorch")
+    def test_offload(self):
+        self.check("vllm_offload_checks")
 
     @unittest.skipIf(find_spec("torch") is None, "no PyTorch")
     def test_hybrid_models(self):

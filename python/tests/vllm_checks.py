@@ -77,6 +77,12 @@ def layout_of(bits, n_layers, **more):
     return ArenaLayout(KV_HEADS, D, n_layers * (2 * KV_HEADS * PAGE_BYTES[bits],), **more)
 
 
+def offloading(kv_connector="OffloadingConnector", kv_connector_module_path=None, **options):
+    """Returns vLLM's configuration of a connector. `options` is for the connector itself."""
+    return types.SimpleNamespace(kv_connector=kv_connector, kv_connector_module_path=kv_connector_module_path,
+                                 kv_connector_extra_config=options)
+
+
 def layers(bits, n_layers=LAYERS, drafts=0):
     layout = layout_of(bits, n_layers, sink_tokens=1, tail_pages=2 if drafts else 1)
     specs = {}
@@ -163,6 +169,16 @@ class Managers(unittest.TestCase):
         self.assertEqual(self.step(Request("b", tokens), 300)[0], 128)
         self.step(a, 1)
         self.assertEqual(self.step(Request("c", tokens), 300)[0], 256)
+
+    def test_tails_are_claimed_before_pages_are_loaded(self):
+        request, tail = Request("a", list(range(300))), self.manager.coordinator.single_type_managers[self.tail]
+        tail.allocate_external_computed_blocks("b", 0, 256, record_for_zeroing=False)
+        self.assertEqual(len(tail.req_to_blocks["b"]), self.layout.tail_blocks)
+        loading = self.manager.allocate_slots(request, 0, num_external_computed_tokens=256, delay_cache_blocks=True)
+        self.assertIsNotNone(loading)
+        self.assertEqual([len(x) for x in (self.held(request)[self.sealed], self.held(request)[self.tail])], [2, self.layout.tail_blocks])
+        request.num_computed_tokens = 256
+        self.assertEqual(len(self.manager.allocate_slots(request, 44).blocks[self.tail]), 0)
 
     def test_all_blocks_come_back(self):
         free = self.manager.block_pool.get_num_free_blocks()
@@ -337,6 +353,12 @@ class Layers(unittest.TestCase):
         vllm_config.additional_config = {"kvant": {"windows": "int8"}}
         with self.assertRaisesRegex(ValueError, '"windows" is "fp8", not "int8"; without it, layers with a sliding window are unquantized'):
             layer(vllm_config, 2, window=1024)
+
+    def test_layers_with_a_window_are_refused_with_offload(self):
+        vllm_config = self.use(supported(kv_transfer_config=offloading()))
+        layer(vllm_config, 0)
+        with self.assertRaisesRegex(NotImplementedError, r"CPU offload \(--kv-offloading-size\) of models with a sliding window"):
+            layer(vllm_config, 1, window=1024)
 
     def stage(self, rank, n_stages, layer_types, named=True, **changed):
         """Makes the layers of a stage. layer_types holds the kinds of all layers of the model; `named` says whether the
@@ -556,7 +578,7 @@ class Refusals(unittest.TestCase):
     def test_every_unsupported_feature_is_named(self):
         drafts = simple(method="eagle3", num_speculative_tokens=4)
         for changed, sentence in (
-                (dict(speculative_config=drafts), "drafts"), (dict(kv_transfer_config=object()), "KV connectors"),
+                (dict(speculative_config=drafts), "drafts"),
                 (dict(use_ubatching=True), "microbatches"),
                 (dict(decode_context_parallel_size=2), "decode context parallelism"),
                 (dict(prefill_context_parallel_size=2), "prefill context parallelism"),
@@ -566,6 +588,17 @@ class Refusals(unittest.TestCase):
                 (dict(use_v2_model_runner=False), "VLLM_USE_V2_MODEL_RUNNER=1")):
             with self.assertRaisesRegex(NotImplementedError, sentence):
                 refusals.refuse_unsupported(supported(**changed))
+        refusals.refuse_unsupported(supported(kv_transfer_config=offloading()))
+        for transfer, sentence in (
+                (offloading(kv_connector="NixlConnector"), r"NixlConnector, only .*\(--kv-offloading-size\)"),
+                (offloading(kv_connector="SimpleCPUOffloadConnector"), "SimpleCPUOffloadConnector, only"),
+                (offloading(kv_connector_module_path="own.connectors"), "OffloadingConnector, only"),
+                (offloading(spec_name="TieringOffloadingSpec"), "other than CPU memory"),
+                (offloading(canonical_layout=True), "other than CPU memory")):
+            with self.assertRaisesRegex(NotImplementedError, sentence):
+                refusals.refuse_unsupported(supported(kv_transfer_config=transfer))
+        with self.assertRaisesRegex(NotImplementedError, "CPU offload .* of hybrid models"):
+            refusals.refuse_unsupported(supported(is_hybrid=True, kv_transfer_config=offloading()))
         with self.assertRaisesRegex(NotImplementedError, "by eagle3, only by ngram"):
             refusals.refuse_unsupported(supported(speculative_config=drafts))
         ngram = simple(method="ngram", num_speculative_tokens=4)
@@ -596,7 +629,7 @@ class Refusals(unittest.TestCase):
                 (dict(use_mla=True), "MLA"), (dict(use_sparse=True), "sparse"),
                 (dict(use_mm_prefix=True), "multimodal"), (dict(use_per_head_quant_scales=True), "per-head quant"),
                 (dict(has_sliding_window=True), "sliding window"), (dict(use_non_causal=True), "non-causal"),
-                (dict(use_batch_invariant=True), "batch invariance"), (dict(use_kv_connector=True), "KV connector"),
+                (dict(use_batch_invariant=True), "batch invariance"),
                 (dict(use_pcp=True), "PCP"), (dict(use_dcp=True), "DCP"), (dict(use_rswa=True), "R-SWA"),
                 (dict(use_adaptive_verification=True), "adaptive verification")] + kinds_of_attention:
             self.assertRegex(" ".join(self.reasons(**changed)), sentence, changed)

@@ -8,6 +8,8 @@
 #     checks.sh windows FOLDER     layers with a sliding window, on random models
 #     checks.sh softcap FOLDER     capped scores, on random models
 #     checks.sh hybrid FOLDER      recurrent states next to kvant's pages, on a random model
+#     checks.sh offload FOLDER     CPU offload, on the model in FOLDER, or on a random one
+#     checks.sh sleep FOLDER       sleep mode, on the model in FOLDER, or on a random one
 #     checks.sh model FOLDER NPY [CONSTANTS]   quality, on the model in FOLDER and its prompts, int [at least 8, 2048].
 #                                  CONSTANTS, a file of kvant.hf.calibrate for kvant-4bit, adds runs with constants.
 #     checks.sh integers FOLDER NPY [VECINFER-4BIT VECINFER-2BIT]   prompts in 8-bit integers, on the model in FOLDER.
@@ -19,12 +21,13 @@ limit=${CHECK_SECONDS:-400}
 tests=$(cd "$(dirname "$0")" && pwd)
 mode=$1 model=$2
 mkdir -p "$model"
-logits() { # name, options...
-  local log=$model/$1.log
-  shift
-  env ${gpu:+CUDA_VISIBLE_DEVICES=$gpu} timeout $limit python3 "$tests/vllm_logits.py" --model "$model" --cache-gib 1 "$@" \
+check() { # program, name, options...
+  local program=$1 log=$model/$2.log
+  shift 2
+  env ${gpu:+CUDA_VISIBLE_DEVICES=$gpu} timeout $limit python3 "$tests/$program" --model "$model" --cache-gib 1 "$@" \
     > "$log" 2>&1 &
 }
+logits() { check vllm_logits.py "$@"; }
 case $mode in
   random)
     python3 "$tests/random_llama.py" "$model" --layers 4
@@ -120,6 +123,22 @@ case $mode in
     logits 4bit-preempted "${nets[@]}" --kv kvant_uniform_4bit --blocks 60 --against "$four"
     VLLM_KV_CACHE_LAYOUT=LBNHC logits 4bit-apart "${nets[@]}" --kv kvant_uniform_4bit --against "$four"
     ;;
+  offload)
+    [ -e "$model/config.json" ] || python3 "$tests/random_llama.py" "$model" --layers 4
+    rm -rf "$model/turn"
+    for kv in auto kvant_uniform_4bit; do
+      turn=(--kv $kv --decoded --in-turn "$model/turn" --engines 5)
+      check vllm_offload.py $kv "${turn[@]}" --cache-tokens 80000 --out "$model/$kv.pt"
+      check vllm_offload.py $kv-offload "${turn[@]}" --offload-gib 2 --against "$model/$kv.pt"
+    done
+    check vllm_offload.py prompts --kv kvant_uniform_4bit --in-turn "$model/turn" --engines 5 --offload-gib 2 \
+      --against "$model/kvant_uniform_4bit.pt"
+    ;;
+  sleep)
+    [ -e "$model/config.json" ] || python3 "$tests/random_llama.py" "$model" --layers 4
+    rm -rf "$model/turn"
+    for kv in auto kvant_uniform_4bit kvant_fast4; do check vllm_sleep.py $kv --kv $kv --in-turn "$model/turn" --engines 3; done
+    ;;
   integers)
     bf16=$model/bf16.pt
     long=(--tokens "$3" --prompts 8)
@@ -141,7 +160,7 @@ case $mode in
         sed -n "s/.*ValueError: kvant/RESULT refused: kvant/p" > "$model/vecinfer-without.log"; } &
     fi
     ;;
-  *) echo "checks.sh random|drafts|parallel|windows|softcap|hybrid FOLDER | checks.sh model|integers FOLDER NPY [CONSTANTS...]" >&2; exit 2 ;;
+  *) echo "checks.sh random|drafts|parallel|windows|softcap|hybrid|offload|sleep FOLDER | checks.sh model|integers FOLDER NPY [CONSTANTS...]" >&2; exit 2 ;;
 esac
 wait
 for log in "$model"/*.log; do

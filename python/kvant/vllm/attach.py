@@ -106,6 +106,8 @@ def leave_windowed(arguments: dict[str, Any], vllm_config) -> None:
         return
     if vllm_config.model_config.is_hybrid:
         raise NotImplementedError("kvant does not support hybrid models with a sliding window")
+    if vllm_config.kv_transfer_config is not None:
+        raise NotImplementedError("kvant does not support CPU offload (--kv-offloading-size) of models with a sliding window yet")
     if vllm_config.parallel_config.pipeline_parallel_size > 1 and not getattr(vllm_config.model_config.hf_text_config, "layer_types", None):
         raise NotImplementedError("kvant does not support pipeline parallelism for a model with a sliding window whose configuration "
                                   "does not list layer_types")
@@ -128,7 +130,7 @@ def demand_backend(arguments: dict[str, Any], vllm_config) -> None:
 def windowed_spec(original_spec: Callable[..., Any], vllm_config):
     """Returns the specification of a layer that is not kvant's. If a block belongs to one layer, all blocks must have the
     size of kvant's."""
-    state = _state(vllm_config)
+    state = state_of(vllm_config)
     if state is None:
         if vllm_config.cache_config.cache_dtype in CACHE_TYPES:
             raise NotImplementedError("kvant does not quantize layers with a sliding window, and this model has no others: "
@@ -156,7 +158,7 @@ def windowed_spec(original_spec: Callable[..., Any], vllm_config):
     return spec
 
 
-def _state(vllm_config):
+def state_of(vllm_config):
     """Returns the state that the model's layers share so far, or None."""
     layers = vllm_config.compilation_config.static_forward_context.values()
     return next((x.kvant for x in layers if isinstance(x, TailLayer)), None)
@@ -169,7 +171,7 @@ def _attach(layer, vllm_config, release: Release) -> None:
     refuse_unsupported(vllm_config)
     if layer.head_size_v != layer.head_size:
         raise NotImplementedError("kvant does not support values whose head size differs from the head size of keys")
-    state = _state(vllm_config)
+    state = state_of(vllm_config)
     mine = _new_state(layer, vllm_config)
     is_packed = uses_arenas()
     if state is None:
@@ -192,7 +194,7 @@ def _attach(layer, vllm_config, release: Release) -> None:
     if vllm_config.model_config.is_hybrid:
         pool = hybrids.HybridPool(vllm_config, state, is_packed)
         state.is_all, state.others = False, hybrids.OTHERS
-        hybrids.seal_before_states(_state)
+        hybrids.seal_before_states(state_of)
     layer.attn_backend = _for_layout(backend.KvantBackend, is_packed, pool)
     vllm_config.compilation_config.static_forward_context[layer.layer_name + TAIL_SUFFIX] = TailLayer(
         state, _for_layout(backend.KvantTailBackend, is_packed, pool), release)

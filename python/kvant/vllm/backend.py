@@ -65,7 +65,8 @@ class KvantBackend(AttentionBackend):
 
     @classmethod
     def supports_kv_connector(cls) -> bool:
-        return False
+        """Returns True, because refuse_unsupported refuses all connectors but one."""
+        return True
 
     @classmethod
     def supports_sink(cls) -> bool:

@@ -40,8 +40,10 @@ class KvantTailManager(SingleTypeKVCacheManager):
     def add_local_computed_blocks(self, *args, **kwargs) -> None:
         pass
 
-    def allocate_external_computed_blocks(self, *args, **kwargs) -> None:
-        pass
+    def allocate_external_computed_blocks(self, request_id, *args, **kwargs) -> None:
+        """Gives the request its tail blocks before its sealed pages are loaded, so the request can go on after the
+        load."""
+        self.allocate_new_blocks(request_id, 0, 0)
 
     def cache_blocks(self, *args, **kwargs) -> None:
         pass

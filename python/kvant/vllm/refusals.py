@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from kvant import PAGE
 
+# Names vLLM's connector for CPU offload and the connector's only supported store.
+OFFLOAD, CPU_STORE = "OffloadingConnector", "CPUOffloadingSpec"
 # Lists the supported methods of speculative decoding.
 DRAFTS = ("ngram", "ngram_gpu")
 
@@ -14,12 +16,20 @@ def refuse_unsupported(config) -> None:
     speculative = config.speculative_config
     method = speculative.method if speculative is not None else None
     is_hybrid = config.model_config.is_hybrid
+    transfer = config.kv_transfer_config
+    connector = transfer.kv_connector if transfer is not None else None
+    store = transfer.kv_connector_extra_config if transfer is not None else {}
     refusals = {
         "drafts (speculative decoding) of hybrid models": is_hybrid and method is not None,
         "pipeline parallelism of hybrid models": is_hybrid and parallel.pipeline_parallel_size > 1,
         f"drafts (speculative decoding) by {method}, only by {', '.join(DRAFTS)}": method is not None and method not in DRAFTS,
         f"{PAGE} or more drafts per request": n_drafts(config) >= PAGE,
-        "KV connectors and offloading (--kv-transfer-config, --kv-offloading-size)": config.kv_transfer_config is not None,
+        f"the KV connector {connector}, only vLLM's own CPU offload (--kv-offloading-size)":
+            transfer is not None and (connector != OFFLOAD or transfer.kv_connector_module_path is not None),
+        # The keys of such stores do not name the recipe or the constants, so pages of another cache would be read.
+        "stores of offloaded pages other than CPU memory (spec_name, canonical_layout)":
+            store.get("spec_name", CPU_STORE) != CPU_STORE or bool(store.get("canonical_layout")),
+        "CPU offload (--kv-offloading-size) of hybrid models": is_hybrid and transfer is not None,
         "decode context parallelism": parallel.decode_context_parallel_size > 1,
         "prefill context parallelism": getattr(parallel, "prefill_context_parallel_size", 1) > 1,
         # Two steps would share one workspace.

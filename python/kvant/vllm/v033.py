@@ -15,6 +15,7 @@ from kvant import PAGE
 from kvant.vllm.attach import Release, wrap_attention
 from kvant.vllm.managers import KvantSealedManager, KvantTailManager
 from kvant.vllm.recipes import CACHE_TYPES
+from kvant.vllm.refusals import OFFLOAD
 
 
 def register() -> None:
@@ -24,6 +25,15 @@ def register() -> None:
     _add_cache_types()
     add_specs()
     wrap_attention(RELEASE)
+    use_own_connector()
+
+
+def use_own_connector() -> None:
+    """Makes vLLM take kvant's connector for CPU offload in place of its own."""
+    from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
+
+    KVConnectorFactory._registry.pop(OFFLOAD, None)
+    KVConnectorFactory.register_connector(OFFLOAD, "kvant.vllm.offload", "KvantOffloadingConnector")
 
 
 def _add_cache_types() -> None:
