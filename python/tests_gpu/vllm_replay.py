@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Replays conversations of agents, whose prompts grow from round to round, with caches that may be too small for them:
 
-    vllm_replay.py --model FOLDER --dummy --kv kvant_uniform_4bit --cache-gib 14.4 --shares 0.25 0.5 1
+    vllm_replay.py --model FOLDER --dummy --kv kvant_uniform_4bit --cache-gib 12.1 --shares 0.25 0.5 1
 
 All conversations begin with one system prompt. In each round, a conversation gets the result of a tool and then an
 answer of --answer tokens. Of all conversations, --at-a-time have a request under way. The others wait in a queue, and a
@@ -41,9 +41,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     engine.add_arguments(parser)
     parser.add_argument("--shares", nargs="+", type=float, default=[0.25, 0.5, 1], help="of --cache-gib")
-    parser.add_argument("--conversations", type=int, default=24)
+    parser.add_argument("--conversations", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=6, help="of each conversation, at least 3")
-    parser.add_argument("--at-a-time", type=int, default=5, help="conversations with a request under way")
+    parser.add_argument("--at-a-time", type=int, default=4, help="conversations with a request under way")
     parser.add_argument("--system", type=int, default=2048, help="tokens of the system prompt")
     parser.add_argument("--results", nargs=2, type=int, default=[1024, 8192], help="tokens of the shortest and longest result")
     parser.add_argument("--answer", type=int, default=64, help="tokens")
