@@ -38,12 +38,14 @@ class _Due:
         sealed.layer_offset, tail.layer_offset = sealed_distance, tail_distance
         return Layer(sealed=sealed, tail=tail, **cache.of_sealed(blocks), **cache.sinks(self.sink_ids, blocks))
 
-    def update(self, layer: Layer) -> None:
-        """Replaces the tables in a layer's description by the tables of these pages."""
-        tail_ids = self.pending.tail_ids
-        layer.sealed.table, layer.tail.table, layer.tail.seq_stride = self.table.data_ptr(), tail_ids.data_ptr(), tail_ids.stride(0)
-        if self.sink_ids is not None:
-            layer.protected_pages.table = self.sink_ids.data_ptr()
+    def update(self, layers: Sequence[Layer]) -> None:
+        """Replaces the tables in the layers' descriptions by the tables of these pages."""
+        table, tail, stride = self.table.data_ptr(), self.pending.tail_ids.data_ptr(), self.pending.tail_ids.stride(0)
+        sinks = None if self.sink_ids is None else self.sink_ids.data_ptr()
+        for layer in layers:
+            layer.sealed.table, layer.tail.table, layer.tail.seq_stride = table, tail, stride
+            if sinks is not None:
+                layer.protected_pages.table = sinks
 
     def seal(self, blocks: torch.Tensor, sealed_distance: int = 0, tail_distance: int = 0, **how) -> None:
         """Seals the pages of all layers, which have equal formats. `blocks` belongs to the first layer or to the layer
@@ -53,8 +55,8 @@ class _Due:
 
     def seal_each(self, layers: Sequence[torch.Tensor], described: Sequence[Layer]) -> None:
         """Seals the pages of all layers, which may differ in formats."""
-        cache = self.cache
-        cache.library.seal_layers([cache.shape(len(self.place), blocks=blocks) for blocks in layers], described,
+        cache, n_seqs = self.cache, len(self.place)
+        cache.library.seal_layers([cache.shape(n_seqs, blocks=blocks) for blocks in layers], described,
                                   metrics=cache.metrics_of_layers(self.pending.page), **self._range)
 
     @property
@@ -103,8 +105,7 @@ class FilledPages:
         self._note_addresses(layers)
         if not self._described:
             self._described = [due.layer(blocks) for blocks in layers]
-        for layer in self._described:
-            due.update(layer)
+        due.update(self._described)
         return self._described
 
     def _layer_offsets(self, layers: Sequence[torch.Tensor]) -> torch.Tensor:
