@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
 # Starts engines side by side, each with a small cache, and prints the lines of each engine that begin with RESULT. All
-# engines share one GPU, except for `parallel`:
+# engines share one GPU, except for `parallel` and `data-parallel`:
 #
 #     checks.sh random FOLDER      features, on a random model that is written into FOLDER
 #     checks.sh drafts FOLDER      drafts by n-grams, on the model in FOLDER, or on a random one
 #     checks.sh parallel FOLDER    tensor and pipeline parallelism on 2 GPUs, on a random model
+#     checks.sh data-parallel FOLDER   a server with two engines on 2 GPUs next to a server with one, on the model in
+#                                  FOLDER, or on a random one: "of all tokens" must be equal
 #     checks.sh windows FOLDER     layers with a sliding window, on random models
 #     checks.sh softcap FOLDER     capped scores, on random models
 #     checks.sh hybrid FOLDER      recurrent states next to kvant's pages, on a random model
@@ -66,6 +68,12 @@ case $mode in
       gpu=1 logits $kv-512 --kv $kv --chunk 512 --against "$model/$kv.pt" "$bf16"
       logits $kv-2 --kv $kv --tensor-parallel 2 --against "$model/$kv.pt" "$bf16"
       logits $kv-stages --kv $kv --pipeline-parallel 2 --against "$model/$kv.pt" "$bf16"
+    done
+    ;;
+  data-parallel)
+    [ -e "$model/config.json" ] || python3 "$tests/random_llama.py" "$model" --layers 4
+    for n in 1 2; do
+      timeout $limit python3 "$tests/serve_client.py" --model "$model" --data-parallel $n > "$model/serve-$n.log" 2>&1 &
     done
     ;;
   windows)
@@ -160,7 +168,7 @@ case $mode in
         sed -n "s/.*ValueError: kvant/RESULT refused: kvant/p" > "$model/vecinfer-without.log"; } &
     fi
     ;;
-  *) echo "checks.sh random|drafts|parallel|windows|softcap|hybrid|offload|sleep FOLDER | checks.sh model|integers FOLDER NPY [CONSTANTS...]" >&2; exit 2 ;;
+  *) echo "checks.sh random|drafts|parallel|data-parallel|windows|softcap|hybrid|offload|sleep FOLDER | checks.sh model|integers FOLDER NPY [CONSTANTS...]" >&2; exit 2 ;;
 esac
 wait
 for log in "$model"/*.log; do

@@ -110,7 +110,8 @@ def main():
         loaded = loads.tokens
         after = [ask(llm, prompt, 2) for prompt in longer]
     result = {"kv": args.recipe or args.kv, "offload GiB": args.offload_gib, "memory": memory, "decoded": args.decoded,
-              "cache tokens": args.cache_tokens, "prompt tokens": sum(LENGTHS), "from the CPU": loads.tokens, "of these after answers": loads.tokens - loaded,
+              "cache tokens": args.cache_tokens, "prompt tokens": sum(LENGTHS), "from the CPU": loads.tokens,
+              "of these after answers": loads.tokens - loaded,
               "seconds": {"computed": round(float(np.median(computed)), 4), "found": round(float(np.median(found)), 4)},
               "asked again": compare(first, again)}
     if args.offload_gib and not loads.tokens:
