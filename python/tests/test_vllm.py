@@ -1,6 +1,6 @@
 """Tests the plug-in with the files of vLLM that it supports, as far as no GPU is needed. `vllm_checks`,
-`vllm_worker_checks`, `vllm_scheduler_checks`, `vllm_offload_checks` and `vllm_hybrid_checks` run in separate processes,
-because their mocks would disturb other tests."""
+`vllm_drafter_checks`, `vllm_worker_checks`, `vllm_scheduler_checks`, `vllm_offload_checks` and `vllm_hybrid_checks` run in
+separate processes, because their mocks would disturb other tests."""
 
 import importlib.metadata
 import os
@@ -28,6 +28,9 @@ class Checks(unittest.TestCase):
 
     def test_planner_managers_and_layers(self):
         self.check("vllm_checks")
+
+    def test_drafters(self):
+        self.check("vllm_drafter_checks")
 
     @unittest.skipIf(find_spec("torch") is None, "no PyTorch")
     def test_builders_and_forward_passes(self):

@@ -26,7 +26,7 @@ from kvant.paged.arena_layout import ArenaLayout
 from kvant.paged.block_layout import BlockLayout
 from kvant.vllm import attach, backend, recipes, refusals
 from kvant.vllm import v033 as release
-from vllm_model import attention, layer, planner_config, simple, supported, use
+from vllm_model import attention, layer, of_model, planner_config, simple, supported, use
 
 BLOCK = 128
 MEMORY = 100 << 30
@@ -568,15 +568,17 @@ class CacheTypes(unittest.TestCase):
 
 class Refusals(unittest.TestCase):
     def test_what_is_supported_is_let_through(self):
-        refusals.refuse_unsupported(supported())
+        refusals.refuse_unsupported(supported(), has_arenas=True)
         ngram = supported(speculative_config=simple(method="ngram", num_speculative_tokens=4))
-        refusals.refuse_unsupported(ngram)
+        refusals.refuse_unsupported(ngram, has_arenas=False)
+        for method in ("draft_model", "eagle", "eagle3", "mtp"):
+            refusals.refuse_unsupported(supported(speculative_config=of_model(method, kv_cache_dtype="fp8")), has_arenas=True)
         self.assertEqual(self.reasons(), [])
         for changed in (dict(pipeline_parallel_size=2), dict(data_parallel_size=2), dict(enable_sleep_mode=True), dict(is_hybrid=True)):
-            refusals.refuse_unsupported(supported(**changed))
+            refusals.refuse_unsupported(supported(**changed), has_arenas=True)
 
     def test_every_unsupported_feature_is_named(self):
-        drafts = simple(method="eagle3", num_speculative_tokens=4)
+        drafts = of_model("dflash")
         for changed, sentence in (
                 (dict(speculative_config=drafts), "drafts"),
                 (dict(use_ubatching=True), "microbatches"),
@@ -587,8 +589,8 @@ class Refusals(unittest.TestCase):
                 (dict(disable_hybrid_kv_cache_manager=True), "hybrid KV cache manager"),
                 (dict(use_v2_model_runner=False), "VLLM_USE_V2_MODEL_RUNNER=1")):
             with self.assertRaisesRegex(NotImplementedError, sentence):
-                refusals.refuse_unsupported(supported(**changed))
-        refusals.refuse_unsupported(supported(kv_transfer_config=offloading()))
+                refusals.refuse_unsupported(supported(**changed), has_arenas=True)
+        refusals.refuse_unsupported(supported(kv_transfer_config=offloading()), has_arenas=True)
         for transfer, sentence in (
                 (offloading(kv_connector="NixlConnector"), r"NixlConnector, only .*\(--kv-offloading-size\)"),
                 (offloading(kv_connector="SimpleCPUOffloadConnector"), "SimpleCPUOffloadConnector, only"),
@@ -596,19 +598,29 @@ class Refusals(unittest.TestCase):
                 (offloading(spec_name="TieringOffloadingSpec"), "other than CPU memory"),
                 (offloading(canonical_layout=True), "other than CPU memory")):
             with self.assertRaisesRegex(NotImplementedError, sentence):
-                refusals.refuse_unsupported(supported(kv_transfer_config=transfer))
+                refusals.refuse_unsupported(supported(kv_transfer_config=transfer), has_arenas=True)
         with self.assertRaisesRegex(NotImplementedError, "CPU offload .* of hybrid models"):
-            refusals.refuse_unsupported(supported(is_hybrid=True, kv_transfer_config=offloading()))
-        with self.assertRaisesRegex(NotImplementedError, "by eagle3, only by ngram"):
-            refusals.refuse_unsupported(supported(speculative_config=drafts))
+            refusals.refuse_unsupported(supported(is_hybrid=True, kv_transfer_config=offloading()), has_arenas=True)
+        with self.assertRaisesRegex(NotImplementedError, "by dflash, only by ngram, ngram_gpu, draft_model, eagle, eagle3, mtp"):
+            refusals.refuse_unsupported(supported(speculative_config=drafts), has_arenas=True)
+        for how, changed, sentence in (
+                (of_model(), dict(pipeline_parallel_size=2), "by eagle3 with pipeline parallelism"),
+                (of_model("mtp", n_modules=2), {}, "MTP with several modules"),
+                (of_model(kv_cache_dtype="kvant_uniform_4bit"), {}, "a drafter with kvant's cache"),
+                (of_model("eagle"), dict(kv_transfer_config=offloading()), "CPU offload .* with drafts by eagle"),
+                (of_model("draft_model"), dict(is_hybrid=True), "drafts .* of hybrid models")):
+            with self.assertRaisesRegex(NotImplementedError, sentence):
+                refusals.refuse_unsupported(supported(speculative_config=how, **changed), has_arenas=True)
+        with self.assertRaisesRegex(NotImplementedError, "by eagle with blocks of one layer, only without VLLM_KV_CACHE_LAYOUT"):
+            refusals.refuse_unsupported(supported(speculative_config=of_model("eagle")), has_arenas=False)
         ngram = simple(method="ngram", num_speculative_tokens=4)
         for changed, sentence in ((dict(speculative_config=ngram), "drafts .* of hybrid models"),
                                   (dict(pipeline_parallel_size=2), "pipeline parallelism of hybrid models")):
             with self.assertRaisesRegex(NotImplementedError, sentence):
-                refusals.refuse_unsupported(supported(is_hybrid=True, **changed))
+                refusals.refuse_unsupported(supported(is_hybrid=True, **changed), has_arenas=True)
         with self.assertRaisesRegex(NotImplementedError, "128 or more drafts"):
             many = simple(method="ngram", num_speculative_tokens=128)
-            refusals.refuse_unsupported(supported(speculative_config=many))
+            refusals.refuse_unsupported(supported(speculative_config=many), has_arenas=True)
 
     def reasons(self, **changed):
         """Returns the reasons against a supported layer with the given changes."""

@@ -7,6 +7,7 @@ from unittest import mock
 
 import torch
 # A `from` import would find a mock.
+import vllm.compilation.backends as compilation_backends
 import vllm.model_executor.layers.attention.attention as attention
 from vllm.v1.attention.backend import MultipleOf
 from vllm.v1.kv_cache_interface import KVQuantMode
@@ -97,8 +98,8 @@ def select_backend(vllm_config):
                use_per_head_quant_scales=False, attn_type=None, has_sliding_window=False, num_heads=None):
         config = vllm_config.attention_config
         chosen = config.backend_per_kind.get("sliding_window" if has_sliding_window else "full_attention", config.backend)
-        if chosen is None:
-            return FlashAttention
+        if chosen is None or chosen == "FLASHINFER":
+            return type(chosen or "FLASH_ATTN", (FlashAttention,), {"get_name": staticmethod(lambda: chosen or "FLASH_ATTN")})
         reasons = backend.KvantBackend.validate_configuration(
             head_size=head_size, dtype=dtype, kv_cache_dtype=kv_cache_dtype, block_size=None, use_mla=use_mla,
             has_sink=has_sink, use_sparse=False, use_mm_prefix=use_mm_prefix,
@@ -123,6 +124,20 @@ def use(test, vllm_config, library):
         patch.start()
         test.addCleanup(patch.stop)
     return vllm_config
+
+
+def of_model(method="eagle3", num_speculative_tokens=4, attention_backend=None, kv_cache_dtype=None, n_modules=1):
+    """Returns what kvant reads of vLLM's configuration of drafts that a model makes."""
+    return simple(method=method, num_speculative_tokens=num_speculative_tokens, parallel_drafting=False, attention_backend=attention_backend,
+                  kv_cache_dtype=kv_cache_dtype, use_multi_module_mtp=lambda: n_modules > 1)
+
+
+def drafter_layer(vllm_config, i, tag="eagle_head", **more):
+    """Makes an attention layer of a drafter, as vLLM does after the layers of the served model."""
+    with mock.patch.object(compilation_backends, "model_tag", tag):
+        made = layer(vllm_config, i, **more)
+    made.is_draft_layer = True
+    return made
 
 
 @contextlib.contextmanager

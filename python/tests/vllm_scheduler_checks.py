@@ -4,6 +4,7 @@ which tokens come next, and its drafts may be wrong. If PyTorch is installed, `t
 
 import collections
 import copy
+import functools
 import hashlib
 import importlib
 import types
@@ -50,9 +51,13 @@ class Off(types.SimpleNamespace):
 NO_GRAMMAR = Off(should_advance=lambda request: False, accept_tokens=lambda *what: True, validate_tokens=lambda request, ids: ids)
 
 
-def configuration(chunk, n_blocks, max_drafts, is_async, n_stages):
-    speculative = Off(num_speculative_tokens=max_drafts, method="ngram", max_num_new_slots_for_drafting=0, use_eagle=lambda: False,
-                      use_eagle_block_drop=lambda: False, needs_eagle_block_drop=lambda: False) if max_drafts else None
+def configuration(chunk, n_blocks, max_drafts, is_async, n_stages, method):
+    """`method` makes the drafts: "ngram", "draft_model", "eagle", or "eagle, drop", whose hits end a block earlier."""
+    is_eagle, is_model = method.startswith("eagle"), method != "ngram"
+    looks_ahead = int(method == "eagle")
+    speculative = Off(num_speculative_tokens=max_drafts, method=method[:5] if is_eagle else method,
+                      max_num_new_slots_for_drafting=int(method == "draft_model"), use_eagle=lambda: is_eagle,
+                      use_eagle_block_drop=lambda: is_eagle, needs_eagle_block_drop=lambda: is_eagle) if max_drafts else None
     return Off(
         scheduler_config=Off(async_scheduling=is_async, max_num_seqs=8, max_num_scheduled_tokens=chunk, max_num_batched_tokens=chunk, policy="fcfs",
                              long_prefill_token_threshold=0, enable_chunked_prefill=True, watermark=0.0,
@@ -61,16 +66,18 @@ def configuration(chunk, n_blocks, max_drafts, is_async, n_stages):
             decode_context_parallel_size=1, prefill_context_parallel_size=1, pipeline_parallel_size=n_stages, data_parallel_size=1),
         cache_config=Off(num_gpu_blocks=n_blocks, enable_prefix_caching=True, block_size=PAGE), observability_config=Off(),
         ec_manager_config=Off(get_encoder_cache_manager_obj=lambda: None), max_in_flight_tokens=(n_stages + is_async) * chunk,
-        num_speculative_tokens=max_drafts, num_lookahead_tokens=0, num_hash_lookahead_tokens=0, num_prefill_lookahead_tokens=0,
+        num_speculative_tokens=max_drafts, num_lookahead_tokens=max_drafts if is_model else 0, num_hash_lookahead_tokens=looks_ahead,
+        num_prefill_lookahead_tokens=int(is_eagle),
         speculative_config=speculative, aux_output_config=Off(), use_v2_model_runner=True, max_concurrent_batches=n_stages + is_async)
 
 
-def block_hashes(request):
-    """Returns the hashes of the request's full blocks, chained as in vLLM."""
+def block_hashes(request, looks_ahead=0):
+    """Returns the hashes of the request's full blocks, chained as in vLLM. Hashes also cover the next looks_ahead tokens.
+    """
     before = request.block_hashes[-1] if request.block_hashes else b""
     new = []
-    for first in range(len(request.block_hashes) * PAGE, request.num_tokens // PAGE * PAGE, PAGE):
-        before = hashlib.sha256(before + repr(request.all_token_ids[first:first + PAGE]).encode()).digest()
+    for first in range(len(request.block_hashes) * PAGE, (request.num_tokens - looks_ahead) // PAGE * PAGE, PAGE):
+        before = hashlib.sha256(before + repr(request.all_token_ids[first:first + PAGE + looks_ahead]).encode()).digest()
         new.append(before)
     return new
 
@@ -114,7 +121,7 @@ class Engine:
     """Runs vLLM's scheduler with a model that knows every request's tokens. The first stage runs a step when the
     scheduler hands out the step. The second stage runs the step after the first stage has run the next one."""
 
-    def __init__(self, chunk, n_blocks, max_drafts, is_async, rng, n_stages=1):
+    def __init__(self, chunk, n_blocks, max_drafts, is_async, rng, n_stages=1, method="ngram"):
         self.stages = [Stage(n_blocks, max_drafts) for _ in range(n_stages)]
         self.max_drafts, self.is_async, self.rng = max_drafts, is_async, rng
         self.depth, self.events, self.waiting = n_stages + is_async, self.stages[0].events, collections.deque()
@@ -122,9 +129,11 @@ class Engine:
         groups = [KVCacheGroupSpec(names, release.sealed_spec(N_KV_HEADS, D, layout.block_bytes, max_drafts)),
                   KVCacheGroupSpec([name + attach.TAIL_SUFFIX for name in names],
                                    release.tail_spec(N_KV_HEADS, D, layout.block_bytes, layout.tail_blocks))]
+        groups[0].is_eagle_group = method.startswith("eagle")
+        self.hash_blocks = functools.partial(block_hashes, looks_ahead=int(method == "eagle"))
         kind = async_scheduler.AsyncScheduler if is_async else scheduler.Scheduler
         self.scheduler = kind(
-            vllm_config=configuration(chunk, n_blocks, max_drafts, is_async, n_stages), structured_output_manager=NO_GRAMMAR,
+            vllm_config=configuration(chunk, n_blocks, max_drafts, is_async, n_stages, method), structured_output_manager=NO_GRAMMAR,
             block_size=PAGE, kv_cache_config=KVCacheConfig(num_blocks=n_blocks, kv_cache_tensors=[], kv_cache_groups=groups),
             hash_block_size=PAGE)
 
@@ -141,7 +150,7 @@ class Engine:
             stage.requests[name].out = request.out.clone()
         sampling = Off(max_tokens=n_tokens - n_prompt, min_tokens=0, eos_token_id=-1)
         self.scheduler.add_request(vllm_request.Request(name, request.tokens[:n_prompt], sampling, None,
-                                                        block_hasher=block_hashes))
+                                                        block_hasher=self.hash_blocks))
 
     def step(self, output):
         """Runs a step on the first stage and returns the tokens that the step samples."""
@@ -201,9 +210,9 @@ class Engine:
 
 
 class Scheduling(unittest.TestCase):
-    def check(self, chunk, n_blocks, max_drafts, is_async, n_requests=4, n_stages=1):
+    def check(self, chunk, n_blocks, max_drafts, is_async, n_requests=4, n_stages=1, method="ngram"):
         rng = np.random.default_rng(chunk + n_blocks)
-        engine = Engine(chunk, n_blocks, max_drafts, is_async, rng, n_stages)
+        engine = Engine(chunk, n_blocks, max_drafts, is_async, rng, n_stages, method)
         documents = [Request(SHARED, rng) for _ in range(2)]
         for document in documents:
             document.tokens = rng.integers(0, 1 << 30, SHARED).tolist()
@@ -237,6 +246,14 @@ class Scheduling(unittest.TestCase):
         for chunk, n_blocks, is_async in ((128, 100, False), (512, 24, True), (2048, 26, False), (512, 100, True)):
             events += self.check(chunk, n_blocks, 3, is_async)
         self.assertTrue(events["found"] and events["resumed"] and events["drafts"])
+
+    def test_drafts_of_models(self):
+        for method in ("draft_model", "eagle", "eagle, drop"):
+            events = collections.Counter()
+            for chunk, n_blocks, is_async in ((128, 100, False), (512, 24, True), (2048, 26, False), (512, 100, True)):
+                events += self.check(chunk, n_blocks, 3, is_async, method=method)
+            for what in ("found", "resumed", "drafts"):
+                self.assertGreater(events[what], 0, (method, what))
 
 
 if __name__ == "__main__":

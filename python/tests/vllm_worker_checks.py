@@ -29,7 +29,7 @@ from kvant.paged.recipes import calibrated
 from kvant.vllm import attach, backend
 from kvant.vllm import v033 as release
 from paged_server import D, N_HEADS, N_KV_HEADS, N_LAYERS, SINK, SMOOTH_CODEBOOKS, Request, Server, constants_of
-from vllm_model import layer, making_layers, planner_config, simple, supported, use
+from vllm_model import drafter_layer, layer, making_layers, of_model, planner_config, simple, supported, use
 
 attach.wrap_attention(release.RELEASE)
 
@@ -60,15 +60,15 @@ def cells_of(specs, n_blocks):
 class VllmServer(Server):
     """Sends the server's steps through vLLM's builders and layers."""
 
-    def __init__(self, test, max_drafts=0, n_blocks=64, recipe=SINK, of_layers=None, stage=None, n_layers=N_LAYERS):
+    def __init__(self, test, max_drafts=0, n_blocks=64, recipe=SINK, of_layers=None, stage=None, n_layers=N_LAYERS, n_draft_layers=0):
         """`of_layers` holds further arguments of vLLM's layers. `stage` is one of two stages of a model with n_layers
-        layers."""
+        layers. A drafter has n_draft_layers layers."""
         super().__init__(recipe, max_drafts=max_drafts, n_blocks=n_blocks, has_arenas=has_arenas())
         for name, value in (("TorchLibrary", cpu_library.CpuLibrary), ("_flash_attention", cpu_library.varlen_attention)):
             patch = mock.patch.object(backend, name, value)
             patch.start()
             test.addCleanup(patch.stop)
-        drafts = simple(method="ngram", num_speculative_tokens=max_drafts, parallel_drafting=False) if max_drafts else None
+        drafts = of_model("eagle3" if n_draft_layers else "ngram", max_drafts) if max_drafts else None
         vllm_config = use(test, supported(cache_dtype="kvant", max_model_len=1024, speculative_config=drafts,
                                           rank=stage or 0, pipeline_parallel_size=1 if stage is None else 2,
                                           hf_text_config=simple(num_hidden_layers=n_layers)),
@@ -78,18 +78,19 @@ class VllmServer(Server):
         vllm_config.scheduler_config.max_num_seqs = 8
         layers = [layer(vllm_config, i, heads=N_KV_HEADS, d=D, group=N_HEADS // N_KV_HEADS, **of_layers or {})
                   for i in numbers]
+        self.draft_layers = [drafter_layer(vllm_config, n_layers + i, heads=N_KV_HEADS, d=D) for i in range(n_draft_layers)]
         if stage is not None:
             self.layout = layers[0].kvant.layout
         specs = {name: of_layer.get_kv_cache_spec(vllm_config)
                  for name, of_layer in vllm_config.compilation_config.static_forward_context.items()}
-        test.assertEqual({spec.page_size_bytes for spec in specs.values()}, {self.layout.block_bytes})
+        test.assertEqual({specs[x.layer_name].page_size_bytes for x in layers}, {self.layout.block_bytes})
         for name, cells in cells_of(specs, n_blocks).items():
             vllm_config.compilation_config.static_forward_context[name].kv_cache = cells
         self.state = layers[0].kvant
         self.state.layers = layers[:]
         test.assertEqual((self.state.layout, self.state.recipe.text), (self.layout, recipe.text))
         context = vllm_config.compilation_config.static_forward_context
-        names = {"sealed": [name for name in context if not name.endswith(attach.TAIL_SUFFIX)],
+        names = {"sealed": [x.layer_name for x in layers],
                  "tail": [name for name in context if name.endswith(attach.TAIL_SUFFIX)]}
         self.builders = {}
         for kind, of_kind in names.items():
@@ -218,6 +219,29 @@ class Worker(unittest.TestCase):
         server.step([(a, 4), (b, 4)], rejected={a: 1, b: 3}, late=3)
         server.step([(a, 4), (b, 4)], late=3)
         server.step([(b, 1), (a, 100)])
+        self.check(a, b)
+
+    def test_drafts_of_a_drafter_whose_layers_lie_in_the_same_blocks(self):
+        rng = np.random.default_rng(10)
+        server, a, b = VllmServer(self, max_drafts=3, n_draft_layers=2), Request(300, rng), Request(300, rng)
+        self.assertFalse(server.state.is_all)
+
+        def step(*work, **how):
+            # A drafter fills its pages between the steps of the model.
+            for of_layer in server.draft_layers:
+                of_layer.kv_cache.copy_(torch.randn(of_layer.kv_cache.shape))
+            held = [of_layer.kv_cache.clone() for of_layer in server.draft_layers]
+            server.step(list(work), **how)
+            for of_layer, before in zip(server.draft_layers, held):
+                self.assertTrue(torch.equal(of_layer.kv_cache, before))
+
+        step((a, 125))
+        step((a, 4), (b, 253), rejected={a: 2}, late=3)
+        step((a, 4), (b, 4), rejected={a: 1, b: 3}, late=3)
+        # A step without drafts, as vLLM schedules one where no request can use drafts.
+        step((a, 1), (b, 1))
+        step((a, 4), (b, 4), padding=2, late=3)
+        step((b, 1), (a, 100))
         self.check(a, b)
 
     def served_with_constants(self, recipe, rank=0, n_ranks=1, found="12-34", n_layers=N_LAYERS, is_of_gguf=False,

@@ -4,6 +4,7 @@
 #
 #     checks.sh random FOLDER      features, on a random model that is written into FOLDER
 #     checks.sh drafts FOLDER      drafts by n-grams, on the model in FOLDER, or on a random one
+#     checks.sh model-drafts FOLDER   drafts by models, on random models that are written into FOLDER
 #     checks.sh parallel FOLDER    tensor and pipeline parallelism on 2 GPUs, on a random model
 #     checks.sh data-parallel FOLDER   a server with two engines on 2 GPUs next to a server with one, on the model in
 #                                  FOLDER, or on a random one: "of all tokens" must be equal
@@ -55,6 +56,20 @@ case $mode in
     for n in 1 4 12; do logits 4bit-drafts-$n --kv kvant_uniform_4bit --drafts $n --against "$four"; done
     logits 4bit-drafts-sync --kv kvant_uniform_4bit --drafts 4 --sync --against "$four"
     logits 4bit-drafts-preempted --kv kvant_uniform_4bit --drafts 4 --blocks 100 --against "$four"
+    ;;
+  model-drafts)
+    python3 "$tests/random_drafters.py" "$model"
+    target=(--model "$model/target") mimo=(--model "$model/mimo") four=(--kv kvant_uniform_4bit)
+    logits 4bit "${target[@]}" "${four[@]}" --out "$model/4bit.pt"
+    logits mimo-4bit "${mimo[@]}" "${four[@]}" --out "$model/mimo-4bit.pt"
+    for drafter in draft_model:target draft_model:draft_model eagle:eagle eagle3:eagle3; do
+      how=(--drafts 4 --drafter "${drafter%:*}:$model/${drafter#*:}") name=by-${drafter#*:}
+      logits bf16-$name "${target[@]}" "${how[@]}"
+      logits 4bit-$name "${target[@]}" "${four[@]}" "${how[@]}" --against "$model/4bit.pt"
+    done
+    logits bf16-by-mtp "${mimo[@]}" --drafts 4 --drafter mtp
+    logits 4bit-by-mtp "${mimo[@]}" "${four[@]}" --drafts 4 --drafter mtp --against "$model/mimo-4bit.pt"
+    logits 4bit-preempted "${target[@]}" "${four[@]}" "${how[@]}" --blocks 100 --against "$model/4bit.pt"
     ;;
   parallel)
     python3 "$tests/random_llama.py" "$model" --layers 4
@@ -168,7 +183,7 @@ case $mode in
         sed -n "s/.*ValueError: kvant/RESULT refused: kvant/p" > "$model/vecinfer-without.log"; } &
     fi
     ;;
-  *) echo "checks.sh random|drafts|parallel|data-parallel|windows|softcap|hybrid|offload|sleep FOLDER | checks.sh model|integers FOLDER NPY [CONSTANTS...]" >&2; exit 2 ;;
+  *) echo "checks.sh random|drafts|model-drafts|parallel|data-parallel|windows|softcap|hybrid|offload|sleep FOLDER | checks.sh model|integers FOLDER NPY [CONSTANTS...]" >&2; exit 2 ;;
 esac
 wait
 for log in "$model"/*.log; do

@@ -32,7 +32,8 @@ def add_arguments(parser):
     parser.add_argument("--pipeline-parallel", type=int, default=1, help="stages of pipeline parallelism")
     parser.add_argument("--custom-all-reduce", action="store_true", help="vLLM's own kernels for sums over GPUs, not NCCL's")
     parser.add_argument("--sync", action="store_true", help="no asynchronous scheduling")
-    parser.add_argument("--drafts", type=int, default=0, help="tokens that are guessed by n-grams")
+    parser.add_argument("--drafts", type=int, default=0, help="tokens that are guessed, by n-grams if there is no --drafter")
+    parser.add_argument("--drafter", metavar="METHOD[:FOLDER]", help="draft_model, eagle or eagle3 in FOLDER, or mtp")
     parser.add_argument("--delta-nets", metavar="BACKEND", help="prefill of gated delta nets: triton needs no FlashInfer")
     parser.add_argument("--in-turn", metavar="FOLDER", help="wait until --engines of them have started; one measures at a time")
     parser.add_argument("--engines", type=int, default=1)
@@ -58,8 +59,9 @@ def start(args, max_model_len, **options):
     if args.sync:
         options["async_scheduling"] = False
     if args.drafts:
-        options["speculative_config"] = dict(method="ngram", num_speculative_tokens=args.drafts, prompt_lookup_min=1,
-                                             prompt_lookup_max=4)
+        method, _, folder = (args.drafter or "ngram").partition(":")
+        how = dict(model=folder) if folder else dict(prompt_lookup_min=1, prompt_lookup_max=4) if method == "ngram" else {}
+        options["speculative_config"] = dict(method=method, num_speculative_tokens=args.drafts, **how)
     if own := {name: getattr(args, name) for name in ("recipe", "constants") if getattr(args, name)}:
         options["additional_config"] = {"kvant": own}
     if args.delta_nets:

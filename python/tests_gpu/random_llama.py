@@ -56,8 +56,9 @@ def weights(shape):
                "lm_head.weight": random(vocabulary, hidden, std=0.03)}
     for i in range(shape["num_hidden_layers"]):
         # Queries and keys are large enough for attention to prefer some tokens.
-        sizes = {"self_attn.q_proj": (HEADS * D, hidden, 0.05), "self_attn.k_proj": (KV_HEADS * D, hidden, 0.05),
-                 "self_attn.v_proj": (KV_HEADS * D, hidden, 0.05), "self_attn.o_proj": (hidden, HEADS * D, 0.05),
+        of_q, of_kv = shape["num_attention_heads"] * D, shape["num_key_value_heads"] * D
+        sizes = {"self_attn.q_proj": (of_q, hidden, 0.05), "self_attn.k_proj": (of_kv, hidden, 0.05),
+                 "self_attn.v_proj": (of_kv, hidden, 0.05), "self_attn.o_proj": (hidden, of_q, 0.05),
                  "mlp.gate_proj": (intermediate, hidden, 0.02), "mlp.up_proj": (intermediate, hidden, 0.02),
                  "mlp.down_proj": (hidden, intermediate, 0.02)}
         for name, (rows, columns, std) in sizes.items():

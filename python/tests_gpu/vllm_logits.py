@@ -131,7 +131,7 @@ def main():
             llm.collective_rpc("kvant_save_logits", args=(file.name,))
             scored += torch.load(file.name)
     result = {"model": args.model, "kv": args.recipe or args.kv, "chunk": 1 if args.single else args.chunk,
-              "eager": args.eager, "async": not args.sync, "drafts": args.drafts, "blocks": args.blocks,
+              "eager": args.eager, "async": not args.sync, "drafts": args.drafts, "drafter": args.drafter, "blocks": args.blocks,
               "GPUs": args.tensor_parallel * args.pipeline_parallel, "stages": args.pipeline_parallel}
     answers = []
     if not args.single:

@@ -2,7 +2,8 @@
 a `Release` (v033).
 
 vLLM has one KV layer per attention layer; in kvant the layer holds sealed pages. The plug-in adds a second KV layer for
-tails. Layers with a sliding window stay with vLLM, unquantized or in FP8, on a backend that vLLM chooses."""
+tails. Layers with a sliding window stay with vLLM, unquantized or in FP8, on a backend that vLLM chooses. The layers of
+a drafter stay with vLLM too (drafters.py)."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ from kvant.paged.arena_layout import ArenaLayout
 from kvant.paged.block_layout import BlockLayout
 from kvant.paged.model_cache import formats_of_layers
 from kvant.paged.recipes import resolved_line, without_constants
-from kvant.vllm import hybrids
+from kvant.vllm import drafters, hybrids
+from kvant.vllm.drafters import has_cache_type, unquantized_type
 from kvant.vllm.recipes import CACHE_TYPES, CONSTANTS_EXAMPLE, FP8, constants_file, find_recipe, has_fp8_windows
 from kvant.vllm.refusals import n_drafts, refuse_unsupported
 from kvant.vllm.stages import Stages, stages_of
@@ -74,14 +76,17 @@ def wrap_attention(release: Release) -> None:
 
     @functools.wraps(original_init)
     def __init__(self, *args, **kwargs):
-        given = signature.bind(self, *args, **kwargs)
-        leave_windowed(given.arguments, get_current_vllm_config())
-        demand_backend(given.arguments, get_current_vllm_config())
+        given, vllm_config = signature.bind(self, *args, **kwargs), get_current_vllm_config()
+        if drafters.is_making_drafter(vllm_config) and (state_of(vllm_config) is not None or has_cache_type(given.arguments)):
+            with drafters.left_to_vllm(given.arguments, vllm_config):
+                return original_init(*given.args, **given.kwargs)
+        leave_windowed(given.arguments, vllm_config)
+        demand_backend(given.arguments, vllm_config)
         original_init(*given.args, **given.kwargs)
         if self.attn_backend.get_name() == "CUSTOM" and self.kv_cache_dtype in CACHE_TYPES:
             if type(self).get_kv_cache_spec is not get_kv_cache_spec:
                 raise NotImplementedError(f"kvant does not support layers of the kind {type(self).__name__}")
-            _attach(self, get_current_vllm_config(), release)
+            _attach(self, vllm_config, release)
 
     @functools.wraps(original_spec)
     def get_kv_cache_spec(self, vllm_config):
@@ -91,7 +96,7 @@ def wrap_attention(release: Release) -> None:
                 stages_of(vllm_config).check(len(self.kvant.layers))
             return release.sealed_spec(layout.n_kv_heads, layout.head_dim, layout.block_bytes, self.kvant.max_drafts,
                                        hybrids.pages_of(vllm_config))
-        return windowed_spec(functools.partial(original_spec, self), vllm_config)
+        return spec_of_other(self, functools.partial(original_spec, self), vllm_config)
 
     Attention.__init__, Attention.get_kv_cache_spec = __init__, get_kv_cache_spec
 
@@ -100,7 +105,7 @@ def leave_windowed(arguments: dict[str, Any], vllm_config) -> None:
     """Changes the arguments of a layer that vLLM is making, if the layer has a sliding window and kvant's cache type.
     """
     cache = arguments.get("cache_config")
-    if cache is None or cache.cache_dtype not in CACHE_TYPES:
+    if not has_cache_type(arguments):
         return
     if arguments.get("per_layer_sliding_window") is None and cache.sliding_window is None:
         return
@@ -112,8 +117,8 @@ def leave_windowed(arguments: dict[str, Any], vllm_config) -> None:
         raise NotImplementedError("kvant does not support pipeline parallelism for a model with a sliding window whose configuration "
                                   "does not list layer_types")
     arguments["cache_config"] = copy.copy(cache)
-    unquantized = "float16" if vllm_config.model_config.dtype == torch.float16 else "bfloat16"
-    arguments["cache_config"].cache_dtype = FP8 if has_fp8_windows(vllm_config.additional_config) else unquantized
+    arguments["cache_config"].cache_dtype = (FP8 if has_fp8_windows(vllm_config.additional_config)
+                                             else unquantized_type(vllm_config.model_config))
     # None lets vLLM choose.
     vllm_config.attention_config.backend_per_kind.setdefault(WINDOWED, None)
 
@@ -123,11 +128,11 @@ def demand_backend(arguments: dict[str, Any], vllm_config) -> None:
     another backend. vLLM would only say that no other backend supports the type."""
     cache, config = arguments.get("cache_config"), vllm_config.attention_config
     chosen = config.backend_per_kind.get("full_attention", config.backend)
-    if cache is not None and cache.cache_dtype in CACHE_TYPES and getattr(chosen, "name", chosen) != "CUSTOM":
+    if has_cache_type(arguments) and getattr(chosen, "name", chosen) != "CUSTOM":
         raise ValueError(f"kvant: --kv-cache-dtype {cache.cache_dtype} needs --attention-backend CUSTOM")
 
 
-def windowed_spec(original_spec: Callable[..., Any], vllm_config):
+def spec_of_other(layer, original_spec: Callable[..., Any], vllm_config):
     """Returns the specification of a layer that is not kvant's. If a block belongs to one layer, all blocks must have the
     size of kvant's."""
     state = state_of(vllm_config)
@@ -136,14 +141,18 @@ def windowed_spec(original_spec: Callable[..., Any], vllm_config):
             raise NotImplementedError("kvant does not quantize layers with a sliding window, and this model has no others: "
                                       "use --kv-cache-dtype auto")
         return original_spec(vllm_config)
-    state.is_all = False
-    if has_fp8_windows(vllm_config.additional_config):
+    if layer.is_draft_layer:
+        if drafters.OTHERS not in state.others:
+            state.others = drafters.OTHERS if state.is_all else f"{state.others}, {drafters.OTHERS}"
+    elif has_fp8_windows(vllm_config.additional_config):
         state.others = "layers with a sliding window stay in FP8"
+    state.is_all = False
     if isinstance(state.layout, ArenaLayout):
-        small = copy.copy(vllm_config)
-        small.cache_config = copy.copy(vllm_config.cache_config)
-        small.cache_config.block_size = WINDOW_BLOCK
-        return original_spec(small)
+        own = copy.copy(vllm_config)
+        own.cache_config = copy.copy(vllm_config.cache_config)
+        # With blocks of PAGE tokens, a drafter's layer shares the blocks and the block table of sealed pages.
+        own.cache_config.block_size = WINDOW_BLOCK if layer.sliding_window is not None else PAGE
+        return original_spec(own)
     block_bytes = state.layout.block_bytes
     vllm_config.cache_config.skip_page_size_padded = block_bytes
     try:
@@ -168,7 +177,7 @@ def _attach(layer, vllm_config, release: Release) -> None:
     """Makes a layer one of kvant's: the layer joins the model's state and gets a KV layer for its tails."""
     from kvant.vllm import backend
 
-    refuse_unsupported(vllm_config)
+    refuse_unsupported(vllm_config, uses_arenas())
     if layer.head_size_v != layer.head_size:
         raise NotImplementedError("kvant does not support values whose head size differs from the head size of keys")
     state = state_of(vllm_config)

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from kvant import PAGE
+from kvant.vllm.recipes import CACHE_TYPES
 
 # Names vLLM's connector for CPU offload and the connector's only supported store.
 OFFLOAD, CPU_STORE = "OffloadingConnector", "CPUOffloadingSpec"
-# Lists the supported methods of speculative decoding.
-DRAFTS = ("ngram", "ngram_gpu")
+# Lists the supported methods of speculative decoding. FROM_MODELS have attention layers of their own.
+FROM_MODELS = ("draft_model", "eagle", "eagle3", "mtp")
+DRAFTS = ("ngram", "ngram_gpu", *FROM_MODELS)
 
 
-def refuse_unsupported(config) -> None:
-    """Raises an error for an unsupported VllmConfig."""
+def refuse_unsupported(config, has_arenas: bool) -> None:
+    """Raises an error for an unsupported VllmConfig. has_arenas says whether a block holds all layers."""
     parallel, cache = config.parallel_config, config.cache_config
     speculative = config.speculative_config
     method = speculative.method if speculative is not None else None
-    is_hybrid = config.model_config.is_hybrid
+    is_hybrid, is_from_model = config.model_config.is_hybrid, method in FROM_MODELS
     transfer = config.kv_transfer_config
     connector = transfer.kv_connector if transfer is not None else None
     store = transfer.kv_connector_extra_config if transfer is not None else {}
@@ -23,6 +25,13 @@ def refuse_unsupported(config) -> None:
         "drafts (speculative decoding) of hybrid models": is_hybrid and method is not None,
         "pipeline parallelism of hybrid models": is_hybrid and parallel.pipeline_parallel_size > 1,
         f"drafts (speculative decoding) by {method}, only by {', '.join(DRAFTS)}": method is not None and method not in DRAFTS,
+        # Blocks would have the size of the drafter's pages, which are several times as large as kvant's.
+        f"drafts by {method} with blocks of one layer, only without VLLM_KV_CACHE_LAYOUT": is_from_model and not has_arenas,
+        # The last stage alone has the drafter's layers.
+        f"drafts by {method} with pipeline parallelism": is_from_model and parallel.pipeline_parallel_size > 1,
+        # Their drafter reads tokens of a prompt that the served model has not seen.
+        "drafts by MTP with several modules": method == "mtp" and speculative.use_multi_module_mtp(),
+        "a drafter with kvant's cache (kv_cache_dtype in --speculative-config)": is_from_model and speculative.kv_cache_dtype in CACHE_TYPES,
         f"{PAGE} or more drafts per request": n_drafts(config) >= PAGE,
         f"the KV connector {connector}, only vLLM's own CPU offload (--kv-offloading-size)":
             transfer is not None and (connector != OFFLOAD or transfer.kv_connector_module_path is not None),
@@ -30,6 +39,7 @@ def refuse_unsupported(config) -> None:
         "stores of offloaded pages other than CPU memory (spec_name, canonical_layout)":
             store.get("spec_name", CPU_STORE) != CPU_STORE or bool(store.get("canonical_layout")),
         "CPU offload (--kv-offloading-size) of hybrid models": is_hybrid and transfer is not None,
+        f"CPU offload (--kv-offloading-size) with drafts by {method}": is_from_model and transfer is not None,
         "decode context parallelism": parallel.decode_context_parallel_size > 1,
         "prefill context parallelism": getattr(parallel, "prefill_context_parallel_size", 1) > 1,
         # Two steps would share one workspace.

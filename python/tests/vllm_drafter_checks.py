@@ -1,0 +1,161 @@
+"""Checks drafts that a model makes, with vLLM's files: the drafter's layers, the blocks that vLLM's planner gives them next
+to kvant's pages, and the hits that vLLM's managers find. `test_vllm` runs this file."""
+
+import unittest
+
+import vllm_checks as checks  # first, because it loads vLLM's files
+import torch
+import vllm.v1.core.kv_cache_utils as kv_cache_utils
+from vllm.v1.core.kv_cache_manager import KVCacheManager
+from vllm.v1.kv_cache_interface import FullAttentionSpec, SlidingWindowSpec
+
+from kvant.vllm import attach
+from kvant.vllm import v033 as release
+from vllm_model import drafter_layer, layer, of_model, supported, use
+
+attach.wrap_attention(release.RELEASE)
+
+
+class Drafters(unittest.TestCase):
+    def use(self, vllm_config):
+        return use(self, vllm_config, checks.Library)
+
+    def layers_of(self, vllm_config):
+        return list(vllm_config.compilation_config.static_forward_context.values())
+
+    def served_with_drafter(self, n_layers, n_draft_layers, tag="eagle_head", speculative=None, heads=checks.KV_HEADS, **of_drafter):
+        """Returns the configuration of a model with n_layers layers and a drafter."""
+        vllm_config = self.use(supported(speculative_config=speculative or of_model()))
+        for i in range(n_layers):
+            layer(vllm_config, i, heads=heads)
+        for i in range(n_draft_layers):
+            drafter_layer(vllm_config, n_layers + i, tag, heads=heads, **of_drafter)
+        return vllm_config
+
+    def specs(self, vllm_config):
+        """Returns the specifications by layer, marked as vLLM's worker marks them."""
+        specs = {}
+        for name, of_layer in vllm_config.compilation_config.static_forward_context.items():
+            spec = of_layer.get_kv_cache_spec(vllm_config)
+            specs[name] = attach.replace(spec, is_draft=True) if of_layer.is_draft_layer else spec
+        return specs
+
+    def test_layers_of_drafters_share_the_blocks_of_sealed_pages(self):
+        for n_layers, n_draft_layers, tag in ((32, 1, "eagle_head"), (32, 5, "draft_model"), (4, 4, "draft_model"), (4, 1, "eagle_head")):
+            vllm_config = self.served_with_drafter(n_layers, n_draft_layers, tag)
+            specs = self.specs(vllm_config)
+            of_drafter = [name for name, spec in specs.items() if spec.is_draft]
+            self.assertEqual({(type(specs[name]), specs[name].dtype.name, specs[name].block_size) for name in of_drafter},
+                             {(FullAttentionSpec, "bfloat16", 128)})
+            self.assertEqual(len(of_drafter), n_draft_layers)
+            planned, tokens = checks.plan(specs)
+            sealed, tails = planned.kv_cache_groups
+            # The layers of the model come first, and choose the manager.
+            self.assertIsInstance(sealed.kv_cache_spec.first_spec, release.KvantSealedSpec)
+            self.assertEqual((len(sealed.layer_names), len(tails.layer_names)), (n_layers + n_draft_layers, n_layers))
+            self.assertEqual([type(group.kv_cache_spec) for group in kv_cache_utils.generate_scheduler_kv_cache_config([planned]).kv_cache_groups],
+                             [release.KvantSealedSpec, release.KvantTailSpec])
+            page = specs["model.layers.0.attn"].page_size_bytes
+            of_block = n_layers * page + n_draft_layers * 128 * checks.KV_HEADS * checks.D * 4
+            self.assertEqual(planned.num_blocks, checks.MEMORY // of_block)
+            self.assertEqual({tensor.block_stride for tensor in planned.kv_cache_tensors}, {of_block})
+            places = {name: tensor.offset + i * tensor.layer_stride for tensor in planned.kv_cache_tensors
+                      for i, name in enumerate(tensor.layers)}
+            self.assertEqual(sorted(places[name] for name in sealed.layer_names if name not in of_drafter),
+                             [i * page for i in range(n_layers)])
+            self.assertEqual(min(places[name] for name in of_drafter), n_layers * page)
+            # A tail takes few of the request's blocks.
+            self.assertGreater(tokens, .97 * 128 * planned.num_blocks)
+
+    def test_choices_for_drafters_hold(self):
+        speculative = of_model(attention_backend="FLASHINFER")
+        vllm_config = self.served_with_drafter(1, 1, speculative=speculative)
+        served, _, drafter = self.layers_of(vllm_config)
+        self.assertEqual([x.get_attn_backend().get_name() for x in (served, drafter)], ["CUSTOM", "FLASHINFER"])
+        # The served model's layers still get kvant's backend, for example when vLLM makes another model of them.
+        self.assertEqual(vllm_config.attention_config.backend_per_kind, {})
+        fp8 = self.served_with_drafter(1, 0)
+        # vLLM puts users' choice into the configuration of the drafter.
+        fp8.cache_config.cache_dtype = "fp8"
+        drafter = drafter_layer(fp8, 1)
+        self.assertEqual((drafter.kv_cache_dtype, drafter.get_attn_backend().get_name()), ("fp8", "FLASH_ATTN"))
+        half = self.use(supported(dtype=torch.float16, speculative_config=of_model()))
+        layer(half, 0)
+        self.assertEqual(drafter_layer(half, 1).kv_cache_dtype, "float16")
+
+    def test_windows_of_drafters_stay_with_vllm_too(self):
+        vllm_config = self.served_with_drafter(4, 2, window=512)
+        specs = list(self.specs(vllm_config).values())
+        self.assertEqual({(type(spec), spec.block_size, spec.dtype.name) for spec in specs[8:]}, {(SlidingWindowSpec, 32, "bfloat16")})
+
+    def test_the_start_up_line_tells_of_drafters(self):
+        vllm_config = self.served_with_drafter(2, 1)
+        state = self.layers_of(vllm_config)[0].kvant
+        for _ in range(2):
+            self.specs(vllm_config)
+            self.assertEqual((state.is_all, state.others), (False, "the drafter's layers stay as vLLM keeps them"))
+        vllm_config = self.use(supported(speculative_config=of_model()))
+        layer(vllm_config, 0, window=1024), layer(vllm_config, 1), drafter_layer(vllm_config, 2)
+        self.specs(vllm_config)
+        self.assertEqual(self.layers_of(vllm_config)[1].kvant.others,
+                         "layers with a sliding window stay unquantized, the drafter's layers stay as vLLM keeps them")
+
+    def test_drafters_that_are_not_supported_are_refused(self):
+        vllm_config = self.served_with_drafter(1, 0)
+        with self.assertRaisesRegex(NotImplementedError, "drafters that read the served model's cache, such as MTP of Gemma 4"):
+            drafter_layer(vllm_config, 1, kv_sharing_target_layer_name="model.layers.0.attn")
+        # No layer of the served model is kvant's.
+        vllm_config = self.use(supported(speculative_config=of_model()))
+        layer(vllm_config, 0, window=1024), drafter_layer(vllm_config, 1)
+        with self.assertRaisesRegex(NotImplementedError, "this model has no others"):
+            self.specs(vllm_config)
+
+    def test_drafters_of_other_cache_types_are_left_alone(self):
+        vllm_config = self.use(supported(cache_dtype="auto", backend=None, speculative_config=of_model()))
+        layer(vllm_config, 0)
+        self.assertEqual(drafter_layer(vllm_config, 1).kv_cache_dtype, "auto")
+
+
+class Hits(unittest.TestCase):
+    """Tests prefix hits. What EAGLE and MTP store for a token depends on the next token too."""
+
+    def manager(self, **how):
+        of_drafter = FullAttentionSpec(block_size=128, num_kv_heads=checks.KV_HEADS, head_size=checks.D, dtype=torch.bfloat16, is_draft=True)
+        _, specs = checks.layers(4, drafts=3)
+        planned, _ = checks.plan(specs | {"model.layers.32.attn": of_drafter})
+        planned = kv_cache_utils.generate_scheduler_kv_cache_config([planned])
+        planned.num_blocks = 200
+        for group in planned.kv_cache_groups:
+            group.is_eagle_group = "model.layers.32.attn" in group.layer_names
+        return KVCacheManager(kv_cache_config=planned, max_model_len=131072, scheduler_block_size=128, hash_block_size=128,
+                              enable_caching=True, max_in_flight_tokens=16384, num_prefill_lookahead=1, **how)
+
+    def found(self, manager, n_prompt, n_asked):
+        """Returns how many of n_asked equal tokens a request finds after another one with n_prompt tokens."""
+        request = checks.Request("a", list(range(n_prompt)))
+        blocks, hit, *_ = manager.get_computed_blocks(request)
+        # The drafter writes three tokens ahead.
+        manager.allocate_slots(request, n_prompt, hit, blocks, num_lookahead_tokens=3)
+        return manager.get_computed_blocks(checks.Request("b", list(range(n_asked))))[1]
+
+    def test_end_a_block_earlier_where_hashes_do_not_cover_the_next_token(self):
+        for n_prompt, n_asked, n_found in ((1000, 1000, 768), (1000, 300, 128), (200, 200, 0)):
+            self.assertEqual(self.found(self.manager(use_eagle=True), n_prompt, n_asked), n_found)
+
+    def test_are_whole_where_drafters_do_not_need_the_next_token(self):
+        for n_prompt, n_asked, n_found in ((1000, 1000, 896), (1000, 300, 256), (200, 200, 128)):
+            self.assertEqual(self.found(self.manager(), n_prompt, n_asked), n_found)
+
+    def test_all_blocks_come_back(self):
+        manager = self.manager(use_eagle=True)
+        free = manager.block_pool.get_num_free_blocks()
+        request = checks.Request("a", list(range(1000)))
+        blocks, hit, *_ = manager.get_computed_blocks(request)
+        manager.allocate_slots(request, 1000, hit, blocks, num_lookahead_tokens=3)
+        self.assertLess(manager.block_pool.get_num_free_blocks(), free)
+        manager.free(request)
+        self.assertEqual(manager.block_pool.get_num_free_blocks(), free)
+
+
+if __name__ == "__main__":
+    unittest.main()
