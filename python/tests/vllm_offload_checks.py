@@ -31,7 +31,7 @@ from vllm.v1.kv_offload.cpu.spec import CPUOffloadingSpec
 from kvant import PAGE
 from kvant.vllm import attach
 from kvant.vllm import v033 as release
-from vllm_scheduler_checks import D, N_KV_HEADS, N_LAYERS, SHARED, SINK, Engine, Off, Request
+from vllm_scheduler_checks import D, N_KV_HEADS, N_LAYERS, SHARED, SINK, Engine, Off, Request, Server
 
 release.use_own_connector()
 setattr(checks.scheduler, "KVConnectorFactory", factory.KVConnectorFactory)
@@ -45,23 +45,31 @@ N_CHUNKS = 64
 class Copies(OffloadingWorker):
     """Stands in for copies between GPU and CPU. A copy takes place when vLLM submits it, and is reported later."""
 
-    def __init__(self, caches):
-        self.blocks = [x.tensor for x in caches.tensors]
-        self.chunks = [torch.zeros(N_CHUNKS, x.shape[1], dtype=torch.int8) for x in self.blocks]
+    def __init__(self, spec, caches):
+        self.of_chunk, self.blocks = spec.blocks_per_chunk, [x.tensor for x in caches.tensors]
+        self.chunks = [torch.zeros(N_CHUNKS, self.of_chunk, x.shape[1], dtype=torch.int8) for x in self.blocks]
         self.n_stored = self.n_loaded = 0
         self.done = []
 
     def submit_store(self, job_id, src_spec, dst_spec):
         self.n_stored += len(src_spec.block_ids)
-        return self.copy(job_id, self.blocks, src_spec, self.chunks, dst_spec)
+        for blocks, block, chunks, place in self.places(src_spec, dst_spec):
+            chunks[place] = blocks[block]
+        return self.report(job_id)
 
     def submit_load(self, job_id, src_spec, dst_spec, expedited=False):
         self.n_loaded += len(dst_spec.block_ids)
-        return self.copy(job_id, self.chunks, src_spec, self.blocks, dst_spec)
+        for blocks, block, chunks, place in self.places(dst_spec, src_spec):
+            blocks[block] = chunks[place]
+        return self.report(job_id)
 
-    def copy(self, job_id, sources, src_spec, destinations, dst_spec):
-        for source, destination in zip(sources, destinations):
-            destination[torch.from_numpy(dst_spec.block_ids).long()] = source[torch.from_numpy(src_spec.block_ids).long()]
+    def places(self, gpu_spec, cpu_spec):
+        """Yields each block and its place in a chunk. The first block may lie within a chunk."""
+        for i, block in enumerate(gpu_spec.block_ids, gpu_spec.block_indices[0] % self.of_chunk):
+            for blocks, chunks in zip(self.blocks, self.chunks):
+                yield blocks, block, chunks, (cpu_spec.block_ids[i // self.of_chunk], i % self.of_chunk)
+
+    def report(self, job_id):
         self.done.append(TransferResult(job_id, True))
         return True
 
@@ -110,7 +118,7 @@ class OffloadingEngine(Engine):
         config = self.scheduler.kv_cache_config
         config.num_blocks = n_blocks
         connector = factory.KVConnectorFactory.create_connector(self.config, base.KVConnectorRole.WORKER, config)
-        with mock.patch.object(CPUOffloadingSpec, "get_worker", lambda spec, caches: Copies(caches)), \
+        with mock.patch.object(CPUOffloadingSpec, "get_worker", lambda spec, caches: Copies(spec, caches)), \
                 mock.patch.object(worker_connector, "get_kv_transfer_group", lambda: connector):
             self.connector = worker_connector.ActiveKVConnector(self.config, caches)
         self.copies = connector.connector_worker.worker
@@ -203,7 +211,13 @@ class Offload(unittest.TestCase):
         again = engine.repeat("b", "a", 386, 390)
         engine.run()
         self.assertTrue(torch.equal(pool[again.blocks[:3]], stored))
-        self.assertEqual([x.shape[1] for x in engine.copies.chunks], [pool.shape[1]])
+        self.assertEqual([x.shape[1] for x in engine.copies.blocks], [pool.shape[1]])
+
+    def test_blocks_of_one_layer(self):
+        # With VLLM_KV_CACHE_LAYOUT=LBNHC, each layer has a region of its own.
+        with mock.patch.object(checks, "Server", lambda *args, **more: Server(*args, **more | dict(has_arenas=False))):
+            engine, again = self.ask_twice(384, 385, 386)
+        self.assertEqual((again.begin, len(engine.copies.blocks)), (384, N_LAYERS))
 
     def test_the_cache_keeps_its_layout(self):
         engine, _ = self.start()
@@ -222,10 +236,12 @@ class Offload(unittest.TestCase):
         self.assertIsNone(connector._max_loadable_tokens(request, 128))
 
     def test_hits_end_before_the_page_of_the_last_token(self):
-        for options in ({}, dict(is_async=True), dict(sync_load_budget_bytes=1 << 30), dict(blocks_per_chunk=1)):
+        for options in ({}, dict(is_async=True), dict(sync_load_budget_bytes=1 << 30)):
             for n_prompt in (384, 385, 511):
                 _, again = self.ask_twice(n_prompt, n_prompt + 1, n_prompt, **options)
                 self.assertEqual(again.begin, (n_prompt - 1) // PAGE * PAGE)
+        _, again = self.ask_twice(512, 513, 512, blocks_per_chunk=2)
+        self.assertEqual(again.begin, 384)
 
     def test_pages_are_sealed_before_they_are_stored(self):
         # The last chunk of this prompt has one token, so the token is a decoded one for kvant. The next step is empty.
@@ -257,7 +273,6 @@ class Offload(unittest.TestCase):
             self.check(again)
 
     def test_many_requests_in_a_small_cache(self):
-        loaded = 0
         for chunk, max_drafts, is_async, prompt_only in ((128, 0, False, True), (512, 0, True, False), (512, 3, False, True),
                                                          (2048, 3, True, False), (127, 0, True, False)):
             engine, document = self.start(chunk=chunk, is_async=is_async, max_drafts=max_drafts, offload_prompt_only=prompt_only,
@@ -274,7 +289,6 @@ class Offload(unittest.TestCase):
                 engine.run()
                 for other in others:
                     self.check(other)
-            loaded += engine.copies.n_loaded
             self.assertGreater(engine.copies.n_loaded, 0)
 
 
