@@ -52,6 +52,8 @@ class Drafters(unittest.TestCase):
             sealed, tails = planned.kv_cache_groups
             # The layers of the model come first, and choose the manager.
             self.assertIsInstance(sealed.kv_cache_spec.first_spec, release.KvantSealedSpec)
+            # The drafter's layers write by slots. Tails have no slots.
+            self.assertEqual((sealed.kv_cache_spec.uses_slot_mapping, tails.kv_cache_spec.uses_slot_mapping), (True, False))
             self.assertEqual((len(sealed.layer_names), len(tails.layer_names)), (n_layers + n_draft_layers, n_layers))
             self.assertEqual([type(group.kv_cache_spec) for group in kv_cache_utils.generate_scheduler_kv_cache_config([planned]).kv_cache_groups],
                              [release.KvantSealedSpec, release.KvantTailSpec])
@@ -96,6 +98,7 @@ class Drafters(unittest.TestCase):
             self.assertEqual((state.is_all, state.others), (False, "the drafter's layers stay as vLLM keeps them"))
         vllm_config = self.use(supported(speculative_config=of_model()))
         layer(vllm_config, 0, window=1024), layer(vllm_config, 1), drafter_layer(vllm_config, 2)
+        self.assertEqual(vllm_config.attention_config.backend_per_kind, {"sliding_window": None})
         self.specs(vllm_config)
         self.assertEqual(self.layers_of(vllm_config)[1].kvant.others,
                          "layers with a sliding window stay unquantized, the drafter's layers stay as vLLM keeps them")
