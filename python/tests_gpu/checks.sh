@@ -11,7 +11,8 @@
 #     checks.sh windows FOLDER     layers with a sliding window, on random models
 #     checks.sh softcap FOLDER     capped scores, on random models
 #     checks.sh hybrid FOLDER      recurrent states next to kvant's pages, on a random model
-#     checks.sh offload FOLDER     CPU offload, on the model in FOLDER, or on a random one
+#     checks.sh offload FOLDER [CONSTANTS]   CPU offload, on the model in FOLDER, or on a random one. CONSTANTS, a file of
+#                                  kvant.hf.calibrate, makes kvant_4bit the cache.
 #     checks.sh sleep FOLDER       sleep mode, on the model in FOLDER, or on a random one
 #     checks.sh model FOLDER NPY [CONSTANTS]   quality, on the model in FOLDER and its prompts, int [at least 8, 2048].
 #                                  CONSTANTS, a file of kvant.hf.calibrate for kvant-4bit, adds runs with constants.
@@ -149,13 +150,14 @@ case $mode in
   offload)
     [ -e "$model/config.json" ] || python3 "$tests/random_llama.py" "$model" --layers 4
     rm -rf "$model/turn"
-    for kv in auto kvant_uniform_4bit; do
-      turn=(--kv $kv --decoded --in-turn "$model/turn" --engines 5)
-      check vllm_offload.py $kv "${turn[@]}" --cache-tokens 80000 --out "$model/$kv.pt"
-      check vllm_offload.py $kv-offload "${turn[@]}" --offload-gib 2 --against "$model/$kv.pt"
-    done
-    check vllm_offload.py prompts --kv kvant_uniform_4bit --in-turn "$model/turn" --engines 5 --offload-gib 2 \
-      --against "$model/kvant_uniform_4bit.pt"
+    own=(--kv kvant_uniform_4bit)
+    [ -z "${3:-}" ] || own=(--kv kvant_4bit --constants "$3")
+    options=(--in-turn "$model/turn" --engines 5)
+    check vllm_offload.py bf16 "${options[@]}" --decoded --cache-tokens 80000 --out "$model/bf16.pt"
+    check vllm_offload.py bf16-offload "${options[@]}" --decoded --offload-gib 2 --against "$model/bf16.pt"
+    check vllm_offload.py 4bit "${own[@]}" "${options[@]}" --decoded --cache-tokens 80000 --out "$model/4bit.pt"
+    check vllm_offload.py 4bit-offload "${own[@]}" "${options[@]}" --decoded --offload-gib 2 --against "$model/4bit.pt"
+    check vllm_offload.py 4bit-prompts "${own[@]}" "${options[@]}" --offload-gib 2 --against "$model/4bit.pt"
     ;;
   sleep)
     [ -e "$model/config.json" ] || python3 "$tests/random_llama.py" "$model" --layers 4
