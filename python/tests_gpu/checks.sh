@@ -152,7 +152,7 @@ case $mode in
     rm -rf "$model/turn"
     own=(--kv kvant_uniform_4bit)
     [ -z "${3:-}" ] || own=(--kv kvant_4bit --constants "$3")
-    options=(--in-turn "$model/turn" --engines 5)
+    options=(--cache-gib 3 --in-turn "$model/turn" --engines 5)
     check vllm_offload.py bf16 "${options[@]}" --decoded --cache-tokens 80000 --out "$model/bf16.pt"
     check vllm_offload.py bf16-offload "${options[@]}" --decoded --offload-gib 2 --against "$model/bf16.pt"
     check vllm_offload.py 4bit "${own[@]}" "${options[@]}" --decoded --cache-tokens 80000 --out "$model/4bit.pt"

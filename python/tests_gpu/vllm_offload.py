@@ -28,6 +28,8 @@ LENGTHS = (8000, 8063, 8064, 8065, 5000, 8100)
 ANSWER = 150
 N_LIKELY = 20
 LONGEST = 8448
+# Engines that start side by side share the machine's memory.
+N_ENGINES = 4
 TOKENS_OF_BLOCK = {True: 128, False: 16}
 
 
@@ -49,7 +51,7 @@ class Loads:
 def has_shared_memory(gib):
     """Returns whether vLLM can keep the pages in shared memory. Otherwise this function makes vLLM use other pinned
     memory, because containers often have little shared memory."""
-    if shutil.disk_usage("/dev/shm").free > (gib + 1) * 2**30:
+    if shutil.disk_usage("/dev/shm").free > N_ENGINES * gib * 2**30:
         return True
     from vllm.v1.kv_offload.cpu.spec import CPUOffloadingSpec
 
