@@ -85,6 +85,23 @@ class Drafters(unittest.TestCase):
         layer(half, 0)
         self.assertEqual(drafter_layer(half, 1).kv_cache_dtype, "float16")
 
+    def test_builders_of_other_layers_know_their_cache_type(self):
+        vllm_config = self.use(supported(speculative_config=of_model()))
+        windowed, served, drafter = layer(vllm_config, 0, window=512), layer(vllm_config, 1), drafter_layer(vllm_config, 2)
+        for of_layer in (windowed, drafter):
+            backend = of_layer.get_attn_backend()
+            builder = backend.get_builder_cls()(None, [of_layer.layer_name], vllm_config, None, block_table_width=3)
+            self.assertEqual((builder.cache_type, builder.width, backend.__name__), ("bfloat16", 3, "FLASH_ATTN"))
+            # vLLM finds the other layers by the configuration.
+            self.assertIs(builder.vllm_config.compilation_config, vllm_config.compilation_config)
+        # Layers of one kind have one builder.
+        self.assertIs(windowed.get_attn_backend().get_builder_cls(), drafter.get_attn_backend().get_builder_cls())
+        self.assertEqual((vllm_config.cache_config.cache_dtype, served.get_attn_backend().get_builder_cls().kind),
+                         ("kvant_uniform_4bit", "sealed"))
+        vllm_config.additional_config = {"kvant": {"windows": "fp8"}}
+        builder = layer(vllm_config, 3, window=512).get_attn_backend().get_builder_cls()(None, [], vllm_config, None)
+        self.assertEqual(builder.cache_type, "fp8")
+
     def test_windows_of_drafters_stay_with_vllm_too(self):
         vllm_config = self.served_with_drafter(4, 2, window=512)
         specs = list(self.specs(vllm_config).values())

@@ -23,6 +23,13 @@ def simple(**members):
                                     for name, x in members.items()})
 
 
+class FlashAttentionBuilder:
+    """Stands in for a builder that reads the cache type from the server's configuration."""
+
+    def __init__(self, kv_cache_spec, layer_names, vllm_config, device, block_table_width=0):
+        self.cache_type, self.vllm_config, self.width = vllm_config.cache_config.cache_dtype, vllm_config, block_table_width
+
+
 class FlashAttention:
     """Stands in for vLLM's own backend of layers with a window."""
 
@@ -55,6 +62,15 @@ class FlashAttention:
     @staticmethod
     def get_impl_cls():
         return mock.MagicMock()
+
+    @staticmethod
+    def get_builder_cls():
+        return FlashAttentionBuilder
+
+
+# Holds vLLM's own backends by the name that is asked for. None asks for none.
+OTHER_BACKENDS = {name: type(name or "FLASH_ATTN", (FlashAttention,), {"get_name": staticmethod(lambda name=name: name or "FLASH_ATTN")})
+                  for name in (None, "FLASHINFER")}
 
 
 def supported(**changed):
@@ -98,8 +114,8 @@ def select_backend(vllm_config):
                use_per_head_quant_scales=False, attn_type=None, has_sliding_window=False, num_heads=None):
         config = vllm_config.attention_config
         chosen = config.backend_per_kind.get("sliding_window" if has_sliding_window else "full_attention", config.backend)
-        if chosen is None or chosen == "FLASHINFER":
-            return type(chosen or "FLASH_ATTN", (FlashAttention,), {"get_name": staticmethod(lambda: chosen or "FLASH_ATTN")})
+        if chosen in OTHER_BACKENDS:
+            return OTHER_BACKENDS[chosen]
         reasons = backend.KvantBackend.validate_configuration(
             head_size=head_size, dtype=dtype, kv_cache_dtype=kv_cache_dtype, block_size=None, use_mla=use_mla,
             has_sink=has_sink, use_sparse=False, use_mm_prefix=use_mm_prefix,

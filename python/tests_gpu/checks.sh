@@ -4,7 +4,8 @@
 #
 #     checks.sh random FOLDER      features, on a random model that is written into FOLDER
 #     checks.sh drafts FOLDER      drafts by n-grams, on the model in FOLDER, or on a random one
-#     checks.sh model-drafts FOLDER   drafts by models, on random models that are written into FOLDER
+#     checks.sh model-drafts FOLDER [MODEL]   drafts by models, on random models that are written into FOLDER. The model in
+#                                  MODEL also drafts for itself.
 #     checks.sh parallel FOLDER    tensor and pipeline parallelism on 2 GPUs, on a random model
 #     checks.sh data-parallel FOLDER   a server with two engines on 2 GPUs next to a server with one, on the model in
 #                                  FOLDER, or on a random one: "of all tokens" must be equal
@@ -60,8 +61,9 @@ case $mode in
     ;;
   model-drafts)
     python3 "$tests/random_drafters.py" "$model"
-    target=(--model "$model/target") mimo=(--model "$model/mimo") four=(--kv kvant_uniform_4bit)
-    logits 4bit "${target[@]}" "${four[@]}" --out "$model/4bit.pt"
+    target=(--model "$model/target" --rounds 4) mimo=(--model "$model/mimo" --rounds 4) four=(--kv kvant_uniform_4bit)
+    logits bf16 "${target[@]}" --out "$model/bf16.pt"
+    logits 4bit "${target[@]}" "${four[@]}" --out "$model/4bit.pt" --against "$model/bf16.pt"
     logits mimo-4bit "${mimo[@]}" "${four[@]}" --out "$model/mimo-4bit.pt"
     for drafter in draft_model:target draft_model:draft_model eagle:eagle eagle3:eagle3; do
       how=(--drafts 4 --drafter "${drafter%:*}:$model/${drafter#*:}") name=by-${drafter#*:}
@@ -70,7 +72,16 @@ case $mode in
     done
     logits bf16-by-mtp "${mimo[@]}" --drafts 4 --drafter mtp
     logits 4bit-by-mtp "${mimo[@]}" "${four[@]}" --drafts 4 --drafter mtp --against "$model/mimo-4bit.pt"
+    # Steps with prompts of some requests and drafts of others.
+    logits bf16-preempted "${target[@]}" "${how[@]}" --blocks 300 --against "$model/bf16.pt"
     logits 4bit-preempted "${target[@]}" "${four[@]}" "${how[@]}" --blocks 100 --against "$model/4bit.pt"
+    logits 4bit-512 "${target[@]}" "${four[@]}" "${how[@]}" --chunk 512 --against "$model/4bit.pt"
+    if [ -n "${3:-}" ]; then
+      for kv in auto kvant_uniform_4bit; do
+        logits own-$kv --model "$3" --kv $kv --rounds 4 --out "$model/own-$kv.pt"
+        logits own-$kv-drafts --model "$3" --kv $kv --rounds 4 --drafts 4 --drafter "draft_model:$3" --against "$model/own-$kv.pt"
+      done
+    fi
     ;;
   parallel)
     python3 "$tests/random_llama.py" "$model" --layers 4

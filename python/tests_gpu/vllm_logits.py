@@ -62,10 +62,10 @@ def compare(of_prompt, reference):
     return divergence.mean().item(), (of_prompt.argmax(-1) == reference.argmax(-1)).float().mean().item()
 
 
-def ask(llm, tokens):
+def ask(llm, tokens, rounds):
     """Returns greedy completions: the tokens of each, and the log-probabilities of the likeliest tokens at each place.
     """
-    questions = engine.prompts([np.resize(tokens.reshape(-1)[17 * i:], n) for i, n in enumerate(QUESTIONS)])
+    questions = engine.prompts([np.resize(tokens.reshape(-1)[17 * i:], n) for i, n in enumerate(rounds * QUESTIONS)])
     answers = []
     for result in llm.generate(questions, engine.sampling(ANSWER, logprobs=20), use_tqdm=False):
         output = result.outputs[0]
@@ -113,6 +113,7 @@ def main():
     parser.add_argument("--single", action="store_true", help="one token of a prompt a step")
     parser.add_argument("--prompts", type=int, default=4, help="how many are scored")
     parser.add_argument("--length", type=int, default=1000, help="of random prompts")
+    parser.add_argument("--rounds", type=int, default=1, help="as many times ten completions; shares of accepted drafts need some")
     args = parser.parse_args()
     rng = np.random.default_rng(7)
     tokens = np.load(args.tokens) if args.tokens else rng.integers(10, 8000, (args.prompts, args.length))
@@ -136,9 +137,9 @@ def main():
     answers = []
     if not args.single:
         counts.preemptions = 0
-        answers = ask(llm, tokens)
+        answers = ask(llm, tokens, args.rounds)
         result |= {"preemptions": counts.preemptions, "accepted": f"{counts.accepted} of {counts.drafts} drafts"}
-        result["asked again"] = compare_answers(answers, ask(llm, tokens))
+        result["asked again"] = compare_answers(answers, ask(llm, tokens, args.rounds))
     if args.out:
         torch.save({"scored": scored, "answers": answers}, args.out + ".part")
         os.rename(args.out + ".part", args.out)

@@ -27,6 +27,7 @@ from kvant.paged.model_cache import formats_of_layers
 from kvant.paged.recipes import resolved_line, without_constants
 from kvant.vllm import drafters, hybrids
 from kvant.vllm.drafters import has_cache_type, unquantized_type
+from kvant.vllm.own_types import with_own_type
 from kvant.vllm.recipes import CACHE_TYPES, CONSTANTS_EXAMPLE, FP8, constants_file, find_recipe, has_fp8_windows
 from kvant.vllm.refusals import n_drafts, refuse_unsupported
 from kvant.vllm.stages import Stages, stages_of
@@ -79,10 +80,14 @@ def wrap_attention(release: Release) -> None:
         given, vllm_config = signature.bind(self, *args, **kwargs), get_current_vllm_config()
         if drafters.is_making_drafter(vllm_config) and (state_of(vllm_config) is not None or has_cache_type(given.arguments)):
             with drafters.left_to_vllm(given.arguments, vllm_config):
-                return original_init(*given.args, **given.kwargs)
-        leave_windowed(given.arguments, vllm_config)
+                original_init(*given.args, **given.kwargs)
+            self.attn_backend = with_own_type(self.attn_backend, self.kv_cache_dtype)
+            return
+        is_left = leave_windowed(given.arguments, vllm_config)
         demand_backend(given.arguments, vllm_config)
         original_init(*given.args, **given.kwargs)
+        if is_left:
+            self.attn_backend = with_own_type(self.attn_backend, self.kv_cache_dtype)
         if self.attn_backend.get_name() == "CUSTOM" and self.kv_cache_dtype in CACHE_TYPES:
             if type(self).get_kv_cache_spec is not get_kv_cache_spec:
                 raise NotImplementedError(f"kvant does not support layers of the kind {type(self).__name__}")
@@ -101,14 +106,14 @@ def wrap_attention(release: Release) -> None:
     Attention.__init__, Attention.get_kv_cache_spec = __init__, get_kv_cache_spec
 
 
-def leave_windowed(arguments: dict[str, Any], vllm_config) -> None:
-    """Changes the arguments of a layer that vLLM is making, if the layer has a sliding window and kvant's cache type.
-    """
+def leave_windowed(arguments: dict[str, Any], vllm_config) -> bool:
+    """Changes the arguments of a layer that vLLM is making, if the layer has a sliding window and kvant's cache type, and
+    returns whether that is so."""
     cache = arguments.get("cache_config")
     if not has_cache_type(arguments):
-        return
+        return False
     if arguments.get("per_layer_sliding_window") is None and cache.sliding_window is None:
-        return
+        return False
     if vllm_config.model_config.is_hybrid:
         raise NotImplementedError("kvant does not support hybrid models with a sliding window")
     if vllm_config.kv_transfer_config is not None:
@@ -121,6 +126,7 @@ def leave_windowed(arguments: dict[str, Any], vllm_config) -> None:
                                              else unquantized_type(vllm_config.model_config))
     # None lets vLLM choose.
     vllm_config.attention_config.backend_per_kind.setdefault(WINDOWED, None)
+    return True
 
 
 def demand_backend(arguments: dict[str, Any], vllm_config) -> None:
