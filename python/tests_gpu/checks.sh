@@ -4,16 +4,16 @@
 #
 #     checks.sh random FOLDER      features, on a random model that is written into FOLDER
 #     checks.sh drafts FOLDER      drafts by n-grams, on the model in FOLDER, or on a random one
-#     checks.sh model-drafts FOLDER [MODEL]   drafts by models, on random models that are written into FOLDER. The model in
-#                                  MODEL also drafts for itself.
+#     checks.sh model-drafts FOLDER [MODEL]   drafts by models, on random models that are written into FOLDER. The model
+#                                  in MODEL also drafts for itself.
 #     checks.sh parallel FOLDER    tensor and pipeline parallelism on 2 GPUs, on a random model
 #     checks.sh data-parallel FOLDER   a server with two engines on 2 GPUs next to a server with one, on the model in
 #                                  FOLDER, or on a random one: "of all tokens" must be equal
 #     checks.sh windows FOLDER     layers with a sliding window, on random models
 #     checks.sh softcap FOLDER     capped scores, on random models
 #     checks.sh hybrid FOLDER      recurrent states next to kvant's pages, on a random model
-#     checks.sh offload FOLDER [CONSTANTS]   CPU offload, on the model in FOLDER, or on a random one. CONSTANTS, a file of
-#                                  kvant.hf.calibrate, makes kvant_4bit the cache.
+#     checks.sh offload FOLDER [CONSTANTS]   CPU offload, on the model in FOLDER, or on a random one. CONSTANTS, a file
+#                                  of kvant.hf.calibrate, makes kvant_4bit the cache.
 #     checks.sh sleep FOLDER       sleep mode, on the model in FOLDER, or on a random one
 #     checks.sh model FOLDER NPY [CONSTANTS]   quality, on the model in FOLDER and its prompts, int [at least 8, 2048].
 #                                  CONSTANTS, a file of kvant.hf.calibrate for kvant-4bit, adds runs with constants.
