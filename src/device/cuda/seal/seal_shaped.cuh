@@ -72,14 +72,16 @@ struct alignas(16) SharedMetric {
   // Loads the steps [D][kStepNumbers]. All threads of the CTA must call this function. If the first weight is
   // 0, the head has no metric.
   __device__ void load(const float* steps) {
-    exists = steps[0] > 0;
+    const bool has_metric = steps[0] > 0;
+    if (threadIdx.x == 0) exists = has_metric;
     for (int i = static_cast<int>(threadIdx.x); i < D; i += static_cast<int>(blockDim.x)) {
       const float* step = steps + i * kStepNumbers;
-      roots[i] = exists ? sqrtf(step[0]) : 1;
+      roots[i] = has_metric ? sqrtf(step[0]) : 1;
 #pragma unroll
       for (int r = 0; r < kMetricRank; ++r) {
-        reinterpret_cast<__half*>(&feedback[i])[r] = half_saturated(exists ? step[1 + r] : 0);
-        reinterpret_cast<__half*>(&directions[i])[r] = half_saturated(exists ? step[1 + kMetricRank + r] : 0);
+        reinterpret_cast<__half*>(&feedback[i])[r] = half_saturated(has_metric ? step[1 + r] : 0);
+        reinterpret_cast<__half*>(&directions[i])[r] =
+            half_saturated(has_metric ? step[1 + kMetricRank + r] : 0);
       }
     }
   }
@@ -182,6 +184,7 @@ class ShapedPath {
   // Loads the token's values, subtracts the means, and divides the result by its root mean square, rounded to
   // a gain. Returns the rounded root mean square.
   __device__ float take_values(const TailPage<D>& tail, int token) {
+    __syncwarp();  // Other lanes may still read the values of the previous token.
     float squares = 0;
 #pragma unroll
     for (int octet = lane_ * kOctetValues; octet < D; octet += kTokenLanes * kOctetValues) {
