@@ -107,6 +107,17 @@ class Steps(unittest.TestCase):
                 error = a.out[layer].float().numpy() - a.expected(layer, recipe)
                 self.assertLess(np.abs(error[:a.computed]).max(), 0.02)
 
+    def test_first_pages_that_are_filled_in_different_steps_keep_their_own_sinks(self):
+        rng = np.random.default_rng(6)
+        server, requests = Server(SINK, has_arenas=True), [Request(140, rng) for _ in range(3)]
+        server.step([(requests[0], 127)])
+        server.step([(requests[0], 1), (requests[1], 126), (requests[2], 126)])
+        for _ in range(3):
+            server.step([(request, 1) for request in requests])
+        for request, layer in itertools.product(requests, range(N_LAYERS)):
+            error = request.out[layer].float().numpy() - request.expected(layer, SINK)
+            self.assertLess(np.abs(error[:request.computed]).max(), 0.02)
+
     def test_pages_of_each_head_are_in_its_formats(self):
         library = cpu_library.CpuLibrary()
         server, a = Server(BY_HEAD, library, has_arenas=True), Request(140, np.random.default_rng(5))

@@ -2,6 +2,7 @@
 attention layers as the plug-in changes them, and refused configurations. The planner decides how many tokens fit, and
 the managers decide which requests share which blocks. `test_vllm` runs this file."""
 
+import contextlib
 import hashlib
 import sys
 import types
@@ -169,6 +170,16 @@ class Managers(unittest.TestCase):
         self.assertEqual(self.step(Request("b", tokens), 300)[0], 128)
         self.step(a, 1)
         self.assertEqual(self.step(Request("c", tokens), 300)[0], 256)
+
+    def test_a_page_filled_by_as_few_tokens_as_drafts_is_shared_from_the_next_step_on(self):
+        # A prompt's last chunk of four tokens looks like a decoded token and its drafts.
+        self.start(drafts=3)
+        a = Request("a", list(range(300)))
+        self.step(a, 252)
+        self.step(a, 4)
+        self.assertEqual(self.hit(list(range(300))), 128)
+        self.step(a, 4)
+        self.assertEqual(self.hit(list(range(300))), 256)
 
     def test_tails_are_claimed_before_pages_are_loaded(self):
         request, tail = Request("a", list(range(300))), self.manager.coordinator.single_type_managers[self.tail]
@@ -592,16 +603,20 @@ class Refusals(unittest.TestCase):
                 refusals.refuse_unsupported(supported(**changed), has_arenas=True)
         refusals.refuse_unsupported(supported(kv_transfer_config=offloading()), has_arenas=True)
         for transfer, sentence in (
-                (offloading(kv_connector="NixlConnector"), r"NixlConnector, only .*\(--kv-offloading-size\)"),
-                (offloading(kv_connector="SimpleCPUOffloadConnector"), "SimpleCPUOffloadConnector, only"),
-                (offloading(kv_connector_module_path="own.connectors"), "OffloadingConnector, only"),
+                (offloading(kv_connector="NixlConnector"), "NixlConnector yet: use .*--kv-offloading-size"),
+                (offloading(kv_connector="SimpleCPUOffloadConnector"), "SimpleCPUOffloadConnector yet: use"),
+                (offloading(kv_connector_module_path="own.connectors"), "OffloadingConnector yet: use"),
                 (offloading(spec_name="TieringOffloadingSpec"), "other than CPU memory"),
                 (offloading(canonical_layout=True), "other than CPU memory")):
             with self.assertRaisesRegex(NotImplementedError, sentence):
                 refusals.refuse_unsupported(supported(kv_transfer_config=transfer), has_arenas=True)
+        for n_layers, are_alike in ((32, True), (3, False)):
+            stages = supported(pipeline_parallel_size=2, kv_transfer_config=offloading(), hf_text_config=simple(num_hidden_layers=n_layers))
+            with contextlib.nullcontext() if are_alike else self.assertRaisesRegex(NotImplementedError, "offload .* of stages with different"):
+                refusals.refuse_unsupported(stages, has_arenas=True)
         with self.assertRaisesRegex(NotImplementedError, "CPU offload .* of hybrid models"):
             refusals.refuse_unsupported(supported(is_hybrid=True, kv_transfer_config=offloading()), has_arenas=True)
-        with self.assertRaisesRegex(NotImplementedError, "by dflash, only by ngram, ngram_gpu, draft_model, eagle, eagle3, mtp"):
+        with self.assertRaisesRegex(NotImplementedError, "by dflash yet: use one of ngram, ngram_gpu, draft_model, eagle, eagle3, mtp$"):
             refusals.refuse_unsupported(supported(speculative_config=drafts), has_arenas=True)
         for how, changed, sentence in (
                 (of_model(), dict(pipeline_parallel_size=2), "by eagle3 with pipeline parallelism"),
@@ -611,7 +626,7 @@ class Refusals(unittest.TestCase):
                 (of_model("draft_model"), dict(is_hybrid=True), "drafts .* of hybrid models")):
             with self.assertRaisesRegex(NotImplementedError, sentence):
                 refusals.refuse_unsupported(supported(speculative_config=how, **changed), has_arenas=True)
-        with self.assertRaisesRegex(NotImplementedError, "by eagle with blocks of one layer, only without VLLM_KV_CACHE_LAYOUT"):
+        with self.assertRaisesRegex(NotImplementedError, "by eagle with blocks of one layer yet: unset VLLM_KV_CACHE_LAYOUT"):
             refusals.refuse_unsupported(supported(speculative_config=of_model("eagle")), has_arenas=False)
         ngram = simple(method="ngram", num_speculative_tokens=4)
         for changed, sentence in ((dict(speculative_config=ngram), "drafts .* of hybrid models"),

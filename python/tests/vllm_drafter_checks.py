@@ -70,10 +70,10 @@ class Drafters(unittest.TestCase):
             self.assertGreater(tokens, .97 * 128 * planned.num_blocks)
 
     def test_choices_for_drafters_hold(self):
-        speculative = of_model(attention_backend="FLASHINFER")
+        speculative = of_model(attention_backend="TRITON_ATTN")
         vllm_config = self.served_with_drafter(1, 1, speculative=speculative)
         served, _, drafter = self.layers_of(vllm_config)
-        self.assertEqual([x.get_attn_backend().get_name() for x in (served, drafter)], ["CUSTOM", "FLASHINFER"])
+        self.assertEqual([x.get_attn_backend().get_name() for x in (served, drafter)], ["CUSTOM", "TRITON_ATTN"])
         # The served model's layers still get kvant's backend, for example when vLLM makes another model of them.
         self.assertEqual(vllm_config.attention_config.backend_per_kind, {})
         fp8 = self.served_with_drafter(1, 0)
@@ -124,6 +124,17 @@ class Drafters(unittest.TestCase):
         vllm_config = self.served_with_drafter(1, 0)
         with self.assertRaisesRegex(NotImplementedError, "drafters that read the served model's cache, such as MTP of Gemma 4"):
             drafter_layer(vllm_config, 1, kv_sharing_target_layer_name="model.layers.0.attn")
+        vllm_config.speculative_config.attention_backend = "FLASHINFER"
+        with self.assertRaisesRegex(NotImplementedError, 'pages of 128 tokens, and FLASHINFER does not: "attention_backend": "FLASH_ATTN"'):
+            drafter_layer(vllm_config, 1)
+        # Layers with a window have smaller pages.
+        drafter_layer(vllm_config, 2, window=512)
+        # Only the drafter has one of kvant's types.
+        vllm_config = self.use(supported(cache_dtype="auto", backend=None, speculative_config=of_model(kv_cache_dtype="kvant_uniform_4bit")))
+        layer(vllm_config, 0)
+        vllm_config.cache_config.cache_dtype = "kvant_uniform_4bit"
+        with self.assertRaisesRegex(NotImplementedError, "a drafter with kvant's cache yet: leave kv_cache_dtype out of --speculative-config"):
+            drafter_layer(vllm_config, 1)
         # No layer of the served model is kvant's.
         vllm_config = self.use(supported(speculative_config=of_model()))
         layer(vllm_config, 0, window=1024), drafter_layer(vllm_config, 1)
@@ -131,32 +142,36 @@ class Drafters(unittest.TestCase):
             self.specs(vllm_config)
 
     def test_drafters_of_other_cache_types_are_left_alone(self):
-        vllm_config = self.use(supported(cache_dtype="auto", backend=None, speculative_config=of_model()))
-        layer(vllm_config, 0)
-        self.assertEqual(drafter_layer(vllm_config, 1).kv_cache_dtype, "auto")
+        # kvant would refuse the stages.
+        vllm_config = self.use(supported(cache_dtype="auto", backend=None, speculative_config=of_model(), pipeline_parallel_size=2))
+        served, drafter = layer(vllm_config, 0), drafter_layer(vllm_config, 1)
+        self.assertEqual(drafter.kv_cache_dtype, "auto")
+        self.assertIs(drafter.get_attn_backend(), served.get_attn_backend())
 
 
 class Hits(unittest.TestCase):
     """Tests prefix hits. What EAGLE and MTP store for a token depends on the next token too."""
 
-    def manager(self, **how):
-        of_drafter = FullAttentionSpec(block_size=128, num_kv_heads=checks.KV_HEADS, head_size=checks.D, dtype=torch.bfloat16, is_draft=True)
+    def manager(self, window=None, **how):
+        of_drafter = dict(num_kv_heads=checks.KV_HEADS, head_size=checks.D, dtype=torch.bfloat16, is_draft=True)
+        of_drafter = (FullAttentionSpec(block_size=128, **of_drafter) if window is None else
+                      SlidingWindowSpec(block_size=32, sliding_window=window, **of_drafter))
         _, specs = checks.layers(4, drafts=3)
         planned, _ = checks.plan(specs | {"model.layers.32.attn": of_drafter})
         planned = kv_cache_utils.generate_scheduler_kv_cache_config([planned])
         planned.num_blocks = 200
         for group in planned.kv_cache_groups:
             group.is_eagle_group = "model.layers.32.attn" in group.layer_names
-        return KVCacheManager(kv_cache_config=planned, max_model_len=131072, scheduler_block_size=128, hash_block_size=128,
+        return KVCacheManager(kv_cache_config=planned, max_model_len=131072, scheduler_block_size=128, hash_block_size=of_drafter.block_size,
                               enable_caching=True, max_in_flight_tokens=16384, num_prefill_lookahead=1, **how)
 
-    def found(self, manager, n_prompt, n_asked):
+    def found(self, manager, n_prompt, n_asked, hash_block=128):
         """Returns how many of n_asked equal tokens a request finds after another one with n_prompt tokens."""
-        request = checks.Request("a", list(range(n_prompt)))
+        request = checks.Request("a", list(range(n_prompt)), hash_block)
         blocks, hit, *_ = manager.get_computed_blocks(request)
         # The drafter writes three tokens ahead.
         manager.allocate_slots(request, n_prompt, hit, blocks, num_lookahead_tokens=3)
-        return manager.get_computed_blocks(checks.Request("b", list(range(n_asked))))[1]
+        return manager.get_computed_blocks(checks.Request("b", list(range(n_asked)), hash_block))[1]
 
     def test_end_a_block_earlier_where_hashes_do_not_cover_the_next_token(self):
         for n_prompt, n_asked, n_found in ((1000, 1000, 768), (1000, 300, 128), (200, 200, 0)):
@@ -165,6 +180,11 @@ class Hits(unittest.TestCase):
     def test_are_whole_where_drafters_do_not_need_the_next_token(self):
         for n_prompt, n_asked, n_found in ((1000, 1000, 896), (1000, 300, 256), (200, 200, 128)):
             self.assertEqual(self.found(self.manager(), n_prompt, n_asked), n_found)
+
+    def test_are_whole_pages_if_a_drafter_has_smaller_blocks(self):
+        for n_prompt, n_asked, n_found in ((1000, 1000, 896), (1000, 300, 128), (416, 420, 256)):
+            self.assertEqual(self.found(self.manager(window=512, use_eagle=True), n_prompt, n_asked, 32), n_found)
+        self.assertEqual(self.found(self.manager(window=512), 416, 420, 32), 384)
 
     def test_all_blocks_come_back(self):
         manager = self.manager(use_eagle=True)

@@ -36,14 +36,6 @@ class FlashAttention:
     forward_includes_kv_cache_update = True
 
     @staticmethod
-    def get_name():
-        return "FLASH_ATTN"
-
-    @staticmethod
-    def get_supported_kernel_block_sizes(kv_cache_spec=None):
-        return [MultipleOf(16)]
-
-    @staticmethod
     def supports_alibi_sqrt():
         return False
 
@@ -68,9 +60,15 @@ class FlashAttention:
         return FlashAttentionBuilder
 
 
+def stand_in(name, *sizes):
+    """Returns a stand-in for a backend of vLLM's that reads pages of the given sizes."""
+    return type(name, (FlashAttention,), {"get_name": staticmethod(lambda: name),
+                                          "get_supported_kernel_block_sizes": staticmethod(lambda kv_cache_spec=None: list(sizes))})
+
+
 # Holds vLLM's own backends by the name that is asked for. None asks for none.
-OTHER_BACKENDS = {name: type(name or "FLASH_ATTN", (FlashAttention,), {"get_name": staticmethod(lambda name=name: name or "FLASH_ATTN")})
-                  for name in (None, "FLASHINFER")}
+OTHER_BACKENDS = {None: stand_in("FLASH_ATTN", MultipleOf(16)), "TRITON_ATTN": stand_in("TRITON_ATTN", MultipleOf(16)),
+                  "FLASHINFER": stand_in("FLASHINFER", 16, 32, 64)}
 
 
 def supported(**changed):

@@ -87,8 +87,9 @@ class Copies(OffloadingWorker):
 class OffloadingEngine(Engine):
     """Is an engine whose sealed pages go to CPU memory. Requests may be submitted again."""
 
-    def __init__(self, chunk, n_blocks, rng, is_async=False, max_drafts=0, **options):
-        """`options` goes to vLLM's connector (kv_connector_extra_config)."""
+    def __init__(self, chunk, n_blocks, rng, is_async=False, max_drafts=0, keeps_prefixes=True, **options):
+        """keeps_prefixes says whether the GPU keeps prefixes of requests that have ended. `options` goes to vLLM's connector
+        (kv_connector_extra_config)."""
         chunk_bytes = checks.Stage(2, max_drafts).server.layout.block_bytes * N_LAYERS
         self.transfer = Off(kv_connector="OffloadingConnector", engine_id="0", kv_load_failure_policy="fail", is_kv_consumer=True,
                             kv_connector_extra_config={"cpu_bytes_to_use": N_CHUNKS * chunk_bytes} | options)
@@ -99,6 +100,7 @@ class OffloadingEngine(Engine):
             config = configuration(*args)
             config.kv_transfer_config = self.transfer
             config.cache_config.cache_dtype = "kvant_uniform_4bit"
+            config.cache_config.enable_prefix_caching = keeps_prefixes
             config.compilation_config = Off(static_forward_context=self.context)
             parallel, model = config.parallel_config, config.model_config
             parallel.rank, parallel.world_size, parallel.tensor_parallel_size = 0, 1, 1
@@ -272,9 +274,15 @@ class Offload(unittest.TestCase):
             self.assertEqual((again.begin, engine.copies.n_loaded), (640, 5))
             self.check(again)
 
+    def test_without_prefixes_on_the_gpu(self):
+        # --no-enable-prefix-caching
+        for is_async in (False, True):
+            _, again = self.ask_twice(385, 400, 385, is_async=is_async, keeps_prefixes=False)
+            self.assertEqual(again.begin, 384)
+
     def test_many_requests_in_a_small_cache(self):
         for chunk, max_drafts, is_async, prompt_only in ((128, 0, False, True), (512, 0, True, False), (512, 3, False, True),
-                                                         (2048, 3, True, False), (127, 0, True, False)):
+                                                         (2048, 3, True, False), (127, 0, True, False), (127, 3, True, False)):
             engine, document = self.start(chunk=chunk, is_async=is_async, max_drafts=max_drafts, offload_prompt_only=prompt_only,
                                           n_blocks=26)
             lengths = [(n, n + 30) for n in (384, 385, 300, 511, 360, 420)]

@@ -79,8 +79,11 @@ def wrap_attention(release: Release) -> None:
     def __init__(self, *args, **kwargs):
         given, vllm_config = signature.bind(self, *args, **kwargs), get_current_vllm_config()
         if drafters.is_making_drafter(vllm_config) and (state_of(vllm_config) is not None or has_cache_type(given.arguments)):
+            if state_of(vllm_config) is None:
+                refuse_unsupported(vllm_config, uses_arenas())
             with drafters.left_to_vllm(given.arguments, vllm_config):
                 original_init(*given.args, **given.kwargs)
+            drafters.demand_pages(self)
             self.attn_backend = with_own_type(self.attn_backend, self.kv_cache_dtype)
             return
         is_left = leave_windowed(given.arguments, vllm_config)

@@ -9,7 +9,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from vllm.v1.attention.backend import MultipleOf
 
+from kvant import PAGE
 from kvant.vllm.recipes import CACHE_TYPES
 
 # vLLM sets one of these names while it makes the layers of a drafter.
@@ -55,3 +57,12 @@ def left_to_vllm(arguments: dict[str, Any], vllm_config) -> Iterator[None]:
     finally:
         by_kind.clear()
         by_kind.update(before)
+
+
+def demand_pages(layer) -> None:
+    """Raises NotImplementedError if a drafter's layer shares the block table of sealed pages, but its backend cannot read
+    pages of PAGE tokens. vLLM would only name the sizes, after it has loaded the weights."""
+    sizes = layer.attn_backend.get_supported_kernel_block_sizes()
+    if layer.sliding_window is None and not any(PAGE % x.base == 0 if isinstance(x, MultipleOf) else x == PAGE for x in sizes):
+        raise NotImplementedError(f"kvant's drafters need a backend that reads pages of {PAGE} tokens, and {layer.attn_backend.get_name()} "
+                                  "does not: \"attention_backend\": \"FLASH_ATTN\" in --speculative-config")
