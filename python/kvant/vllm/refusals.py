@@ -53,7 +53,7 @@ def refuse_unsupported(config, has_arenas: bool) -> None:
         "--kv-cache-dtype-skip-layers": bool(cache.kv_cache_dtype_skip_layers),
         "prefix hits within a page (prefix_match_unit)": getattr(cache, "prefix_match_unit", None) not in (None, PAGE),
         "a disabled hybrid KV cache manager": config.scheduler_config.disable_hybrid_kv_cache_manager is True,
-        "vLLM's first model runner, which this model or configuration asks for: VLLM_USE_V2_MODEL_RUNNER=1 may help":
+        "vLLM's first model runner: this model or configuration asks for it, and VLLM_USE_V2_MODEL_RUNNER=1 may help":
             not config.use_v2_model_runner}
     for what, is_asked in refusals.items():
         if is_asked:
