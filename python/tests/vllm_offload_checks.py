@@ -31,6 +31,7 @@ from vllm.v1.kv_offload.cpu.spec import CPUOffloadingSpec
 from kvant import PAGE
 from kvant.vllm import attach
 from kvant.vllm import v033 as release
+from paged_server import BY_HEAD
 from vllm_scheduler_checks import D, N_KV_HEADS, N_LAYERS, SHARED, SINK, Engine, Off, Request, Server
 
 release.use_own_connector()
@@ -220,6 +221,12 @@ class Offload(unittest.TestCase):
         with mock.patch.object(checks, "Server", lambda *args, **more: Server(*args, **more | dict(has_arenas=False))):
             engine, again = self.ask_twice(384, 385, 386)
         self.assertEqual((again.begin, len(engine.copies.blocks)), (384, N_LAYERS))
+
+    def test_bits_by_layer_and_head(self):
+        with mock.patch.object(checks, "SINK", BY_HEAD), mock.patch.dict(globals(), SINK=BY_HEAD):
+            for options in ({}, dict(is_async=True, max_drafts=3)):
+                engine, again = self.ask_twice(384, 400, 386, **options)
+                self.assertEqual((again.begin, engine.stages[0].server.state.recipe), (384, BY_HEAD))
 
     def test_the_cache_keeps_its_layout(self):
         engine, _ = self.start()
