@@ -1,4 +1,5 @@
-"""Tests the workload and the accounting of python/tests_gpu/vllm_replay.py, with a small model of vLLM's engine."""
+"""Tests the workload and the accounting of python/tests_gpu/vllm_replay.py, with a small stand-in for vLLM's
+engine."""
 
 import pathlib
 import sys

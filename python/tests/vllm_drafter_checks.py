@@ -125,7 +125,7 @@ class Drafters(unittest.TestCase):
         with self.assertRaisesRegex(NotImplementedError, "drafters that read the served model's cache, such as MTP of Gemma 4"):
             drafter_layer(vllm_config, 1, kv_sharing_target_layer_name="model.layers.0.attn")
         vllm_config.speculative_config.attention_backend = "FLASHINFER"
-        with self.assertRaisesRegex(NotImplementedError, 'pages of 128 tokens, and FLASHINFER does not: "attention_backend": "FLASH_ATTN"'):
+        with self.assertRaisesRegex(NotImplementedError, 'pages of 128 tokens, and FLASHINFER does not: set "attention_backend": "FLASH_ATTN"'):
             drafter_layer(vllm_config, 1)
         # Layers with a window have smaller pages.
         drafter_layer(vllm_config, 2, window=512)

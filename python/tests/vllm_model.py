@@ -66,7 +66,7 @@ def stand_in(name, *sizes):
                                           "get_supported_kernel_block_sizes": staticmethod(lambda kv_cache_spec=None: list(sizes))})
 
 
-# Holds vLLM's own backends by the name that is asked for. None asks for none.
+# Holds vLLM's own backends by the name that a layer asks for. None means that the layer asks for no backend.
 OTHER_BACKENDS = {None: stand_in("FLASH_ATTN", MultipleOf(16)), "TRITON_ATTN": stand_in("TRITON_ATTN", MultipleOf(16)),
                   "FLASHINFER": stand_in("FLASHINFER", 16, 32, 64)}
 

@@ -39,7 +39,7 @@ setattr(checks.scheduler, "KVConnectorFactory", factory.KVConnectorFactory)
 setattr(checks.scheduler, "KVConnectorRole", base.KVConnectorRole)
 setattr(checks.scheduler, "SupportsHMA", base.SupportsHMA)
 CPUOffloadingSpec.BLOCK_SIZE_ALIGNMENT = 1
-# As many chunks fit into the CPU's memory.
+# This many chunks fit into the CPU's memory.
 N_CHUNKS = 64
 
 

@@ -113,7 +113,7 @@ def main():
     parser.add_argument("--single", action="store_true", help="one token of a prompt a step")
     parser.add_argument("--prompts", type=int, default=4, help="how many are scored")
     parser.add_argument("--length", type=int, default=1000, help="of random prompts")
-    parser.add_argument("--rounds", type=int, default=1, help="as many times ten completions; shares of accepted drafts need some")
+    parser.add_argument("--rounds", type=int, default=1, help="of ten completions; several rounds give a more exact share of accepted drafts")
     args = parser.parse_args()
     rng = np.random.default_rng(7)
     tokens = np.load(args.tokens) if args.tokens else rng.integers(10, 8000, (args.prompts, args.length))

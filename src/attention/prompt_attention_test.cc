@@ -93,8 +93,8 @@ std::vector<double> query_row(const testing::RowSource& source, int head, int t)
 }
 
 // Rounds as VQuant does for queries of the page that begins at `query_page`. In tiles of 64, K is rounded by
-// channel and V by token. Tokens of `exact` stay, and so do tokens from query_page - window on, unless window
-// is 0.
+// channel and V by token. The tokens in `exact` are not rounded. If window is not 0, tokens from
+// query_page - window on are not rounded either.
 void round_tiles(Rows& k, Rows& v, int block_first, int query_page, int window, int bits,
                  const std::set<int>& exact) {
   const int n = static_cast<int>(k.size());

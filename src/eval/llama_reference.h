@@ -23,7 +23,7 @@ struct LlamaPlace {
   const ComputeDevice* device = nullptr;
   // If true, the cache lies with the model. Otherwise, the cache lies in host memory and the CPU attends.
   bool kv_offload = true;
-  // This describes the model. Only a device needs the description.
+  // Describes the model. The CPU does not need this description.
   Geometry geometry;
 };
 

@@ -231,7 +231,7 @@ def _refuse_others(text: str, values: Mapping[str, str]) -> None:
         why = ": only calibration gives layers and heads unlike formats (kvant-4bit); `kvant run` has bits by layer"
     else:
         defaults, _ = _registry()
-        # An empty default means bf16, which only the tail has.
+        # The empty default of `tail` means bf16. For other keys with an empty default, parse_recipe() raises an error.
         without = ",".join((text, *(f"{x}={defaults[x] or 'bf16'}" for x in refused if x in defaults)))
         with contextlib.suppress(ValueError):
             parse_recipe(without)

@@ -1,5 +1,5 @@
-"""Leaves the attention layers of a drafter (a draft model, a head of EAGLE or MTP) to vLLM. The layers are unquantized,
-and lie in the same blocks as kvant's sealed pages."""
+"""Leaves the attention layers of a drafter (a draft model, a head of EAGLE or MTP) to vLLM. The layers lie in the
+same blocks as kvant's sealed pages, and are unquantized unless the user chooses otherwise."""
 
 from __future__ import annotations
 
@@ -64,5 +64,5 @@ def demand_pages(layer) -> None:
     pages of PAGE tokens. vLLM would only name the sizes, after it has loaded the weights."""
     sizes = layer.attn_backend.get_supported_kernel_block_sizes()
     if layer.sliding_window is None and not any(PAGE % x.base == 0 if isinstance(x, MultipleOf) else x == PAGE for x in sizes):
-        raise NotImplementedError(f"kvant's drafters need a backend that reads pages of {PAGE} tokens, and {layer.attn_backend.get_name()} "
-                                  "does not: \"attention_backend\": \"FLASH_ATTN\" in --speculative-config")
+        raise NotImplementedError(f"kvant needs a drafter whose backend reads pages of {PAGE} tokens, and {layer.attn_backend.get_name()} "
+                                  "does not: set \"attention_backend\": \"FLASH_ATTN\" in --speculative-config")

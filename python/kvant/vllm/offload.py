@@ -22,8 +22,8 @@ class KvantOffloadingConnector(OffloadingConnector):
         return None if _is_served(vllm_config) else super().get_required_kvcache_layout(vllm_config)
 
     def _max_loadable_tokens(self, request, num_computed_tokens: int) -> int | None:
-        """Returns how many tokens a load may reach past num_computed_tokens. vLLM would also load the page of the last
-        token, and compute this token again. Its page would then be sealed, and its tail would be empty."""
+        """Returns how many tokens after the first num_computed_tokens may be loaded. vLLM would also load the page of the
+        last token, and compute this token again. Its page would then be sealed, and its tail would be empty."""
         most = super()._max_loadable_tokens(request, num_computed_tokens)
         if not _is_served(self._vllm_config):
             return most
@@ -31,9 +31,9 @@ class KvantOffloadingConnector(OffloadingConnector):
         return own if most is None else min(own, most)
 
     def wait_for_save(self) -> None:
-        """Seals the pages that the step has filled with decoded tokens. vLLM calls this method after a step. Stores
-        begin after this call, even if the next step has no tokens, and so do loads into blocks that a request has
-        given back."""
+        """Seals the pages that the step has filled with decoded tokens. vLLM calls this method after a step, and then
+        begins to store pages, even if the next step has no tokens. vLLM also begins to load pages into blocks that a
+        request has given back."""
         state = state_of(self._vllm_config)
         if state is not None:
             state.seal_filled()

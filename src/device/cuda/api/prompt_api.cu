@@ -199,8 +199,8 @@ std::size_t lay_out(const kvant_prompt_shape& shape, const PromptSizes& sizes, v
   return cursor.used();
 }
 
-// Makes protected tokens kept rows. The tiles of their pages contain the decoded codes instead, which widen
-// no range and are hidden from all queries.
+// Describes protected tokens as kept rows, and leaves their exact values out of the tiles of their pages. The
+// tiles have decoded codes in these places, so the ranges of the tiles stay small. No query sees the places.
 void leave_out_protected(DequantizeArgs* pages, KeptRows* kept) {
   kept->masks = pages->masks;
   kept->mask_seq_stride = pages->mask_seq_stride;

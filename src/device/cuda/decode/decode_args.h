@@ -221,7 +221,7 @@ struct QueryArgs {
   int n_columns;    // columns for which partial results have space
   // Each of 2^sharers_log2 warps that share a ring has 8 columns.
   int sharers_log2;
-  // The value is 2^16 / DecodeArgs::n_queries, rounded up. Multiplying by the value and shifting replaces a
+  // Holds 2^16 / DecodeArgs::n_queries, rounded up. A multiplication by per_head and a shift replace a
   // division by n_queries.
   int per_head;
 };

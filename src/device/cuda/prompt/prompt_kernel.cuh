@@ -109,8 +109,8 @@ __device__ __forceinline__ void copy_tiles(const PromptArgs& args, const Kept& k
   }
 }
 
-// This many lanes share a row of queries. Fewer lanes exchange less, but a rotation needs all lanes that have
-// eight channels of the row.
+// This many lanes share a row of queries. If fewer lanes share a row, they exchange fewer values. A rotation
+// needs a lane for every eight channels of the row.
 template <int D, bool MayTurn>
 inline constexpr int kLanesOfQueries = MayTurn ? D / 8 : 4;
 

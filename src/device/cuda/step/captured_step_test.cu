@@ -401,7 +401,7 @@ class Session {
 
  private:
   bool one_in(int n) { return random_() % n == 0; }
-  // A layer with a sliding window frees pages that a cut-back sequence would need again.
+  // A sequence that is cut back may need pages again that a layer with a sliding window has freed.
   bool can_cut() const { return model_.rules.sliding_window == 0; }
 
   void change(int i, int step) {
