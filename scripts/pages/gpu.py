@@ -112,7 +112,7 @@ class Gpu:
 
         keys = dict.fromkeys(key for key, _ in rows)
         body = [(f"{key[0]:,}", f"{key[1]:,}", *(cell(key, cache) for cache in caches)) for key in keys]
-        title = f"## {document['title']}\n\n" + (markdown.paragraph(document["text"]) + "\n" if document.get("text") else "")
+        title = f"## {document['title']}\n\n" + markdown.text_of(document)
         return (title + markdown.code(*document["command"].split("\n")) + f"\n{markdown.paragraph(document['measured_on'])}\n" +
                 markdown.table(("sequences", "depth", *(f"`{cache}`" for cache in caches)), body))
 

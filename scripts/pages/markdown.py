@@ -37,9 +37,21 @@ def paragraph(text):
     return textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False) + "\n"
 
 
+def items(texts):
+    """Returns a list in lines of at most 120 columns."""
+    return "".join(textwrap.fill(text, 120, initial_indent="- ", subsequent_indent="  ", break_long_words=False,
+                                 break_on_hyphens=False) + "\n" for text in texts)
+
+
+def text_of(document):
+    """Returns the paragraphs and lists of a document's text, which blank lines separate."""
+    parts = document.get("text", "").split("\n\n")
+    return "".join((items(part[2:].split("\n- ")) if part.startswith("- ") else paragraph(part)) + "\n" for part in parts if part)
+
+
 def measured_table(document, level="##"):
     """Returns a document of the kind `table` as it was measured, with its command."""
-    text = f"{level} {document['title']}\n\n" + (paragraph(document["text"]) + "\n" if document.get("text") else "")
+    text = f"{level} {document['title']}\n\n" + text_of(document)
     text += code(*document["command"].split("\n")) + f"\n{paragraph(document['measured_on'])}\n"
     return text + table(document["columns"], document["results"])
 

@@ -1,4 +1,4 @@
-"""Says which runs the rows of a table come from: commands, contexts, what attends, machine and day."""
+"""Says which runs the rows of a table come from: commands, contexts, what computed attention, machine and day."""
 from pages import markdown
 from pages.models import MODELS, model_of
 from pages.results import day_of
@@ -7,10 +7,10 @@ FILES = {
     "wikitext-2": "wikitext-2-test.txt", "essays": "essays.txt", "gsm8k": "gsm8k.txt", "code":
     "data/evaluation/code.txt", "german": "data/evaluation/german.txt"
 }
-# STORED in place of a backend marks rows of caches as they are stored, to which the reference code attends.
+# STORED in place of a backend marks rows of caches as they are stored, whose attention the reference code computes.
 STORED = "stored"
 WHO = {"cuda": "GPU", "reference": "reference", STORED: "reference", "host": "CPU", "cpu": "CPU"}
-ATTENDS = {"GPU": "the GPU attends", "reference": "the reference code attends", "CPU": "the CPU attends"}
+ATTENTION = {"GPU": "attention on the GPU", "reference": "attention in the reference code", "CPU": "attention on the CPU"}
 
 
 def told(run, row):
@@ -46,29 +46,30 @@ def names(recipes):
     return ", ".join(f"`{recipe}`" for recipe in recipes)
 
 
-def on(place):
-    """Returns a machine and its day as the end of a sentence."""
-    return "on " + (place[0].lower() + place[1:] if place.startswith(("One ", "Two ")) else place)
+def in_a_sentence(place):
+    """Returns a machine and its day without a capital at the beginning."""
+    return place[0].lower() + place[1:] if place.startswith(("One ", "Two ")) else place
 
 
 def places(tables):
-    """Returns a paragraph about each (title, {recipe: row}), which names the recipes from other runs than most rows.
+    """Returns a paragraph about each (title, {recipe: row}), and a list of the recipes from other runs than most rows.
     Tables with equal runs share a paragraph."""
-    sentences = {}
+    texts = {}
     for title, rows in tables:
         runs = {}
         for recipe, row in rows.items():
             options = f" with `{row['run']['options']}`" if row["run"].get("options") else ""
-            runs.setdefault((f"{row['n']} contexts{options}, {ATTENDS[WHO[row['backend']]]}", row["place"]), []).append(recipe)
+            runs.setdefault((f"{row['n']} contexts{options}, {ATTENTION[WHO[row['backend']]]}", row["place"]), []).append(recipe)
         if not runs:
             continue
         usual = max(runs, key=lambda run: len(runs[run]))
-        others = [f"{names(recipes)}: {how}, {'on the same machine and day' if place == usual[1] else on(place)}."
+        others = [f"{names(recipes)}: {how}, {'the same machine and day' if place == usual[1] else in_a_sentence(place)}."
                   for (how, place), recipes in sorted(runs.items(), key=lambda run: run[0][1] != usual[1])
                   if (how, place) != usual]
-        text = " ".join([f"{usual[0]}, {on(usual[1])}.", *(["Exceptions:"] if others else []), *others])
-        sentences.setdefault(text, []).append(title)
-    return "\n".join(markdown.paragraph(f"{', '.join(titles)}: {text}") for text, titles in sentences.items()) + "\n"
+        texts.setdefault((f"{usual[0]}, {in_a_sentence(usual[1])}.", *others), []).append(title)
+    return "\n".join(
+        markdown.paragraph(f"{', '.join(titles)}: {usual}" + (" Exceptions:" if others else "")) +
+        ("\n" + markdown.items(others) if others else "") for (usual, *others), titles in texts.items()) + "\n"
 
 
 def described(tables):
@@ -87,7 +88,7 @@ def machine(row):
 
 
 def machines(rows):
-    """Returns a table of the machines on which (recipe, row) pairs were measured, by what attends and day."""
+    """Returns a table of the machines on which (recipe, row) pairs were measured, by what computed attention and day."""
     found = {}
     for recipe, row in rows:
         where = found.setdefault((row["day"], WHO[row["backend"]]), {}).setdefault(machine(row), [])
@@ -97,4 +98,4 @@ def machines(rows):
         usual = max(of_machine, key=lambda place: len(of_machine[place]))
         others = [f"{names(recipes)}: {place}" for place, recipes in of_machine.items() if place != usual]
         body.append((f"{who}, {day}", "; ".join([usual, *others])))
-    return markdown.table(("who attends, day", "machine"), body)
+    return markdown.table(("attention by, day", "machine"), body)

@@ -157,8 +157,8 @@ class Results(unittest.TestCase):
         self.assertEqual([quality.rows()[name]["day"] for name in ("a", "c")], ["2026-11-21", "2026-11-25"])
         self.assertEqual(
             origins.places([("SmolLM2-135M", quality.rows())]),
-            "SmolLM2-135M: 8 contexts, the CPU attends, on 2 cores, 2026-11-21. Exceptions: `c`: 8 contexts, the CPU attends, on 4\n"
-            "cores, 2026-11-25.\n\n")
+            "SmolLM2-135M: 8 contexts, attention on the CPU, 2 cores, 2026-11-21. Exceptions:\n\n"
+            "- `c`: 8 contexts, attention on the CPU, 4 cores, 2026-11-25.\n\n")
 
     def test_what_is_saved_is_loaded(self):
         document = {"kind": "model", "results": [{"recipe": "bf16", "depth": 0}, {"recipe": "q8_0", "depth": 0}]}
@@ -369,7 +369,7 @@ class QualityTables(unittest.TestCase):
         self.assertIn("| **kvant, calibrated** | ", text)
         self.assertIn(f"| `kvant-4bit` | 5.04 | 0.0005<br>0.00025{TO}0.001 | - | - |", text)
         self.assertIn(f"| `turbo3` | 3.60 | 3.3<br>1.65{TO}6.6 | 3.25 | 0.04<br>", text)
-        self.assertIn("Exceptions: `turbo4`: 4 contexts, the CPU\nattends, on the same machine and day.", text)
+        self.assertIn("Exceptions:\n\n- `turbo4`: 4 contexts, attention on the CPU, the same machine and day.", text)
 
     def test_names_say_one_recipe_whatever_their_order(self):
         from pages.quality import name_of

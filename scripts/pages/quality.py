@@ -208,8 +208,8 @@ class Quality:
         others = [(recipe, longer[recipe]) for recipe, _ in rows if recipe in longer]
         body = [(f"`{recipe}`", f"{row['bits_all']:.2f}", size(row), loss(row), run_of(row),
                  *((loss(longer[recipe]), run_of(longer[recipe])) if recipe in longer else ("-", "-"))) for recipe, row in rows]
-        header = ("recipe", "bits", "constants", "mean KLD,<br>95 % interval", "contexts, who<br>attends, day",
-                  "at 8,192 tokens,<br>95 % interval", "contexts, who<br>attends, day")
+        header = ("recipe", "bits", "constants", "mean KLD,<br>95 % interval", "contexts, attention<br>by, day",
+                  "at 8,192 tokens,<br>95 % interval", "contexts, attention<br>by, day")
         return commands([row for _, row in rows + others]) + machines(rows + others) + "\n" + markdown.table(header, body)
 
     def controls(self):
@@ -219,7 +219,7 @@ class Quality:
         if not rows:
             return NOTHING
         body = [(marked(recipe), f"{row['bits_all']:.2f}", loss(row), run_of(row)) for recipe, row in rows]
-        header = ("cache", "bits", "mean KLD,<br>95 % interval", "contexts, who<br>attends, day")
+        header = ("cache", "bits", "mean KLD,<br>95 % interval", "contexts, attention<br>by, day")
         return commands([row for _, row in rows]) + machines(rows) + "\n" + markdown.table(header, body)
 
     def csv(self):
@@ -332,7 +332,7 @@ class Quality:
                  f"{size_of['n']},<br>{size_of['day']}", loss(row), divergence(row["kld_p999"]), f"{100 * row['top1']:.2f}", run_of(row))
                 for row, size_of in rows]
         header = ("recipe", "bits", "sealed", "constants", "bits: contexts,<br>day", "mean KLD,<br>95 % interval", "99.9 %", "top-1 %",
-                  "KLD: contexts, who<br>attends, day")
+                  "KLD: contexts, attention<br>by, day")
         of_eval = [row for row, _ in rows if row["backend"] != STORED]
         return (markdown.code(*lines) + "\n" + commands(of_eval) + machines([(r["recipe"], r) for pair in rows for r in pair]) + "\n" +
                 markdown.table(header, body))
