@@ -62,10 +62,10 @@ class Cpu:
             found = [next((r for r in document["results"] if r["recipe"] == name), None) for document in documents]
             rows.append((f"`{name}`", bits_between(found), *map(time_share_ratio, found)))
         first = documents[0]
-        limits = "; ".join(f"{document['read_gbps']:.0f}" for document in documents)
+        limits = ", ".join(f"{document['read_gbps']:.0f}" for document in documents)
         title = (f"\n### `{first['backend']}`\n\n" + markdown.code(first["command"]) + "\n" +
                  markdown.paragraph(f"{first['measured_on']}; {first['threads']} threads; medians of {first['repeats']} "
-                                    f"interleaved rounds; GB/s of reading memory, by column: {limits}.") + "\n")
+                                    f"interleaved rounds. By column, the read limit is {limits} GB/s.") + "\n")
         return title + markdown.table(("cache", "bits", *map(shape_of, documents)), rows)
 
     def attention_csv(self):
@@ -90,7 +90,7 @@ class Cpu:
         what = "Prompts" if document["kind"] == "prompt" else "Decode"
         of = "tokens" if document["kind"] == "prompt" else "tokens deep"
         title = (f"\n### {what}, {document['model']}, {document['threads']} threads\n\n" + markdown.code(document["command"]) +
-                 f"\n{document['measured_on']}; medians of {document['repeats']}; tokens a second, and the ratio to the fastest "
+                 f"\n{document['measured_on']}; medians of {document['repeats']}; tokens per second, and the ratio to the fastest "
                  "rival with at least as many bits.\n\n")
         return title + markdown.table(("cache", *(f"{at:,} {of}" for at in columns)), rows)
 
