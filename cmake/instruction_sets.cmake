@@ -56,6 +56,8 @@ elseif(KVANT_SANITIZE STREQUAL "address")
 endif()
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   list(APPEND kernel_options -fno-tree-pre)
+  # GCC takes lists for uninitialized if it cannot see how many of their elements are in use.
+  list(APPEND kernel_options -Wno-maybe-uninitialized)
   set(few_registers -fno-tree-ter)
 endif()
 set_source_files_properties(${kernels}_portable.cc PROPERTIES COMPILE_OPTIONS "${kernel_options}")

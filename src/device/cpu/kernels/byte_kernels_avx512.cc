@@ -194,6 +194,27 @@ struct Avx512 : BytePacking {
                                       float* out, Groups groups) {
     add_times(sums, bias, _mm256_set1_ps(factor), scale, out, groups);
   }
+  // Adds up two lanes of each octet of two positions, whose rows of `out` and `scale` are `stride` values
+  // apart.
+  static KVANT_INLINE void add_octet_pairs(const Ints& first, const Ints& second, std::int32_t bias,
+                                           float factor, const float* scale, float* out, int stride,
+                                           Groups groups) {
+    const __m512i kEven = _mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
+    const __m512i kOdd = _mm512_set_epi32(31, 29, 27, 25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1);
+    const __m512i a = total(first), b = total(second);
+    const __m512i octets =
+        _mm512_add_epi32(_mm512_permutex2var_epi32(a, kEven, b), _mm512_permutex2var_epi32(a, kOdd, b));
+    const __m512 values = _mm512_cvtepi32_ps(_mm512_sub_epi32(octets, _mm512_set1_epi32(bias)));
+    const auto both = [&](const float* from) __attribute__((always_inline)) {
+      return _mm512_insertf32x8(_mm512_castps256_ps512(_mm256_maskz_loadu_ps(groups, from)),
+                                _mm256_maskz_loadu_ps(groups, from + stride), 1);
+    };
+    __m512 by = _mm512_set1_ps(factor);
+    if (scale != nullptr) by = _mm512_mul_ps(by, both(scale));
+    const __m512 result = _mm512_fmadd_ps(values, by, both(out));
+    _mm256_mask_storeu_ps(out, groups, _mm512_castps512_ps256(result));
+    _mm256_mask_storeu_ps(out + stride, groups, _mm512_extractf32x8_ps(result, 1));
+  }
   static KVANT_INLINE void add_halves(const Ints& sums, float lower, float upper, const float* scale,
                                       float* out) {
     add_times(sums, 0, _mm256_set_m128(_mm_set1_ps(upper), _mm_set1_ps(lower)), scale, out, 0xff);

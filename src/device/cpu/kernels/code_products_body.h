@@ -1,17 +1,24 @@
 // Sums products of codes with queries (scores) and with weights (mixes), for any kind of codes in
 // code_kinds_body.h. byte_kernels_body.h includes this header inside its namespace.
 
-// Prefetches bytes that will be read soon, cache line by cache line. A call handles parts [i, i + n) of
-// `parts` parts.
-KVANT_INLINE void ask_for(const kvant::cpu::NextBytes& next, int i, int n, int parts) {
-  constexpr std::ptrdiff_t kLine = 64;
-  if (next.size == 0) return;
-  // The bytes may begin in the middle of a cache line.
-  const std::ptrdiff_t lines = (next.size + kLine - 1) / kLine + 1;
-  const std::ptrdiff_t end = lines * (i + n) / parts;
-  for (std::ptrdiff_t line = lines * i / parts; line < end; ++line)
-    __builtin_prefetch(next.bytes + line * kLine);
-}
+// Prefetches bytes that will be read soon, evenly over n_steps calls of step(). A processor awaits few cache
+// lines at a time. A burst of prefetches would wait for free places, and the products would wait with the
+// burst.
+class Ahead {
+ public:
+  KVANT_INLINE Ahead(const kvant::cpu::NextBytes& next, int n_steps)
+      : line_(next.bytes),
+        end_(next.bytes + next.size),
+        lines_a_step_(static_cast<int>((next.size + kLine - 1) / kLine + n_steps - 1) / n_steps) {}
+  KVANT_INLINE void step() {
+    for (int i = 0; i < lines_a_step_ && line_ < end_; ++i, line_ += kLine) __builtin_prefetch(line_);
+  }
+
+ private:
+  static constexpr std::ptrdiff_t kLine = 64;
+  const std::uint8_t *line_, *end_;
+  int lines_a_step_;
+};
 
 // Products of signed bytes need codes below 128. Codes of a kind that has larger bytes are therefore lowered
 // by kLowered first.
@@ -54,13 +61,14 @@ void score_heads(const kvant::cpu::ScoreTask& task) {
   std::int32_t biases[H];
   for (int h = 0; h < H; ++h)
     biases[h] = kBiasOf<Isa, Kind> == 0 ? 0 : kBiasOf<Isa, Kind> * number_sum(task, h);
+  Ahead ahead(task.next, (task.end_token - task.first_token) / kStep * (task.end_block - task.first_block));
   for (int token = task.first_token; token < task.end_token; token += kStep) {
-    ask_for(task.next, token - task.first_token, kStep, task.end_token - task.first_token);
     typename Isa::Ints sums[L][H];
     unroll<L * H>([&](auto i) __attribute__((always_inline)) {
       sums[decltype(i)::value / H][decltype(i)::value % H] = Isa::sums_from(-biases[decltype(i)::value % H]);
     });
     for (int block = task.first_block; block < task.end_block; ++block) {
+      ahead.step();
       Bytes planes[L][P], before[L];
       for (int l = 0; l < L; ++l) {
         const int first = token + l * kLaneTokens;
@@ -103,19 +111,46 @@ constexpr int positions_at_once() {
 // own (`two`).
 enum class Filling { one, two };
 
-template <class Isa, Filling Fill>
-KVANT_INLINE typename Isa::Weights load_weights(const kvant::cpu::ByteWeights* lower,
-                                                const kvant::cpu::ByteWeights* upper, int octet) {
-  if constexpr (Fill == Filling::two) {
-    return Isa::load_weights(lower->octets[octet], upper->octets[octet]);
-  } else {
-    return Isa::load_weights(lower->octets[octet]);
+// Lists what a mix reads, octet after octet. Lists side by side need fewer registers in the loop than the
+// tables that they come from. All registers of groups that share the weights of `group` share the list.
+template <class Isa, int H, Filling Fill>
+class MixedOctets {
+ public:
+  MixedOctets(const kvant::cpu::MixTask& task, int planes, int group) {
+    for (int o = 0; o < task.n_octets; ++o) {
+      const int octet = task.octets[o];
+      codes[o] = task.page.codes + static_cast<std::ptrdiff_t>(octet) * planes * task.page.groups * 8;
+      for (int h = 0; h < H; ++h) {
+        for (int half = 0; half < kHalves; ++half) {
+          const auto& from = task.weights[h][(group + 4 * half) / task.weight_groups].octets[octet];
+          for (int i = 0; i < 2; ++i) weights_[o][h][half][i] = from[i];
+        }
+      }
+    }
   }
-}
+  KVANT_INLINE typename Isa::Weights weights(int o, int head) const {
+    if constexpr (Fill == Filling::two) {
+      return Isa::load_weights(weights_[o][head][0], weights_[o][head][1]);
+    } else {
+      return Isa::load_weights(weights_[o][head][0]);
+    }
+  }
+  const std::uint8_t* codes[kvant::kPageTokens / 8];
+
+ private:
+  static constexpr int kHalves = Fill == Filling::two ? 2 : 1;
+  std::uint64_t weights_[kvant::kPageTokens / 8][H][kHalves][2];
+};
+
+template <class Isa>
+constexpr bool kAddsPairs = requires {
+  &Isa::add_octet_pairs;
+};
 
 // Mixes N positions of n_groups groups of channels. A lane of 64 bits holds 8 tokens of one group.
 template <class Isa, class Kind, int H, bool Small, int First, int N, Filling Fill>
-KVANT_INLINE void mix_positions(const kvant::cpu::MixTask& task, const Kind& kind, int group, int n_groups) {
+KVANT_INLINE void mix_positions(const kvant::cpu::MixTask& task, const Kind& kind, int group, int n_groups,
+                                const MixedOctets<Isa, H, Fill>& octets, Ahead& ahead) {
   using Bytes = typename Isa::Bytes;
   constexpr int P = Kind::kPlanes;
   const std::ptrdiff_t row = static_cast<std::ptrdiff_t>(task.page.groups) * 8;
@@ -132,9 +167,8 @@ KVANT_INLINE void mix_positions(const kvant::cpu::MixTask& task, const Kind& kin
   }
   const int group_before = group == 0 ? task.page.groups - 1 : group - 1;
   for (int o = 0; o < task.n_octets; ++o) {
-    const int octet = task.octets[o];
-    if (First == 0 && group == 0) ask_for(task.next, o, 1, task.n_octets);
-    const std::uint8_t* plane = task.page.codes + octet * P * row;
+    ahead.step();
+    const std::uint8_t* plane = octets.codes[o];
     Bytes planes[P];
     for (int p = 0; p < P; ++p) planes[p] = Isa::load_groups(plane + p * row + group * 8, groups);
     Bytes before = planes[0];
@@ -149,7 +183,7 @@ KVANT_INLINE void mix_positions(const kvant::cpu::MixTask& task, const Kind& kin
     // All positions share the loaded weights.
     unroll<H>([&](auto h) __attribute__((always_inline)) {
       constexpr int kHead = decltype(h)::value;
-      const auto weights = load_weights<Isa, Fill>(lower[kHead], upper[kHead], octet);
+      const auto weights = octets.weights(o, kHead);
       unroll<N>([&](auto i) __attribute__((always_inline)) {
         constexpr int kPosition = decltype(i)::value;
         if constexpr (Small) {
@@ -160,6 +194,9 @@ KVANT_INLINE void mix_positions(const kvant::cpu::MixTask& task, const Kind& kin
       });
     });
   }
+  // Two positions at a time are added to `out`, because half of the lanes are free once those of an octet are
+  // added up.
+  constexpr bool kPairs = Fill == Filling::one && N % 2 == 0 && kAddsPairs<Isa>;
   unroll<N * H>([&](auto i) __attribute__((always_inline)) {
     constexpr int kPosition = decltype(i)::value / H, kHead = decltype(i)::value % H;
     const int at = (First + kPosition) * task.page.groups + group;
@@ -168,39 +205,51 @@ KVANT_INLINE void mix_positions(const kvant::cpu::MixTask& task, const Kind& kin
     float* out = task.out[kHead] + at;
     if constexpr (Fill == Filling::two) {
       Isa::add_halves(sum, lower[kHead]->unit, upper[kHead]->unit, scale, out);
-    } else {
+    } else if constexpr (!kPairs) {
       Isa::add_octets(sum, kBiasOf<Isa, Kind> * lower[kHead]->sum, lower[kHead]->unit, scale, out, groups);
+    } else if constexpr (kPosition % 2 == 0) {
+      Isa::add_octet_pairs(sum, sums[kPosition + 1][kHead], kBiasOf<Isa, Kind> * lower[kHead]->sum,
+                           lower[kHead]->unit, scale, out, task.page.groups, groups);
     }
   });
 }
 
 // Mixes all positions of a register of groups.
 template <class Isa, class Kind, int H, bool Small, Filling Fill>
-KVANT_INLINE void mix_groups(const kvant::cpu::MixTask& task, const Kind& kind, int group, int n_groups) {
+KVANT_INLINE void mix_groups(const kvant::cpu::MixTask& task, const Kind& kind, int group, int n_groups,
+                             const MixedOctets<Isa, H, Fill>& octets, Ahead& ahead) {
   constexpr int kAtOnce = positions_at_once<Isa, Kind, H, Small>();
   unroll<Kind::kPositions / kAtOnce>([&](auto i) __attribute__((always_inline)) {
     mix_positions<Isa, Kind, H, Small, decltype(i)::value * kAtOnce, kAtOnce, Fill>(task, kind, group,
-                                                                                    n_groups);
+                                                                                    n_groups, octets, ahead);
   });
 }
 
 template <class Isa, class Kind, int H, bool Small>
 void mix_heads(const kvant::cpu::MixTask& task) {
   constexpr int kGroups = Isa::kBytes / 8;  // groups in a register
-  constexpr bool kHalves = kGroups > 4;
+  constexpr bool kHalves = kGroups > 4, kMixesHalves = kHalves && Kind::kBias == 0;
+  constexpr int kPasses = Kind::kPositions / positions_at_once<Isa, Kind, H, Small>();
   const Kind kind(task.page);
-  for (int group = 0; group < task.page.groups;) {
-    const bool fills = task.page.groups - group >= kGroups;
-    const bool shares = task.weight_groups - group % task.weight_groups >= kGroups;
-    if constexpr (kHalves && Kind::kBias == 0) {
-      if (fills && !shares) {
-        mix_groups<Isa, Kind, H, Small, Filling::two>(task, kind, group, kGroups);
+  const int n_groups = task.page.groups;
+  Ahead ahead(task.next, (n_groups + kGroups - 1) / kGroups * kPasses * task.n_octets);
+  for (int group = 0; group < n_groups;) {
+    // The end of the groups that share weights.
+    const int end = group - group % task.weight_groups + task.weight_groups;
+    if constexpr (kMixesHalves) {
+      if (n_groups - group >= kGroups && end - group < kGroups) {
+        mix_groups<Isa, Kind, H, Small, Filling::two>(task, kind, group, kGroups,
+                                                      {task, Kind::kPlanes, group}, ahead);
         group += kGroups;
         continue;
       }
     }
-    const int n_groups = !kHalves || (fills && shares) ? kGroups : kGroups / 2;
-    mix_groups<Isa, Kind, H, Small, Filling::one>(task, kind, group, n_groups);
-    group += n_groups;
+    const MixedOctets<Isa, H, Filling::one> octets(task, Kind::kPlanes, group);
+    const int whole = kHalves ? (end - group) / kGroups * kGroups : end - group;
+    for (const int to = group + (whole > 0 ? whole : kGroups / 2); group < to;) {
+      const int n = whole > 0 ? kGroups : kGroups / 2;
+      mix_groups<Isa, Kind, H, Small, Filling::one>(task, kind, group, n, octets, ahead);
+      group += n;
+    }
   }
 }

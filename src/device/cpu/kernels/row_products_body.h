@@ -18,8 +18,9 @@ KVANT_INLINE typename F::Lanes load_numbers(const void* values, std::ptrdiff_t a
 template <class F, kvant::NumberType Type, int H>
 void score_numbers(const kvant::cpu::Rows& rows, const float* q, float* scores, std::ptrdiff_t stride) {
   const std::ptrdiff_t d = rows.d;
+  Ahead ahead(rows.next, rows.n_tokens);
   for (int t = 0; t < rows.n_tokens; ++t) {
-    ask_for(rows.next, t, 1, rows.n_tokens);
+    ahead.step();
     typename F::Lanes sums[H];
     for (int h = 0; h < H; ++h) sums[h] = F::zero();
     for (int i = 0; i < d; i += F::kLanes) {
@@ -39,14 +40,14 @@ void score_numbers(const kvant::cpu::Rows& rows, const float* q, float* scores, 
 // Mixes N registers of channels from `first` on.
 template <class F, kvant::NumberType Type, int H, int N>
 KVANT_INLINE void mix_strip(const kvant::cpu::Rows& rows, const float* weights, std::ptrdiff_t stride,
-                            int first, float* out) {
+                            int first, Ahead& ahead, float* out) {
   const std::ptrdiff_t d = rows.d;
   typename F::Lanes sums[H][N];
   for (int h = 0; h < H; ++h) {
     for (int i = 0; i < N; ++i) sums[h][i] = F::zero();
   }
   for (int t = 0; t < rows.n_tokens; ++t) {
-    if (first == 0) ask_for(rows.next, t, 1, rows.n_tokens);
+    ahead.step();
     typename F::Lanes x[N];
     for (int i = 0; i < N; ++i) x[i] = load_numbers<F, Type>(rows.values, t * d + first + i * F::kLanes);
     for (int h = 0; h < H; ++h) {
@@ -64,10 +65,13 @@ KVANT_INLINE void mix_strip(const kvant::cpu::Rows& rows, const float* weights, 
 
 template <class F, kvant::NumberType Type, int H>
 void mix_numbers(const kvant::cpu::Rows& rows, const float* weights, std::ptrdiff_t stride, float* out) {
+  constexpr int kStrip = 4 * F::kLanes;
+  const int end = rows.d / kStrip * kStrip;
+  Ahead ahead(rows.next, (rows.d / kStrip + (rows.d - end) / F::kLanes) * rows.n_tokens);
   int first = 0;
-  for (; first + 4 * F::kLanes <= rows.d; first += 4 * F::kLanes)
-    mix_strip<F, Type, H, 4>(rows, weights, stride, first, out);
-  for (; first < rows.d; first += F::kLanes) mix_strip<F, Type, H, 1>(rows, weights, stride, first, out);
+  for (; first < end; first += kStrip) mix_strip<F, Type, H, 4>(rows, weights, stride, first, ahead, out);
+  for (; first < rows.d; first += F::kLanes)
+    mix_strip<F, Type, H, 1>(rows, weights, stride, first, ahead, out);
 }
 
 template <kvant::NumberType Type>
