@@ -16,9 +16,10 @@ bool DeviceAttention::takes_rows_together(const Plan& plan, const StepSlice& sli
 }
 
 void DeviceAttention::list_rows(const Step& step, const RowRun& run) {
-  // kvant_decode_shape limits the queries of a sequence to 8. Four warps share the decoding of pages at heads
-  // of 128, so their columns set the limit there. Otherwise the limit is the columns of two warps, because
-  // instruction-bound kernels are slower with four warps than in two calls with two (docs/lab/decode.md).
+  // kvant_decode_shape limits the queries of a sequence to 8. With heads of 128, up to four warps share the
+  // decoding of a page, so the limit is the columns of four warps. Other heads have the columns of two warps
+  // as their limit, because instructions limit these kernels. Two calls with two warps each take less time
+  // there than one call with four warps.
   constexpr int kMostTogether = 8, kColumnsOfHeads = 8;
   const int most_columns = step.plan().geometry.head_dim == 128 ? 32 : 16;
   const bool are_together = takes_rows_together(step.plan(), step.slices()[run.first_slice]);

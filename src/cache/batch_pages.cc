@@ -6,10 +6,10 @@
 
 namespace kvant {
 
-// Every sequence has pages for one more token than it holds. The first further page of a sequence takes the
-// tokens up to the first token of that page, and each page after it takes 128. So the most pages arise if as
-// many sequences as possible get a further page. If a further page takes more than 128 tokens, only one
-// sequence gets it.
+// Every sequence has pages for one more token than it holds. A sequence gets its first further page after
+// to_next new tokens, and each later page after 128 more tokens. If to_next is at most 128, the most pages
+// arise if as many sequences as possible get a first further page. Otherwise a single sequence should get all
+// further pages, because each later page takes fewer tokens than the first.
 std::int64_t most_batch_pages(int n_tokens, std::int64_t held, const Batch& batch) {
   const std::int64_t most = pages_for(n_tokens), base = held / kPageTokens + 1;
   if (base >= most) return batch.n_seqs * most;

@@ -20,8 +20,8 @@ struct ImagedHead {
 
 struct HeadImage {
   ProtectedTokens::Head chosen;
-  // Each side has the protected tokens' rows as short pages of the tail's format, of protected_page_rows()
-  // rows each but the last.
+  // Each side has the rows of the protected tokens, as short pages in the tail's format. Each page except the
+  // last has protected_page_rows() rows.
   std::array<std::vector<std::byte>, 2> rows;
   // Observers are those of the tokens from first_observer on, if the layer needs scores; -1 means none.
   int first_observer = -1;

@@ -31,8 +31,9 @@ struct HeadPages {
 };
 
 // Returns after how many tokens of the open page, 2 to 127, a head encodes a page ahead
-// (HeadState::seal_ahead). 0 means never. A head with scores or evictions learns which tokens a page leaves
-// out only when the page is due. Without a window, no page waits until it is due.
+// (HeadState::seal_ahead). 0 means never. The result is 0 for a head with scores or evictions, which learns
+// only when a page is due which tokens the page leaves out. Without a window the result is 0 too, because no
+// full page waits until it is due.
 int seal_ahead_turn(const Plan& plan, int layer, int kv_head);
 
 // Holds a correction's sums in host memory. Threads may change different heads at the same time.

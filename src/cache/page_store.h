@@ -1,8 +1,8 @@
 // HostPageStore owns the bytes of entries in host memory, and appends, seals and copies pages. The
 // entries are the pages of one layer group, or the protected rows of all layers.
 //
-// Each (layer, KV head, side) of an entry is a page of its own in pools by size (docs/dev/cache.md says why).
-// The pages of a sealed entry and of protected rows exist once their head holds them.
+// Each (layer, KV head, side) of an entry is a page of its own, in the pool for its size (docs/dev/cache.md
+// says why). The pages of a sealed entry and of protected rows exist once their head holds them.
 #pragma once
 
 #include <cstddef>

@@ -202,8 +202,8 @@ class SequencePages {
   virtual void on_abort() {}                  // The data of this class go first, but ledgers follow.
   virtual void on_copy(const SequencePages& /*from*/) {}
   virtual void on_truncate(int /*n_tokens*/) {}  // The data of this class go first.
-  // Return sums that a step may change, and which begin with sums(), and observers that begin with `from`,
-  // unless null. Null means that memory is exhausted.
+  // Return sums and observers that a step may change. The sums begin as a copy of sums(), and the observers
+  // as a copy of `from`, unless these are null. A null result means that memory is exhausted.
   virtual std::shared_ptr<SequenceNumbers> make_sums() = 0;
   virtual std::shared_ptr<SequenceNumbers> make_observers(const SequenceNumbers* from) = 0;
   virtual std::int64_t sums_bytes(const SequenceNumbers& sums) const = 0;

@@ -65,8 +65,8 @@ KVANT_STEP_PARTS StepPart step_part(const StepRules& rules, const StepTokens& to
     const int token = tokens.first_new() + part.first;
     const int demanded = sealed_pages(token, rules.window);
     sealed = demanded > tokens.n_sealed ? demanded : tokens.n_sealed;
-    const int alike =
-        kPageTokens * (sealed + 1) + rules.window - token;  // The tokens that see as many pages sealed.
+    // This many tokens from `token` on see as many pages sealed as `token` does.
+    const int alike = kPageTokens * (sealed + 1) + rules.window - token;
     const int left = tokens.n_new - part.first;
     const int most = left < rules.max_queries ? left : rules.max_queries;
     part.n = alike < most ? alike : most;

@@ -17,8 +17,9 @@ void append_row(const kvant_decode_shape& shape, const kvant_decode_layer& layer
 // Writes a row of new keys or values as the tail keeps it, [head_dim] in F32.
 void stored_row(const kvant_new_rows& rows, int head_dim, int row, int head, int side, float* to);
 
-// Returns the kernels called `name`, or the best that the processor runs if `name` is null. A null result
-// stands for the reference (kernels/page_attention.h), which "reference" names and narrow heads get.
+// Returns the kernels called `name`, or the best that the processor runs if `name` is null. The result is
+// null for the name "reference" and for narrow heads, and stands for the reference
+// (kernels/page_attention.h).
 const kvant::cpu::ByteKernels* kernels_of(const char* name, int head_dim);
 // Returns whether `name` is null, "reference", or an instruction set that the processor and the build have.
 bool knows_kernels(const char* name);

@@ -115,7 +115,8 @@ void Prompt::load_queries(Work& work) const {
   QueryTile& tile = work.buffers.tile;
   tile.group = group_;
   tile.n_queries = work.task.end - work.task.first;
-  // The last query is the last token. If queries see all tokens, each query counts as a later token.
+  // With a causal mask, the last query is the last token. Without a mask, queries see all tokens, so the
+  // first query already counts as the last token.
   tile.first_token = shape_.causal != 0 ? work.sequence.n_tokens -
                                               (prompt_.query_begins[work.task.seq + 1] - work.task.first)
                                         : work.sequence.n_tokens - 1;

@@ -91,8 +91,8 @@ void rotate_row(float* row, int d);
 
 // Returns the sums of a correction for a sequence and KV head: S [kCorrectionFeatures][head_dim], then z.
 float* correction_state(const kvant_correction& c, std::int64_t seq, int head);
-// Returns what ends the rows of a KV head. `correction` and `sink_logits` may be null, and `sums` are those
-// of each query.
+// Returns what finishes the rows of a KV head. `correction` and `sink_logits` may be null. `sums` has the
+// correction's sums for each query.
 RowEnds row_ends(const kvant_correction* correction, std::span<const float* const> sums,
                  const float* sink_logits, int head, int group, int head_dim, float softmax_scale);
 

@@ -94,7 +94,7 @@ struct Vectors {
   const std::uint8_t* table;
 };
 
-// Codes are bytes that codebook_lookup.h has looked up already; X planes are X positions.
+// Codes are bytes that codebook_lookup.h has looked up already. Plane R of a group holds position R.
 template <class Isa, int X>
 struct LookedUp {
   static constexpr int kPlanes = X, kPositions = X, kBias = kvant::kTableBias, kMaxByte = 255;

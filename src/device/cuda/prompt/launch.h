@@ -20,7 +20,7 @@ struct PromptLaunch {
   Gpu gpu;
   bool is_half, sas;
   const DequantizeArgs* pages;  // Null means that there are no sealed pages.
-  // With pages, rows come from tail pages if this is true.
+  // True if the rows after the sealed pages come from tail pages.
   bool rows_in_tail;
   // Null means that there are no kept rows, or that the kernel does not support them.
   const KeptRows* kept;
