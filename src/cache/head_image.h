@@ -23,7 +23,7 @@ struct HeadImage {
   // Each side has the rows of the protected tokens, as short pages in the tail's format. Each page except the
   // last has protected_page_rows() rows.
   std::array<std::vector<std::byte>, 2> rows;
-  // Observers are those of the tokens from first_observer on, if the layer needs scores; -1 means none.
+  // If the layer needs scores, the tokens from first_observer on observe. -1 means that no token observes.
   int first_observer = -1;
   ObserverRows observers;
   // A corrected head has its sums here (linear_correction.h), or nothing before it has summed up a page.

@@ -64,8 +64,8 @@ void for_each_head(const Geometry& geometry, const Visit& visit) {
   }
 }
 
-// Holds numbers of all heads besides pages, in the memory of the pages: a correction's sums over the sealed
-// pages of a sequence, or the queries of its open page that observe. Forks share the numbers.
+// Holds numbers of all heads besides pages, in the memory of the pages. The numbers are a correction's sums
+// over the sealed pages of a sequence, or the observers of its open page. Forks share the numbers.
 struct SequenceNumbers {
   virtual ~SequenceNumbers() = default;
 };
@@ -202,8 +202,9 @@ class SequencePages {
   virtual void on_abort() {}                  // The data of this class go first, but ledgers follow.
   virtual void on_copy(const SequencePages& /*from*/) {}
   virtual void on_truncate(int /*n_tokens*/) {}  // The data of this class go first.
-  // Return sums and observers that a step may change. The sums begin as a copy of sums(), and the observers
-  // as a copy of `from`, unless these are null. A null result means that memory is exhausted.
+  // Return sums and observers that a step may change. In host memory, the sums begin as a copy of sums(). A
+  // device's library writes all sums of a step that seals. Observers begin as a copy of `from`, unless `from`
+  // is null. A null result means that memory is exhausted.
   virtual std::shared_ptr<SequenceNumbers> make_sums() = 0;
   virtual std::shared_ptr<SequenceNumbers> make_observers(const SequenceNumbers* from) = 0;
   virtual std::int64_t sums_bytes(const SequenceNumbers& sums) const = 0;

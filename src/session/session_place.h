@@ -27,7 +27,7 @@ class SessionPlace {
   // Call move_if_changed() before the file is written. If the file is changed, the place moves to a new file
   // in the same folder, and the function returns true.
   bool move_if_changed();
-  // Call note_written() after the file was written.
+  // Call note_written() after this program has written the file, so is_changed() ignores the change.
   void note_written() { seen_ = stamp_of(path_); }
 
  private:

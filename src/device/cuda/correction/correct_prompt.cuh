@@ -29,8 +29,8 @@ __device__ __forceinline__ void join_channels(const PromptCorrection& args, std:
   out[1] = __floats2bfloat162_rn(x.z, x.w);
 }
 
-// Corrects head `head` of a row. The head is query head `h` in shared memory. One warp calls this function.
-// The sums are relative to the largest score, as in join_correction() (leave_segment.cuh).
+// Corrects head `head` of a row, whose features are at index `h` in shared memory. One warp calls this
+// function. The sums are relative to the largest score, as in join_correction() (leave_segment.cuh).
 __device__ __forceinline__ void correct_head(const PromptCorrection& args,
                                              const StateShared<kCorrectedHeads>& shared, int h, int row,
                                              int head, int first_channel, int lane) {
