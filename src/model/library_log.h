@@ -1,4 +1,4 @@
-// Silences llama.cpp and ggml. The whole process shares one log.
+// Declares the function that silences llama.cpp and ggml. The whole process shares one log.
 #pragma once
 
 namespace kvant {
