@@ -1,12 +1,16 @@
 """Makes the tables of docs/cpu.md. Each ratio compares with the fastest rival that stores at least as many bits."""
 from pages import markdown
-from pages.results import day_of, load
+from pages.results import day_of, load, machine_of
 from pages.rivals import is_rival
 
 
-# The page shows these caches and those of other programs. The CSV file has all caches.
-SHOWN = ("bf16", "q8_0", "q4_0", "uniform-4bit", "uniform-3bit", "uniform-2bit", "kvant-4bit", "kvant-3bit", "kvant-2bit",
-         "kivi-4bit", "kivi-2bit", "turbo4", "turbo3", "turboattention-4bit", "vecinfer-2bit", "vquant-k4v2")
+# The page shows these backends on the machine that was measured last, and these caches. Other programs stand in the
+# first table of a machine. The CSV file has all.
+BACKENDS = (("cpu/avx512",), ("cpu/avx2",))
+SHOWN = ("bf16", "q8_0", "uniform-4bit", "uniform-2bit", "kvant-4bit", "kvant-3bit", "kvant-2bit",
+         "kivi-4bit", "kivi-2bit", "turbo4", "turbo3", "turboattention-4bit", "vecinfer-2bit", "vquant-k4v2", "ggml:f16",
+         "ggml:f16-plain", "ggml:q8_0-f16-plain", "ggml:q4_0", "ggml:q4_0-f16-plain", "onnxruntime:int8",
+         "onnxruntime:int8-f16", "onnxruntime:int4")
 
 
 def shape_of(document):
@@ -45,22 +49,33 @@ class Cpu:
     def kind(self, *kinds):
         return [d for d in self.documents if d["kind"] in kinds]
 
+    def measured_last(self, kinds, fields):
+        """Returns the documents of these kinds, for each value of `fields` only those of the machine that was measured last."""
+        groups = {}
+        for document in self.kind(*kinds):
+            groups.setdefault(tuple(document[field] for field in fields), []).append(document)
+        # Of two machines that were measured on a day, the later one in the file was measured last.
+        last = {key: max((d["measured_on"] for d in reversed(group)), key=day_of) for key, group in groups.items()}
+        return {key: [d for d in group if d["measured_on"] == last[key]] for key, group in groups.items()}
+
     def attention(self):
-        machines = {}
-        for document in self.kind("attention"):
-            machines.setdefault((document["backend"], document["measured_on"]), []).append(document)
-        text = "".join(self.attention_tables(documents) for documents in machines.values())
+        text, machines = "", set()
+        found = self.measured_last(["attention"], ["backend"])
+        for documents in (found[key] for key in BACKENDS if key in found):
+            machine = documents[0]["measured_on"]
+            text += self.attention_tables(documents, [n for n in SHOWN if not (is_rival(n) and machine in machines)])
+            machines.add(machine)
         return text or "Not measured yet.\n"
 
     @staticmethod
-    def attention_tables(documents):
+    def attention_tables(documents, names):
         """Returns a table of one machine and backend. Caches are rows, and shapes are columns."""
         documents = sorted(documents, key=lambda document: -document["heads"])
-        names = dict.fromkeys(row["recipe"] for document in documents for row in document["results"])
         rows = []
-        for name in sorted((name for name in names if name in SHOWN or is_rival(name)), key=is_rival):
+        for name in names:
             found = [next((r for r in document["results"] if r["recipe"] == name), None) for document in documents]
-            rows.append((f"`{name}`", bits_between(found), *map(time_share_ratio, found)))
+            if any(found):
+                rows.append((f"`{name}`", bits_between(found), *map(time_share_ratio, found)))
         first = documents[0]
         limits = ", ".join(f"{document['read_gbps']:.0f}" for document in documents)
         title = (f"\n### `{first['backend']}`\n\n" + markdown.code(first["command"]) + "\n" +
@@ -70,13 +85,14 @@ class Cpu:
 
     def attention_csv(self):
         rows = [(d["backend"], d["heads"], d["kv_heads"], d["dim"], r["ctx"], r["recipe"], r["bits"], r["us"],
-                 r.get("read_percent", ""), r.get("rival", ""), r.get("ratio", ""), day_of(d["measured_on"]))
+                 r.get("read_percent", ""), r.get("rival", ""), r.get("ratio", ""), day_of(d["measured_on"]), machine_of(d["measured_on"]))
                 for d in self.kind("attention") for r in d["results"]]
         return markdown.csv_text(("backend", "query_heads", "kv_heads", "channels", "tokens", "cache", "bits", "us_a_layer",
-                                  "percent_of_read_limit", "rival", "ratio_to_rival", "day"), rows)
+                                  "percent_of_read_limit", "rival", "ratio_to_rival", "day", "machine"), rows)
 
     def model(self):
-        return "".join(self.model_table(d) for d in self.kind("decode", "prompt"))
+        found = self.measured_last(["decode", "prompt"], ["kind", "model", "threads"])
+        return "".join(self.model_table(d) for documents in found.values() for d in documents)
 
     @staticmethod
     def model_table(document):

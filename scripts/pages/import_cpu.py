@@ -1,6 +1,6 @@
 """Reduces what scripts/bench-cpu.sh left in a folder to the documents of docs/results/cpu.json."""
 from pages.models import MODELS
-from pages.results import documents_in, rounded
+from pages.results import documents_in, machine_of, rounded
 from pages.rivals import bits_of, fastest, is_rival
 
 ATTENTION = ("recipe", "ctx", "bits", "us", "read_percent")
@@ -29,7 +29,7 @@ def merged_cpu(known, measured):
 def run_of(document):
     """Returns what is measured and where. The line about machine and date ends with the date."""
     fields = (document.get(field) for field in ("kind", "heads", "kv_heads", "dim", "backend", "model", "threads"))
-    return (*fields, document["measured_on"].rsplit(", ", 1)[0])
+    return (*fields, machine_of(document["measured_on"]))
 
 
 def attention(raws, where):

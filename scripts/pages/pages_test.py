@@ -217,6 +217,16 @@ class Rivals(unittest.TestCase):
         new = [measured("A, 2026-11-30", "cpu/avx2", 3)]
         self.assertEqual(merged_cpu(known, new), [known[1], new[0], known[2]])
 
+    def test_the_page_shows_the_machine_that_was_measured_last_and_the_csv_file_shows_all(self):
+        def measured(where, us):
+            return {"kind": "attention", "heads": 9, "kv_heads": 3, "dim": 64, "backend": "cpu/avx2", "measured_on": where,
+                    "command": "bench", "threads": 2, "repeats": 10, "read_gbps": 20.0,
+                    "results": [{"recipe": "bf16", "ctx": 16384, "bits": 16.0, "us": us}]}
+        cpu = Cpu(folder_with(cpu=[measured("A, 2026-11-30", 700.0), measured("B, 2026-11-29", 800.0),
+                                   measured("C, 2026-11-30", 900.0)]))
+        self.assertEqual([us for us in ("700", "800", "900") if f"| {us} |" in cpu.attention()], ["900"])
+        self.assertEqual([line.split(",")[-1] for line in cpu.attention_csv().splitlines()], ["machine", "A", "B", "C"])
+
     def test_a_rival_without_a_figure_is_passed_over(self):
         rows = [{"recipe": "llama.cpp:f16", "decode_tps": None}, {"recipe": "llama.cpp:q8_0", "decode_tps": 3.0}]
         self.assertEqual(fastest(rows, 4.5, lambda r: r["decode_tps"]), rows[1])

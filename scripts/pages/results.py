@@ -80,6 +80,11 @@ def day_of(measured_on):
     return found.group() if found else measured_on
 
 
+def machine_of(measured_on):
+    """Returns the machine in a line about machine and date that ends with the date."""
+    return measured_on.rsplit(", ", 1)[0]
+
+
 def merged(known, measured, run_of):
     """Merges documents that were measured again into known ones of the same run. New rows replace old rows. A document
     has the line about machine and date that most of its rows share. Each other row has a line of its own."""
