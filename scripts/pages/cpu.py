@@ -7,8 +7,8 @@ from pages.rivals import is_rival
 # The page shows these backends on the machine that was measured last, and these caches. Other programs stand in the
 # first table of a machine. The CSV file has all.
 BACKENDS = (("cpu/avx512",), ("cpu/avx2",))
-SHOWN = ("bf16", "q8_0", "uniform-4bit", "uniform-2bit", "kvant-4bit", "kvant-3bit", "kvant-2bit",
-         "kivi-4bit", "kivi-2bit", "turbo4", "turbo3", "turboattention-4bit", "vecinfer-2bit", "vquant-k4v2", "ggml:f16",
+SHOWN = ("bf16", "q8_0", "uniform-4bit", "uniform-2bit", "kvant-4bit", "kvant-2bit",
+         "kivi-4bit", "kivi-2bit", "turbo4", "turboattention-4bit", "vecinfer-2bit", "vquant-k4v2", "ggml:f16",
          "ggml:f16-plain", "ggml:q8_0-f16-plain", "ggml:q4_0", "ggml:q4_0-f16-plain", "onnxruntime:int8",
          "onnxruntime:int8-f16", "onnxruntime:int4")
 
