@@ -6,7 +6,7 @@ from pages.rivals import is_rival
 
 # The page shows these backends on the machine that was measured last, and these caches. Other programs stand in the
 # first table of a machine. The CSV file has all.
-BACKENDS = (("cpu/avx512",), ("cpu/avx2",))
+BACKENDS = ("cpu/avx512", "cpu/avx2")
 SHOWN = ("bf16", "q8_0", "uniform-4bit", "uniform-2bit", "kvant-4bit", "kvant-2bit",
          "kivi-4bit", "kivi-2bit", "turbo4", "turboattention-4bit", "vecinfer-2bit", "vquant-k4v2", "ggml:f16",
          "ggml:f16-plain", "ggml:q8_0-f16-plain", "ggml:q4_0", "ggml:q4_0-f16-plain", "onnxruntime:int8",
@@ -50,18 +50,21 @@ class Cpu:
         return [d for d in self.documents if d["kind"] in kinds]
 
     def measured_last(self, kinds, fields):
-        """Returns the documents of these kinds, for each value of `fields` only those of the machine that was measured last."""
-        groups = {}
+        """Returns the documents of these kinds. Of documents with equal `fields`, only one machine's remain: the machine that
+        was measured last. The file has machines in the order of their measurement, which decides between equal days."""
+        last = {}
         for document in self.kind(*kinds):
-            groups.setdefault(tuple(document[field] for field in fields), []).append(document)
-        # Of two machines that were measured on a day, the later one in the file was measured last.
-        last = {key: max((d["measured_on"] for d in reversed(group)), key=day_of) for key, group in groups.items()}
-        return {key: [d for d in group if d["measured_on"] == last[key]] for key, group in groups.items()}
+            key, line = tuple(document[field] for field in fields), document["measured_on"]
+            last[key] = max(line, last.get(key, line), key=day_of)
+        return [d for d in self.kind(*kinds) if d["measured_on"] == last[tuple(d[field] for field in fields)]]
 
     def attention(self):
         text, machines = "", set()
         found = self.measured_last(["attention"], ["backend"])
-        for documents in (found[key] for key in BACKENDS if key in found):
+        for backend in BACKENDS:
+            documents = [document for document in found if document["backend"] == backend]
+            if not documents:
+                continue
             machine = documents[0]["measured_on"]
             text += self.attention_tables(documents, [n for n in SHOWN if not (is_rival(n) and machine in machines)])
             machines.add(machine)
@@ -91,8 +94,7 @@ class Cpu:
                                   "percent_of_read_limit", "rival", "ratio_to_rival", "day", "machine"), rows)
 
     def model(self):
-        found = self.measured_last(["decode", "prompt"], ["kind", "model", "threads"])
-        return "".join(self.model_table(d) for documents in found.values() for d in documents)
+        return "".join(map(self.model_table, self.measured_last(["decode", "prompt"], ["kind", "model", "threads"])))
 
     @staticmethod
     def model_table(document):

@@ -180,8 +180,7 @@ class Front:
 
     def cpu_rows(self):
         title = MODELS[QUALITY_MODEL].title
-        found = self.cpu.measured_last(["decode"], ["model", "threads"])
-        for document in (document for documents in found.values() for document in documents):
+        for document in self.cpu.measured_last(["decode"], ["model", "threads"]):
             rows = {row["recipe"]: row for row in document["results"] if row["at"] == CPU_DEPTH}
             if document["model"] != title or "bf16" not in rows:
                 continue

@@ -234,7 +234,7 @@ void mix_heads(const kvant::cpu::MixTask& task) {
   const int n_groups = task.page.groups;
   Ahead ahead(task.next, (n_groups + kGroups - 1) / kGroups * kPasses * task.n_octets);
   for (int group = 0; group < n_groups;) {
-    // The end of the groups that share weights.
+    // Groups before `end` share the weights of `group`.
     const int end = group - group % task.weight_groups + task.weight_groups;
     if constexpr (kMixesHalves) {
       if (n_groups - group >= kGroups && end - group < kGroups) {
