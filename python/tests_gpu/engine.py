@@ -13,7 +13,7 @@ os.environ.update(VLLM_USE_FLASHINFER_SAMPLER="0", HF_HUB_OFFLINE="1", VLLM_NO_U
 os.environ["PYTHONPATH"] = os.pathsep.join([str(pathlib.Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 # None lets vLLM choose.
-BACKENDS = {"auto": "FLASH_ATTN", "fp8": "FLASH_ATTN", "turboquant_4bit_nc": None}
+BACKENDS = {"auto": "FLASH_ATTN", "fp8": "FLASH_ATTN", "turboquant_4bit_nc": None, "int4_per_token_head": None}
 
 
 def add_arguments(parser):
