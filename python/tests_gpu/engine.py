@@ -12,8 +12,8 @@ os.environ.update(VLLM_USE_FLASHINFER_SAMPLER="0", HF_HUB_OFFLINE="1", VLLM_NO_U
 # Workers find worker_extension in this folder.
 os.environ["PYTHONPATH"] = os.pathsep.join([str(pathlib.Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])])
 
-# None lets vLLM choose.
-BACKENDS = {"auto": "FLASH_ATTN", "fp8": "FLASH_ATTN", "turboquant_4bit_nc": None, "int4_per_token_head": None}
+# vLLM chooses the backend of its other cache types itself.
+BACKENDS = {"auto": "FLASH_ATTN", "fp8": "FLASH_ATTN"}
 
 
 def add_arguments(parser):
@@ -68,8 +68,9 @@ def start(args, max_model_len, **options):
         options["gdn_prefill_backend"] = args.delta_nets
     if args.dummy:
         options["load_format"] = "dummy"
+    backend = "CUSTOM" if args.kv.startswith("kvant") else BACKENDS.get(args.kv)
     return LLM(model=args.model, skip_tokenizer_init=True, max_model_len=max_model_len, dtype=args.dtype, seed=0,
-               kv_cache_dtype=args.kv, attention_backend=BACKENDS.get(args.kv, "CUSTOM"), max_num_seqs=args.max_seqs,
+               kv_cache_dtype=args.kv, attention_backend=backend, max_num_seqs=args.max_seqs,
                max_num_batched_tokens=args.chunk, worker_extension_cls="worker_extension.Worker", **options)
 
 
