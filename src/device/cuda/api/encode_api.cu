@@ -123,10 +123,10 @@ SealKernel find_seal_kernel(const PageEncoding& encoding, bool is_shaped, int he
   }
 }
 
-// Launches a kernel for the units of `args`. If `overlaps` is true, the launch may start before the previous
-// launch ends.
-cudaError_t launch(const SealKernel& kernel, const SealArgs& args, bool overlaps, const Gpu& gpu,
-                   cudaStream_t stream) {
+// Launches a kernel for the units of `args`. sharing_ctas CTAs share a page. If `overlaps` is true, the
+// launch may start before the previous launch ends.
+cudaError_t launch(const SealKernel& kernel, const SealArgs& args, int sharing_ctas, bool overlaps,
+                   const Gpu& gpu, cudaStream_t stream) {
   cudaError_t error =
       cudaFuncSetAttribute(kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize, kernel.shared_bytes);
   // An SM changes the size of its shared memory only when it is idle. With the largest size from the start,
@@ -144,16 +144,22 @@ cudaError_t launch(const SealKernel& kernel, const SealArgs& args, bool overlaps
     threads /= share;
     ctas = std::clamp(gpu.multiprocessors * share / rows, 1, ctas);
   }
-  cudaLaunchAttribute overlap{};
-  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  overlap.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchAttribute attributes[2]{};
+  unsigned n_attributes = 0;
+  if (sharing_ctas > 1) {
+    attributes[n_attributes].id = cudaLaunchAttributeClusterDimension;
+    attributes[n_attributes++].val.clusterDim = {static_cast<unsigned>(sharing_ctas), 1, 1};
+  }
+  attributes[n_attributes].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[n_attributes].val.programmaticStreamSerializationAllowed = 1;
+  if (overlaps) n_attributes += gpu.overlap_attributes();
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(ctas, args.n_units);
+  config.gridDim = dim3(ctas * sharing_ctas, args.n_units);
   config.blockDim = dim3(threads);
   config.dynamicSmemBytes = kernel.shared_bytes;
   config.stream = stream;
-  config.attrs = &overlap;
-  config.numAttrs = overlaps ? gpu.overlap_attributes() : 0;
+  config.attrs = attributes;
+  config.numAttrs = n_attributes;
   void* arguments[] = {const_cast<SealArgs*>(&args)};
   return cudaLaunchKernelExC(&config, kernel.function, arguments);
 }
@@ -260,7 +266,8 @@ class SealPlan {
         --n_left_units;
         if (args.n_units < kMaxSealUnits && n_left_units > 0) continue;
         args.admits_next = --n_left > 0 ? 1 : 0;
-        const cudaError_t error = cuda::launch(work.kernel, args, overlaps, gpu, stream);
+        const cudaError_t error =
+            cuda::launch(work.kernel, args, sharing_ctas(work, args, gpu), overlaps, gpu, stream);
         if (error != cudaSuccess) return error;
         overlaps = true;
         args.n_units = 0;
@@ -342,6 +349,17 @@ class SealPlan {
           return other.is_shaped && other.encoding.layout.bits >= kLeastJoinedBits;
         });
     return find_seal_kernel(kind.encoding, kind.is_shaped, head_dim_, gpu, fills_gpu, joins);
+  }
+
+  // Returns how many CTAs share each page of a kernel. CTAs share pages if all CTAs of the call's kernels for
+  // metrics run at once. Otherwise sharing saves no time, because each CTA prepares the page and its metric.
+  int sharing_ctas(const SealWork& work, const SealArgs& args, const Gpu& gpu) const {
+    const int most = work.kernel.most_sharing_ctas;
+    if (most == 1) return 1;
+    std::int64_t n_units = 0;
+    for (int i = 0; i < n_kinds_; ++i) n_units += kinds_[i].is_shaped ? kinds_[i].n_units : 0;
+    const std::int64_t pages = n_units * args.due.n_layers * args.n_seqs * args.due.max_pages;
+    return most * pages <= gpu.multiprocessors ? most : 1;
   }
 
   // Groups the units into `works`, each of which has one kernel, and returns the number of works. Searches

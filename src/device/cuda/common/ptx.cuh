@@ -372,6 +372,27 @@ __device__ __forceinline__ void cluster_sync() {
   }
 }
 
+// Returns the rank of this CTA in its cluster, whose CTAs lie along x of the grid, and the number of CTAs.
+// Launches without clusters have clusters of one CTA.
+__device__ __forceinline__ int rank_in_cluster() {
+  std::uint32_t rank = 0;
+  if constexpr (Architecture::kClusters) asm("mov.u32 %0, %%cluster_ctaid.x;" : "=r"(rank));
+  return static_cast<int>(rank);
+}
+__device__ __forceinline__ int ctas_of_cluster() {
+  std::uint32_t n = 1;
+  if constexpr (Architecture::kClusters) asm("mov.u32 %0, %%cluster_nctaid.x;" : "=r"(n));
+  return static_cast<int>(n);
+}
+
+// Returns the object that CTA `rank` of the cluster has at the address of `here` in shared memory.
+template <class T>
+__device__ __forceinline__ T& of_cluster(T& here, int rank) {
+  T* there = &here;
+  if constexpr (Architecture::kClusters) asm("mapa.u64 %0, %1, %2;" : "=l"(there) : "l"(&here), "r"(rank));
+  return *there;
+}
+
 // Loads two numbers from the shared memory of CTA `rank` of the cluster, where they have the address of
 // `here`. `here` must be 8-byte aligned.
 __device__ __forceinline__ float2 load_of_cluster(const float2& here, int rank) {

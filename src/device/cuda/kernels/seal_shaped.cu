@@ -11,10 +11,15 @@ SealKernel kernel_with() {
           static_cast<int>(sizeof(ShapedShared<Bits, D, Warps>)), 0};
 }
 
+// The search for the codes of a page takes several rounds of the CTA's tokens, so two CTAs need half the
+// time.
+constexpr int kMostSharingCtas = 2;
+
 template <int Bits, int D>
 SealKernel kernel(const Gpu& gpu, bool fills_gpu) {
   if constexpr (D <= 128) {
-    const SealKernel more = kernel_with<Bits, D, kMoreShapedWarps>();
+    SealKernel more = kernel_with<Bits, D, kMoreShapedWarps>();
+    more.most_sharing_ctas = gpu.has.clusters ? kMostSharingCtas : 1;
     if (!fills_gpu && more.shared_bytes <= gpu.shared_bytes) return more;
   }
   return kernel_with<Bits, D, kShapedWarps<Bits, D>>();

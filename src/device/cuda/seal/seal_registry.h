@@ -15,6 +15,8 @@ struct SealKernel {
   // processes several pages and reuses the setup for a head. 0 means one CTA of `threads` threads for each
   // page.
   int persistent_ctas;
+  // The largest number of CTAs of a cluster that share a page.
+  int most_sharing_ctas = 1;
 };
 
 // With keys of fewer bits, CTAs of shaped_seal_kernel() leave no registers for other CTAs.

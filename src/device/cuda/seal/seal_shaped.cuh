@@ -139,9 +139,14 @@ class ShapedPath {
  public:
   using L = ShapedLanes<Bits>;
 
-  // All lanes of a token must construct a ShapedPath. Both tokens of a warp proceed in lockstep.
-  __device__ ShapedPath(Shared& shared, ShapedToken<Bits, D>& own, int lane)
-      : shared_(shared), own_(own), lane_(lane), not_choice_(-static_cast<int>(blockDim.y) << Bits) {
+  // All lanes of a token must construct a ShapedPath. Both tokens of a warp proceed in lockstep. The codes
+  // are written to `page`, which another CTA of the cluster may hold.
+  __device__ ShapedPath(Shared& shared, ShapedToken<Bits, D>& own, TrellisPage<Bits, D>& page, int lane)
+      : shared_(shared),
+        own_(own),
+        page_(page),
+        lane_(lane),
+        not_choice_(-static_cast<int>(blockDim.y) << Bits) {
 #pragma unroll
     for (int n = 0; n < L::kOwn; ++n) {
 #pragma unroll
@@ -334,7 +339,7 @@ class ShapedPath {
 #pragma unroll
       for (int i = 0; i < kOctetValues; ++i)
         codes |= static_cast<std::uint64_t>(own_.states[octet + i] >> (kTrellisBits - Bits)) << (i * Bits);
-      shared_.page.store_codes(side, token, octet, codes);
+      page_.store_codes(side, token, octet, codes);
     }
   }
 
@@ -373,6 +378,7 @@ class ShapedPath {
 
   Shared& shared_;
   ShapedToken<Bits, D>& own_;
+  TrellisPage<Bits, D>& page_;
   int lane_;
   // not_choice_ is ~kChoice. The compiler must not know that it is constant, because one operation with two
   // constants would become two operations.
@@ -380,6 +386,8 @@ class ShapedPath {
   float levels_[L::kOwn][L::kBranches];
 };
 
+// The CTAs of a cluster share a page. Each CTA encodes every n-th group of tokens, where n is the number of
+// CTAs, and writes the codes and gains to the first CTA, which stores the page.
 template <int Bits, int D, int Warps>
 __global__ void __launch_bounds__(kBoundThreads<Bits, Warps>, kShapedCtas<Warps>)
     seal_shaped_kernel(const __grid_constant__ SealArgs args) {
@@ -390,8 +398,9 @@ __global__ void __launch_bounds__(kBoundThreads<Bits, Warps>, kShapedCtas<Warps>
   const SealLaunch launch(args);
   const SealUnit& unit = args.units[blockIdx.y];
   const auto thread = static_cast<int>(threadIdx.x);
+  const int n_ctas = ctas_of_cluster();
   DuePage due;
-  if (!find_due_page(args, unit, blockIdx.x, &due)) return;
+  if (!find_due_page(args, unit, static_cast<int>(blockIdx.x) / n_ctas, &due)) return;
   const TailPage<D> tail{reinterpret_cast<const __nv_bfloat16*>(due.tail), PageSide::key};
   shared.page.template begin<32 * Warps>(args, unit, due, tail);
   if (unit.turns == nullptr) {
@@ -407,17 +416,21 @@ __global__ void __launch_bounds__(kBoundThreads<Bits, Warps>, kShapedCtas<Warps>
   for (int state = thread; state < kTrellisStates; state += 32 * Warps)
     shared.levels[state] = static_cast<float>(level_of_state<Bits>(state)) * kTrellisCodes[Bits - 1].scale;
   __syncthreads();
+  if (n_ctas > 1) cluster_sync();
+  Shared& stored = of_cluster(shared, 0);
   const int of_warp = thread % 32 / kTokenLanes;
   const int first = thread / 32 * 2 + of_warp;
-  ShapedPath<Bits, D, Shared> path(shared, shared.tokens[first], thread % kTokenLanes);
+  ShapedPath<Bits, D, Shared> path(shared, shared.tokens[first], stored.page, thread % kTokenLanes);
 #pragma unroll 1
-  for (int token = first; token < kPageTokens; token += 2 * Warps) {
+  for (int token = 2 * Warps * rank_in_cluster() + first; token < kPageTokens; token += 2 * Warps * n_ctas) {
     const float gain = path.encode(tail, token);
     if (thread % kTokenLanes != 0) continue;
-    shared.page.note_gain(token, gain);
-    shared.gains[token] = gain;
+    stored.page.note_gain(token, gain);
+    stored.gains[token] = gain;
   }
   __syncthreads();
+  if (n_ctas > 1) cluster_sync();
+  if (rank_in_cluster() > 0) return;
   if (thread < kPageTokens) shared.page.store_gain(thread, shared.gains[thread]);
   shared.page.template finish<32 * Warps>(args, unit, due);
 }
