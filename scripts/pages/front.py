@@ -15,7 +15,7 @@ CHOICES = ("q8_0", "kvant-4bit", "kvant-3bit", "kvant-2bit", "uniform-4bit", "un
 CPU_DEPTH = 16384
 SHOWN_ON_GPU = (("uniform-4bit", "uniform-2bit", "kivi-4bit", "kivi-2bit"), "8, 128k")
 KLD_IN_VLLM = "mean KLD, 2,048 tokens"
-README_IN_VLLM = ("`kvant_fast4`", "`kvant_uniform_4bit`", "`kvant_4bit`")
+SHAPE_IN_VLLM = "In vLLM 0.33, the shape of an 8B"
 NEWEST_VLLM = "In vLLM 0.33, speed"
 # Rows with random weights show the quality of QUALITY_MODEL with the cache.
 QUALITY_MODEL = "qwen2.5-coder-1.5b"
@@ -142,24 +142,25 @@ class Front:
                 bits.get(str(depth), "4.13"), *self.cell_of("uniform-4bit"), day_of(document["measured_on"]))
 
     def vllm_rows(self):
-        """Yields rows of vLLM: a trained model, whose quality was measured in the same session, and an 8B model with
-        dummy weights."""
+        """Yields rows of vLLM: a trained model, whose quality was measured in the same session, and the shape of an 8B
+        with dummy weights. The bits are those of a block of vLLM's cache."""
         trained = next((d for d in self.gpu.kind("table") if d.get("quality_of")), None)
         if trained is None:
             return
         title = MODELS[trained["quality_of"]].title
         klds = {row[0]: row[trained["columns"].index(KLD_IN_VLLM)].partition(" ")[0] for row in trained["results"]}
         on = f"{title} in vLLM, 8 prompts of 2,048 tokens, {day_of(trained['measured_on'])}"
-        dummy = next((d for d in self.gpu.kind("table") if d["title"] == "In vLLM"), None)
-        for document, what, bits in ((trained, f"{title} in vLLM 0.33 on an H200", trained.get("bits", {})),
-                                     (dummy, "an 8B with dummy weights in vLLM 0.26 on an H200", self.vllm_bits(dummy))):
+        dummy = next((d for d in self.gpu.kind("table") if d["title"] == SHAPE_IN_VLLM), None)
+        for document, what in ((trained, title), (dummy, "an 8B with dummy weights")):
             batch = "" if document is None else document["columns"][1].partition(",")[0]
             for row in () if document is None else document["results"]:
-                if row[0] not in bits or row[0] not in README_IN_VLLM or not klds.get(row[0], "-")[0].isdigit():
+                bits = document["bits"].get(row[0])
+                if bits is None or not klds.get(row[0], "-")[0].isdigit():
                     continue
                 bf16, fp8 = row[1].partition("(")[2].rstrip(")").split(", ")
-                yield (f"{what}, {batch} tokens", row[0], f"{row[1].partition(' ')[0]} tokens/s: {bf16} BF16, {fp8} FP8",
-                       f"{bits[row[0]]:.2f}", klds[row[0]], on, day_of(document["measured_on"]))
+                yield (f"{what} in vLLM 0.33 on an H200, {batch} tokens", row[0],
+                       f"{row[1].partition(' ')[0]} tokens/s: {bf16} BF16, {fp8} FP8",
+                       f"{bits:.2f}", klds[row[0]], on, day_of(document["measured_on"]))
 
     def vllm_table(self):
         """Returns the tables of the guide's quick start: speed and divergence in the newest vLLM that was run."""
@@ -171,12 +172,6 @@ class Front:
                                              [[row[i] for i in kept] for row in document["results"]]) +
                               "\n" + markdown.paragraph(document["measured_on"]))
         return "\n".join(tables) or NOTHING
-
-    @staticmethod
-    def vllm_bits(document):
-        """Returns the bits per value of each cache, computed from the tokens that fit into equal memory."""
-        fit = {} if document is None else {row[0]: plain(row[-1]) for row in document["results"] if row[-1]}
-        return {name: 16 * fit["`auto` (BF16)"] / count for name, count in fit.items()}
 
     def cpu_rows(self):
         title = MODELS[QUALITY_MODEL].title
