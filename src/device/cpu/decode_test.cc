@@ -49,7 +49,9 @@ TEST_P(CpuKernels, AttendToEveryPairOfFormats) {
         std::memcpy(sealed_address(pair.layer, 0, 0, side, 0), sealed_address(from.layer, 0, 0, side, 0),
                     kvant_page_bytes((side == KVANT_KEY ? key : value).c_str(), sizes.d));
       }
-      expect_like_double(pair, GetParam(), std::max(tolerance(key), tolerance(value)));
+      expect_like_double(
+          pair, GetParam(),
+          std::max(tolerance(GetParam(), key, sizes.d), tolerance(GetParam(), value, sizes.d)));
     }
   }
 }
@@ -61,7 +63,7 @@ TEST_P(CpuKernels, AttendWithEveryHeadSize) {
       if (kvant_page_bytes(format, d) == 0) continue;
       TestLayer layer({.d = d, .n_kv_heads = 1, .n_seqs = 1}, format, format);
       layer.fill_sealed();
-      expect_like_double(layer, GetParam(), tolerance(format));
+      expect_like_double(layer, GetParam(), tolerance(GetParam(), format, d));
     }
   }
 }
@@ -89,7 +91,7 @@ TEST_P(CpuKernels, AttendWithAllThatScoresObey) {
     TestLayer layer({}, "tcq3", "tok4g64");
     layer.fill_sealed();
     ask(layer);
-    expect_like_double(layer, GetParam(), 1e-3);
+    expect_like_double(layer, GetParam(), tolerance(GetParam(), "tcq3", layer.sizes.d));
   }
 }
 

@@ -42,6 +42,8 @@ struct ByteQuery {
   std::uint32_t quads[kMaxHeadDim / 4][2];
   // Holds the sum of each block's numbers.
   std::int32_t block_sums[kMaxHeadDim / 4];
+  // Tells whether all numbers are within +-kMostSmallNumber.
+  bool small;
   // A value is its number times `unit`.
   float unit;
 };
@@ -74,9 +76,34 @@ struct ScoreTask {
   int first_block, end_block;
   int first_token, end_token;
   int n_heads;  // 1, 3 or 4, as head_group() returns
+  // Tells whether the numbers of all queries are small.
+  bool small_queries;
   const ByteQuery* queries[kMaxHeads];
   std::int32_t* sums[kMaxHeads];  // [kPageTokens]
   NextBytes next;
+};
+
+// Small numbers take one byte and half of the products. Queries and weights are rounded to small numbers if
+// that adds little to the error of the codes. Small numbers of queries have a sign.
+inline constexpr int kMostSmallNumber = 127;
+
+// Says how exactly a query must be rounded.
+struct QueryRounding {
+  // The values are whole numbers within +-32512, and the unit is 1.
+  bool whole = false;
+  // block_sums are needed. Codes with a bias need these sums.
+  bool sums = false;
+  // The query is rounded to small numbers if the variance of the rounding errors, times the number of
+  // channels, is at most this share of the sum of the query's squares.
+  float small_share = 0;
+};
+
+// Counts what the rounding of weights costs over the pages of a run. Weights of a page are rounded to small
+// numbers if `error` then is at most `share` of `squares`.
+struct WeightRounding {
+  float share = 0;
+  float squares = 0;  // sum of the squared weights, times the tokens' scales
+  float error = 0;    // sum of the variances of rounding errors
 };
 
 // TurboAttention's integer products round weights to multiples of 1 / kWholeMax of the largest weight.
@@ -88,6 +115,8 @@ struct ByteWeights {
   // Holds the sum of the integers.
   std::int32_t sum;
   float unit;
+  // Tells whether the instruction set can multiply the integers as small numbers.
+  bool small;
 };
 
 // Asks for out[h][r * groups + g] += unit * channel_scale[r * groups + g] * the sum of weight number * code
@@ -99,7 +128,7 @@ struct MixTask {
   // Lists groups of 8 tokens in ascending order. Tokens of all other groups have weight 0.
   const std::uint8_t* octets;
   int n_octets;
-  // All weight numbers are within -128 .. 127.
+  // Tells whether the weights of all heads are small.
   bool small_weights;
   int n_heads;
   const ByteWeights* weights[kMaxHeads];  // [groups / weight_groups]
@@ -235,10 +264,9 @@ struct ByteKernels {
   CodebookLookup lookup;
 
   // Turns values * scale into the integers of a query; `scale` may be null for 1. values: [4 * group_channels
-  // * blocks]. With `whole`, the values are whole numbers within +-32512 and the unit is 1. With `sums`, the
-  // function also sets block_sums, which codes with a bias need.
-  void (*prepare_query)(const float* values, const float* scale, int group_channels, int blocks, bool whole,
-                        bool sums, ByteQuery& query);
+  // * blocks].
+  void (*prepare_query)(const float* values, const float* scale, int group_channels, int blocks,
+                        const QueryRounding& rounding, ByteQuery& query);
   void (*score)(const ScoreTask& task);
   // Sets scores[t] = sums[t] * unit * tokens.scale[t] + q_sum * tokens.offset[t] + constant, plus the old
   // scores[t] if `before` is set. The tokens t are in [first, end), two multiples of 32.
@@ -246,10 +274,14 @@ struct ByteKernels {
                      int first, int end, float* scores);
 
   // Turns weights * tokens.scale into integers. weights: [kPageTokens]. The call writes the octets of tokens
-  // [first, end), two multiples of 32, and leaves the others. With `whole`, the unscaled weights become
-  // integers within +-kWholeMax, in proportion to the largest weight.
+  // [first, end), two multiples of 32, and leaves the others. The integers are small if `rounding` allows
+  // that; null does not.
   WeightSums (*prepare_weights)(const float* weights, const TokenParameters& tokens, int first, int end,
-                                bool whole, ByteWeights& out);
+                                WeightRounding* rounding, ByteWeights& out);
+  // Works like prepare_weights(), but the unscaled weights, which must not be negative, become integers of at
+  // most kWholeMax, in proportion to the largest weight.
+  WeightSums (*prepare_whole_weights)(const float* weights, const TokenParameters& tokens, int first, int end,
+                                      ByteWeights& out);
   void (*mix)(const MixTask& task);
 
   // Compute scores[h][t] = q[h] . rows[t] and out[h] += the sum over t of weights[h][t] * rows[t]. Rows of q

@@ -79,7 +79,8 @@ struct Avx512 : BytePacking {
   using Floats = Floats16;
   using HalfFloats = Floats8;
   static constexpr int kBytes = 64;
-  static constexpr bool kLargeTables = true, kSmallWeights = true, kSignedCodes = false;
+  static constexpr bool kLargeTables = true, kSignedCodes = false;
+  static constexpr bool kSmallQueries = true, kSmallWeights = true, kUnsignedWeights = true;
   static constexpr int kRegistersPerSum = 2, kSumRegisters = 16, kMaxPairedHeads = 4;
   static constexpr int kTileRows = 3, kTileRegisters = 4;
   static constexpr int kByteRows = 6, kByteRegisters = 4;
@@ -150,6 +151,7 @@ struct Avx512 : BytePacking {
   }
 
   static KVANT_INLINE Codes split(Bytes x) { return x; }
+  static KVANT_INLINE Bytes lower(Bytes x) { return _mm512_xor_si512(x, fill(0x80)); }
 
   using ByteSums = __m512i;
   static KVANT_INLINE ByteSums no_byte_sums() { return _mm512_setzero_si512(); }
@@ -167,6 +169,9 @@ struct Avx512 : BytePacking {
     sums.high = _mm512_dpbusd_epi32(sums.high, codes, _mm512_set1_epi32(static_cast<int>(quad[0])));
     sums.low = _mm512_dpbusd_epi32(sums.low, codes, _mm512_set1_epi32(static_cast<int>(quad[1])));
   }
+  static KVANT_INLINE void multiply_small_query(Ints& sums, Codes codes, const std::uint32_t* quad) {
+    sums.low = _mm512_dpbusd_epi32(sums.low, codes, _mm512_set1_epi32(static_cast<int>(quad[1])));
+  }
   static KVANT_INLINE Weights load_weights(const std::uint64_t* octet) {
     return {_mm512_set1_epi64(static_cast<long long>(octet[0])),
             _mm512_set1_epi64(static_cast<long long>(octet[1]))};
@@ -181,7 +186,7 @@ struct Avx512 : BytePacking {
     sums.low = _mm512_dpbusd_epi32(sums.low, codes, weights.low);
   }
   static KVANT_INLINE void multiply_small_weights(Ints& sums, Codes codes, const Weights& weights) {
-    sums.low = _mm512_dpbusd_epi32(sums.low, codes, weights.low);
+    sums.low = _mm512_dpbusd_epi32(sums.low, weights.low, codes);
   }
   static KVANT_INLINE __m512i total(const Ints& sums) {
     return _mm512_add_epi32(_mm512_slli_epi32(sums.high, 8), sums.low);

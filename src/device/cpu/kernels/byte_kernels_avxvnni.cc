@@ -13,7 +13,7 @@ namespace {
 #include "device/cpu/kernels/trellis_maps.h"
 
 struct AvxVnni : Avx2 {
-  static constexpr bool kSmallWeights = true;
+  static constexpr bool kSmallQueries = true, kSmallWeights = true, kUnsignedWeights = true;
   static constexpr int kRegistersPerSum = 2, kSumRegisters = 12;
   static constexpr int kTileRows = 2, kTileRegisters = 2;
   static constexpr int kByteRows = 6, kByteRegisters = 2;
@@ -33,6 +33,7 @@ struct AvxVnni : Avx2 {
   }
 
   static KVANT_INLINE Codes split(Bytes x) { return x; }
+  static KVANT_INLINE Bytes lower(Bytes x) { return _mm256_xor_si256(x, fill(0x80)); }
 
   using ByteSums = __m256i;
   static KVANT_INLINE ByteSums no_byte_sums() { return _mm256_setzero_si256(); }
@@ -50,12 +51,15 @@ struct AvxVnni : Avx2 {
     sums.high = _mm256_dpbusd_avx_epi32(sums.high, codes, _mm256_set1_epi32(static_cast<int>(quad[0])));
     sums.low = _mm256_dpbusd_avx_epi32(sums.low, codes, _mm256_set1_epi32(static_cast<int>(quad[1])));
   }
+  static KVANT_INLINE void multiply_small_query(Ints& sums, Codes codes, const std::uint32_t* quad) {
+    sums.low = _mm256_dpbusd_avx_epi32(sums.low, codes, _mm256_set1_epi32(static_cast<int>(quad[1])));
+  }
   static KVANT_INLINE void multiply_weights(Ints& sums, Codes codes, const Weights& weights) {
     sums.high = _mm256_dpbusd_avx_epi32(sums.high, codes, weights.first);
     sums.low = _mm256_dpbusd_avx_epi32(sums.low, codes, weights.second);
   }
   static KVANT_INLINE void multiply_small_weights(Ints& sums, Codes codes, const Weights& weights) {
-    sums.low = _mm256_dpbusd_avx_epi32(sums.low, codes, weights.second);
+    sums.low = _mm256_dpbusd_avx_epi32(sums.low, weights.second, codes);
   }
   static KVANT_INLINE __m256i total(const Ints& sums) {
     return _mm256_add_epi32(_mm256_slli_epi32(sums.high, 8), sums.low);

@@ -20,7 +20,9 @@
 //   multiply_query(sums, codes, quad), multiply_weights(sums, codes, weights)
 //   Weights, load_weights(octet)  loads the weights of 8 tokens
 //   load_weights(lower, upper) loads weights for each half of the groups, if a register has more than 4
-//   kSmallWeights              true if weights of one byte are faster; then there is multiply_small_weights
+//   kSmallQueries, kSmallWeights   true if small numbers are faster (kMostSmallNumber); then there are
+//                              multiply_small_query and multiply_small_weights
+//   kUnsignedWeights           true if small weights are bytes without a sign; codes then have a sign
 //   kMaxPairedHeads            the heads up to which the sums of two registers of tokens fit into registers
 //   sums_from(number)          returns sums of one register that begin with `number`
 //   MixInts, no_mix_sums()     the sums of a mix, which may be of a different type than Ints, and zeros
@@ -173,7 +175,11 @@ template <class Isa>
 void score(const kvant::cpu::ScoreTask& task) {
   with_kind<Isa>(task.page, [&](auto kind) {
     with_heads<Isa>(task.n_heads, [&](auto heads) {
-      score_heads<Isa, typename decltype(kind)::type, decltype(heads)::value>(task);
+      using Kind = typename decltype(kind)::type;
+      if constexpr (Isa::kSmallQueries && Kind::kIsCentered) {
+        if (task.small_queries) return score_heads<Isa, Kind, decltype(heads)::value, true>(task);
+      }
+      score_heads<Isa, Kind, decltype(heads)::value, false>(task);
     });
   });
 }
@@ -183,7 +189,7 @@ void mix(const kvant::cpu::MixTask& task) {
   with_kind<Isa>(task.page, [&](auto kind) {
     using Kind = typename decltype(kind)::type;
     with_heads<Isa>(task.n_heads, [&](auto heads) {
-      if constexpr (Isa::kSmallWeights && Kind::kBias == 0) {
+      if constexpr (Isa::kSmallWeights && (Kind::kIsCentered || Kind::kBias == 0)) {
         if (task.small_weights) return mix_heads<Isa, Kind, decltype(heads)::value, true>(task);
       }
       mix_heads<Isa, Kind, decltype(heads)::value, false>(task);
@@ -224,6 +230,7 @@ constexpr kvant::cpu::ByteKernels kernels_of(const char* name) {
           .score = score<Isa>,
           .add_scores = add_scores,
           .prepare_weights = prepare_weights<Isa>,
+          .prepare_whole_weights = prepare_whole_weights<Isa>,
           .mix = mix<Isa>,
           .score_rows = score_rows<Isa>,
           .mix_rows = mix_rows<Isa>,

@@ -47,6 +47,12 @@ struct Floats4 {
   }
   static KVANT_INLINE Lanes add(Lanes a, Lanes b) { return a + b; }
   static KVANT_INLINE Lanes multiply_add(Lanes a, Lanes b, Lanes c) { return a * b + c; }
+  static KVANT_INLINE Lanes multiply(Lanes a, Lanes b) { return a * b; }
+  static KVANT_INLINE Lanes maximum(Lanes a, Lanes b) { return a > b ? a : b; }
+  static KVANT_INLINE float largest(Lanes x) {
+    const float low = x[0] > x[1] ? x[0] : x[1], high = x[2] > x[3] ? x[2] : x[3];
+    return low > high ? low : high;
+  }
   static KVANT_INLINE float sum(Lanes x) { return (x[0] + x[1]) + (x[2] + x[3]); }
   static KVANT_INLINE void store_sums(Lanes a, Lanes b, Lanes c, Lanes d, float* to) {
     to[0] = sum(a);
@@ -61,7 +67,8 @@ struct Portable : WordPacking {
   using Floats = Floats4;
   using HalfFloats = Floats4;
   static constexpr int kBytes = 16;
-  static constexpr bool kLargeTables = false, kSmallWeights = false, kSignedCodes = false;
+  static constexpr bool kLargeTables = false, kSignedCodes = false;
+  static constexpr bool kSmallQueries = false, kSmallWeights = false, kUnsignedWeights = false;
   static constexpr int kMaxPairedHeads = 4;
   static constexpr int kRegistersPerSum = 1, kSumRegisters = 8;
   static constexpr int kTileRows = 0, kByteRows = 0;

@@ -9,7 +9,8 @@ struct Avx2 : WordPacking {
   using Floats = Floats8;
   using HalfFloats = Floats8;
   static constexpr int kBytes = 32;
-  static constexpr bool kLargeTables = false, kSmallWeights = false, kSignedCodes = false;
+  static constexpr bool kLargeTables = false, kSignedCodes = false;
+  static constexpr bool kSmallQueries = false, kSmallWeights = false, kUnsignedWeights = false;
   static constexpr int kRegistersPerSum = 1, kSumRegisters = 8, kMaxPairedHeads = 3;
   static constexpr int kTileRows = 3, kTileRegisters = 2;
   static constexpr int kByteRows = 0;

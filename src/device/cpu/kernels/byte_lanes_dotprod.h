@@ -6,7 +6,7 @@
 
 template <class Products>
 struct ByteProducts : Neon {
-  static constexpr bool kSmallWeights = true, kSignedCodes = Products::kSignedCodes;
+  static constexpr bool kSmallQueries = true, kSmallWeights = true, kSignedCodes = Products::kSignedCodes;
   static constexpr int kSumRegisters = 20, kMaxPairedHeads = 4;
   static constexpr int kTileRows = 4, kTileRegisters = 2;
   static constexpr int kByteRows = Products::kSignedCodes ? 0 : 6, kByteRegisters = 2;
@@ -28,6 +28,9 @@ struct ByteProducts : Neon {
     const int8x8_t numbers = vreinterpret_s8_u32(vld1_u32(quad));
     sums.high = Products::template dot_lane<0>(sums.high, codes, numbers);
     sums.low = Products::template dot_lane<1>(sums.low, codes, numbers);
+  }
+  static KVANT_INLINE void multiply_small_query(Ints& sums, Codes codes, const std::uint32_t* quad) {
+    sums.low = Products::template dot_lane<0>(sums.low, codes, vreinterpret_s8_u32(vld1_dup_u32(quad + 1)));
   }
   static KVANT_INLINE Weights load_weights(const std::uint64_t* octet) {
     const uint64x2_t high_and_low = vld1q_u64(octet);

@@ -68,7 +68,8 @@ struct Neon : WordPacking {
   using Floats = NeonFloats;
   using HalfFloats = NeonFloats;
   static constexpr int kBytes = 16;
-  static constexpr bool kLargeTables = true, kSmallWeights = false, kSignedCodes = false;
+  static constexpr bool kLargeTables = true, kSignedCodes = false;
+  static constexpr bool kSmallQueries = false, kSmallWeights = false, kUnsignedWeights = false;
   static constexpr int kRegistersPerSum = 2, kSumRegisters = 16, kMaxPairedHeads = 3;
   static constexpr int kTileRows = 0, kByteRows = 0;
   using Bytes = uint8x16_t;

@@ -4,7 +4,9 @@
 // A kind has at<R>(planes, before), which returns the byte at position R of each group from the registers of
 // the group's bytes. kPlanes and kPositions are the bytes and the positions of a group. A byte is its number
 // plus kBias. kNeedsBefore is true if at() reads the last byte of the previous group. kIsExact is true if the
-// bytes are exactly what the format decodes to, without rounding. kMaxByte is the largest byte.
+// bytes are exactly what the format decodes to, without rounding. kMaxByte is the largest byte. kIsCentered
+// is true if numbers spread evenly around 0. Such codes take small numbers (kMostSmallNumber), because the
+// rounding errors of small numbers do not add up.
 
 // Returns the 8 bits of each group that begin at bit First of the group's bytes. `before` holds the last byte
 // of the previous group.
@@ -35,7 +37,7 @@ KVANT_INLINE typename Isa::Bytes states(const typename Isa::Bytes (&planes)[B],
 template <class Isa, int B>
 struct Numbers {
   static constexpr int kPlanes = B, kPositions = 8;
-  static constexpr bool kNeedsBefore = false, kIsExact = true;
+  static constexpr bool kNeedsBefore = false, kIsExact = true, kIsCentered = false;
   static constexpr int kBias = 0, kMaxByte = (1 << B) - 1;
   explicit Numbers(const kvant::cpu::CodePage&) {}
   template <int R>
@@ -58,7 +60,7 @@ struct Numbers {
 template <class Isa, int B>
 struct Levels {
   static constexpr int kPlanes = B, kPositions = 8, kBias = kvant::kTableBias, kMaxByte = 255;
-  static constexpr bool kNeedsBefore = false, kIsExact = false;
+  static constexpr bool kNeedsBefore = false, kIsExact = false, kIsCentered = true;
   explicit Levels(const kvant::cpu::CodePage& page) : numbers(page), levels(page.table) {}
   template <int R>
   KVANT_INLINE typename Isa::Bytes at(const typename Isa::Bytes (&planes)[B],
@@ -72,7 +74,7 @@ struct Levels {
 template <class Isa, int B>
 struct States {
   static constexpr int kPlanes = B, kPositions = 8, kBias = kvant::kTableBias, kMaxByte = 255;
-  static constexpr bool kNeedsBefore = true, kIsExact = true;
+  static constexpr bool kNeedsBefore = true, kIsExact = true, kIsCentered = true;
   explicit States(const kvant::cpu::CodePage&) {}
   template <int R>
   KVANT_INLINE typename Isa::Bytes at(const typename Isa::Bytes (&planes)[B],
@@ -84,7 +86,7 @@ struct States {
 template <class Isa, int X>
 struct Vectors {
   static constexpr int kPlanes = 1, kPositions = X, kBias = kvant::kTableBias, kMaxByte = 255;
-  static constexpr bool kNeedsBefore = false, kIsExact = false;
+  static constexpr bool kNeedsBefore = false, kIsExact = false, kIsCentered = false;
   explicit Vectors(const kvant::cpu::CodePage& page) : table(page.table) {}
   template <int R>
   KVANT_INLINE typename Isa::Bytes at(const typename Isa::Bytes (&planes)[1],
@@ -98,7 +100,7 @@ struct Vectors {
 template <class Isa, int X>
 struct LookedUp {
   static constexpr int kPlanes = X, kPositions = X, kBias = kvant::kTableBias, kMaxByte = 255;
-  static constexpr bool kNeedsBefore = false, kIsExact = false;
+  static constexpr bool kNeedsBefore = false, kIsExact = false, kIsCentered = false;
   explicit LookedUp(const kvant::cpu::CodePage&) {}
   template <int R>
   KVANT_INLINE typename Isa::Bytes at(const typename Isa::Bytes (&planes)[X],

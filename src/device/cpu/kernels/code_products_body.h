@@ -22,15 +22,18 @@ class Ahead {
 
 // Products of signed bytes need codes below 128. Codes of a kind that has larger bytes are therefore lowered
 // by kLowered first.
-template <class Isa, class Kind>
-constexpr int kLowered = (Kind::kMaxByte > 127 && Isa::kSignedCodes) ? 128 : 0;
-template <class Isa, class Kind>
-constexpr int kBiasOf = Kind::kBias - kLowered<Isa, Kind>;
-template <class Isa, class Kind, int R>
+template <class Isa, class Kind, bool Signed>
+constexpr int kLowered = (Kind::kMaxByte > 127 && Signed) ? 128 : 0;
+template <class Isa, class Kind, bool Signed = Isa::kSignedCodes>
+constexpr int kBiasOf = Kind::kBias - kLowered<Isa, Kind, Signed>;
+// Tells whether a mix multiplies signed codes.
+template <class Isa, bool Small>
+constexpr bool kMixesSigned = Isa::kSignedCodes || (Small && Isa::kUnsignedWeights);
+template <class Isa, class Kind, int R, bool Signed = Isa::kSignedCodes>
 KVANT_INLINE typename Isa::Bytes bytes_at(const Kind& kind,
                                           const typename Isa::Bytes (&planes)[Kind::kPlanes],
                                           const typename Isa::Bytes& before) {
-  if constexpr (kLowered<Isa, Kind> != 0) {
+  if constexpr (kLowered<Isa, Kind, Signed> != 0) {
     return Isa::lower(kind.template at<R>(planes, before));
   } else {
     return kind.template at<R>(planes, before);
@@ -47,7 +50,7 @@ inline std::int32_t number_sum(const kvant::cpu::ScoreTask& task, int head) {
 
 // Computes scores with one token per lane. If the sums fit into registers, two registers of tokens share the
 // loaded numbers of the queries.
-template <class Isa, class Kind, int H>
+template <class Isa, class Kind, int H, bool Small>
 void score_heads(const kvant::cpu::ScoreTask& task) {
   using Bytes = typename Isa::Bytes;
   constexpr int P = Kind::kPlanes, X = Kind::kPositions, kLaneTokens = Isa::kBytes / 4;
@@ -75,7 +78,7 @@ void score_heads(const kvant::cpu::ScoreTask& task) {
         for (int p = 0; p < P; ++p) planes[l][p] = lane_bytes(block, p, first);
         before[l] = planes[l][0];
         if constexpr (Kind::kNeedsBefore) {
-          const int last = (block + n_blocks - 1) % n_blocks;
+          const int last = (block == 0 ? n_blocks : block) - 1;
           before[l] = Isa::from_lane_before(planes[l][P - 1], lane_bytes(last, P - 1, first));
         }
       }
@@ -86,8 +89,12 @@ void score_heads(const kvant::cpu::ScoreTask& task) {
         unroll<H>([&](auto h) __attribute__((always_inline)) {
           const std::uint32_t* quad = task.queries[decltype(h)::value]->quads[block * X + R];
           unroll<L>([&](auto l) __attribute__((always_inline)) {
-            Isa::multiply_query(sums[decltype(l)::value][decltype(h)::value], codes[decltype(l)::value],
-                                quad);
+            auto& sum = sums[decltype(l)::value][decltype(h)::value];
+            if constexpr (Small) {
+              Isa::multiply_small_query(sum, codes[decltype(l)::value], quad);
+            } else {
+              Isa::multiply_query(sum, codes[decltype(l)::value], quad);
+            }
           });
         });
       });
@@ -153,6 +160,8 @@ KVANT_INLINE void mix_positions(const kvant::cpu::MixTask& task, const Kind& kin
                                 const MixedOctets<Isa, H, Fill>& octets, Ahead& ahead) {
   using Bytes = typename Isa::Bytes;
   constexpr int P = Kind::kPlanes;
+  constexpr bool kSigned = kMixesSigned<Isa, Small>;
+  constexpr int kBias = kBiasOf<Isa, Kind, kSigned>;
   const std::ptrdiff_t row = static_cast<std::ptrdiff_t>(task.page.groups) * 8;
   const typename Isa::Groups groups = Isa::first_groups(n_groups);
   // Constant indices keep the sums in registers; with other indices GCC keeps a copy in memory.
@@ -178,7 +187,7 @@ KVANT_INLINE void mix_positions(const kvant::cpu::MixTask& task, const Kind& kin
     typename Isa::Codes codes[N];
     unroll<N>([&](auto i) __attribute__((always_inline)) {
       codes[decltype(i)::value] =
-          Isa::split(bytes_at<Isa, Kind, First + decltype(i)::value>(kind, planes, before));
+          Isa::split(bytes_at<Isa, Kind, First + decltype(i)::value, kSigned>(kind, planes, before));
     });
     // All positions share the loaded weights.
     unroll<H>([&](auto h) __attribute__((always_inline)) {
@@ -206,10 +215,10 @@ KVANT_INLINE void mix_positions(const kvant::cpu::MixTask& task, const Kind& kin
     if constexpr (Fill == Filling::two) {
       Isa::add_halves(sum, lower[kHead]->unit, upper[kHead]->unit, scale, out);
     } else if constexpr (!kPairs) {
-      Isa::add_octets(sum, kBiasOf<Isa, Kind> * lower[kHead]->sum, lower[kHead]->unit, scale, out, groups);
+      Isa::add_octets(sum, kBias * lower[kHead]->sum, lower[kHead]->unit, scale, out, groups);
     } else if constexpr (kPosition % 2 == 0) {
-      Isa::add_octet_pairs(sum, sums[kPosition + 1][kHead], kBiasOf<Isa, Kind> * lower[kHead]->sum,
-                           lower[kHead]->unit, scale, out, task.page.groups, groups);
+      Isa::add_octet_pairs(sum, sums[kPosition + 1][kHead], kBias * lower[kHead]->sum, lower[kHead]->unit,
+                           scale, out, task.page.groups, groups);
     }
   });
 }
@@ -228,7 +237,9 @@ KVANT_INLINE void mix_groups(const kvant::cpu::MixTask& task, const Kind& kind, 
 template <class Isa, class Kind, int H, bool Small>
 void mix_heads(const kvant::cpu::MixTask& task) {
   constexpr int kGroups = Isa::kBytes / 8;  // groups in a register
-  constexpr bool kHalves = kGroups > 4, kMixesHalves = kHalves && Kind::kBias == 0;
+  constexpr bool kHalves = kGroups > 4;
+  constexpr bool kMixesHalves =
+      kHalves && Kind::kBias == 0 && kBiasOf<Isa, Kind, kMixesSigned<Isa, Small>> == 0;
   constexpr int kPasses = Kind::kPositions / positions_at_once<Isa, Kind, H, Small>();
   const Kind kind(task.page);
   const int n_groups = task.page.groups;

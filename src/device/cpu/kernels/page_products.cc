@@ -42,12 +42,20 @@ bool multiplies_codes(const Format& format, int head_dim) {
   return scheme && scheme->meaning == CodeMeaning::wide_vector;
 }
 
+// No code of `bits` bits loses less than 2^(-2 * bits) of the variance of a normal distribution (Shannon's
+// rate-distortion function).
+float small_share(const CodeScheme& scheme) {
+  const bool is_centered = scheme.meaning == CodeMeaning::state || scheme.meaning == CodeMeaning::level;
+  return is_centered ? kRoundingShare / static_cast<float>(1 << (2 * scheme.bits)) : 0;
+}
+
 void PageProducts::begin(MatrixView<const float> q, const std::vector<float>& q_scale, Products products) {
   q_ = q;
   q_scale_ = &q_scale;
   products_ = products;
   queries_.resize(q.rows);
   weight_sums_.resize(q.rows);
+  weight_roundings_.assign(q.rows, {});
   prepared_channels_ = 0;
   summed_groups_ = 0;
   ordered_channels_ = 0;
@@ -166,14 +174,17 @@ CodePage PageProducts::looked_up_page(const CodePage& page, int n_positions) {
 // scales all pages share the integers.
 void PageProducts::prepare_queries(const float* channel_scale) {
   const int channels = scheme_.group_channels;
-  if (channel_scale == nullptr && prepared_channels_ == channels) return;
-  const bool whole = products_ == Products::integer;
-  const bool sums = channel_scale == nullptr || scheme_.meaning != CodeMeaning::number;
+  const float share = small_share(scheme_);
+  if (channel_scale == nullptr && prepared_channels_ == channels && prepared_share_ == share) return;
+  const QueryRounding rounding{.whole = products_ == Products::integer,
+                               .sums = channel_scale == nullptr || scheme_.meaning != CodeMeaning::number,
+                               .small_share = share};
   for (int r = 0; r < q_.rows; ++r) {
-    kernels_->prepare_query(q_.row(r), channel_scale, channels, q_.cols / (kLaneGroups * channels), whole,
-                            sums, queries_[r]);
+    kernels_->prepare_query(q_.row(r), channel_scale, channels, q_.cols / (kLaneGroups * channels), rounding,
+                            queries_[r]);
   }
   prepared_channels_ = channel_scale == nullptr ? channels : 0;
+  prepared_share_ = share;
 }
 
 void PageProducts::score_codes(const PageSide& k, MatrixView<float> scores) {
@@ -216,8 +227,10 @@ void PageProducts::score_group(const CodePage& page, int group, int first, int e
   by_heads(q_.rows, [&](int first_row, int n) {
     task.n_heads = n;
     task.next = std::exchange(next_, {});
+    task.small_queries = true;
     for (int h = 0; h < n; ++h) {
       task.queries[h] = &queries_[first_row + h];
+      task.small_queries = task.small_queries && queries_[first_row + h].small;
       task.sums[h] = sums_.data() + static_cast<std::ptrdiff_t>(first_row + h) * kPageTokens;
     }
     kernels_->score(task);
@@ -336,7 +349,12 @@ void PageProducts::weigh_group(int group, int first, int end, MatrixView<float> 
   const TokenParameters tokens = token_parameters(group);
   for (int r = 0; r < out.rows; ++r) {
     ByteWeights& numbers = weights_[static_cast<std::size_t>(r) * n_groups + group];
-    const WeightSums sums = kernels_->prepare_weights(weights.row(r), tokens, first, end, whole, numbers);
+    WeightRounding& rounding = weight_roundings_[r];
+    rounding.share = small_share(scheme_);
+    const WeightSums sums =
+        whole ? kernels_->prepare_whole_weights(weights.row(r), tokens, first, end, numbers)
+              : kernels_->prepare_weights(weights.row(r), tokens, first, end,
+                                          rounding.share > 0 ? &rounding : nullptr, numbers);
     weight_sums_[r] = sums.weights;
     // Weights for integer products do not contain the tokens' scale, which is equal for all tokens from
     // `first` to `end`.
@@ -357,7 +375,6 @@ void PageProducts::mix_block(const CodePage& page, int first, int end, bool scal
   MixTask task{.page = page,
                .weight_groups = page.groups / n_groups,
                .octets = octets,
-               .small_weights = products_ == Products::integer,
                .channel_scale = scales ? ordered_scale_.data() : nullptr};
   for (int octet = first / kOctet; octet < end / kOctet; ++octet) {
     const bool any = std::any_of(weights_.begin(), weights_.end(), [&](const ByteWeights& w) {
@@ -369,6 +386,9 @@ void PageProducts::mix_block(const CodePage& page, int first, int end, bool scal
   by_heads(out.rows, [&](int first_row, int n) {
     task.n_heads = n;
     task.next = std::exchange(next_, {});
+    const auto of_heads = weights_.begin() + static_cast<std::ptrdiff_t>(first_row) * n_groups;
+    task.small_weights =
+        std::all_of(of_heads, of_heads + n * n_groups, [](const ByteWeights& w) { return w.small; });
     for (int h = 0; h < n; ++h) {
       const std::ptrdiff_t r = first_row + h;
       task.weights[h] = weights_.data() + r * n_groups;

@@ -14,6 +14,13 @@ namespace kvant::cpu {
 // Returns whether whole pages of a format are multiplied as codes and not decoded.
 bool multiplies_codes(const Format& format, int head_dim);
 
+// Rounding to small numbers may add this share to the squared error of the codes.
+inline constexpr float kRoundingShare = 0.025F;
+
+// Returns the share of the sum of squares that errors of small numbers may have, or 0 if codes of this scheme
+// take no small numbers.
+float small_share(const CodeScheme& scheme);
+
 // An object contains the buffers of one thread, so each thread needs its own.
 class PageProducts {
  public:
@@ -75,15 +82,18 @@ class PageProducts {
   // page.
   const Format* parameters_of_ = nullptr;
   std::vector<ByteQuery> queries_;  // [rows]
-  // Gives the group_channels for which queries_ are packed; 0 if they contain the scales of one page.
+  // Give the group_channels and the small_share for which queries_ are packed. The channels are 0 if queries_
+  // contain the scales of one page.
   int prepared_channels_ = 0;
+  float prepared_share_ = 0;
   std::vector<float> query_sums_;  // [rows, token groups]
   // Gives the token groups of query_sums_; 0 if query_sums_ is not set.
   int summed_groups_ = 0;
-  std::vector<std::int32_t> sums_;    // [rows, kPageTokens]
-  std::vector<float> weight_sums_;    // [rows], over the tokens of a block
-  std::vector<ByteWeights> weights_;  // [rows, token groups]
-  std::vector<float> ordered_;        // [rows, d], outputs as [group_channels][groups]
+  std::vector<std::int32_t> sums_;                // [rows, kPageTokens]
+  std::vector<float> weight_sums_;                // [rows], over the tokens of a block
+  std::vector<ByteWeights> weights_;              // [rows, token groups]
+  std::vector<WeightRounding> weight_roundings_;  // [rows], over the pages of a run
+  std::vector<float> ordered_;                    // [rows, d], outputs as [group_channels][groups]
   // Gives the group_channels of ordered_; 0 if ordered_ holds nothing.
   int ordered_channels_ = 0;
   std::vector<float> ordered_scale_;    // [d]

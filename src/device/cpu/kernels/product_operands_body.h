@@ -65,14 +65,33 @@ inline int rounded(float x) {
 constexpr int kTokenStep = 32;
 constexpr float kTiny = 1e-30F;
 
+inline float sum_of_squares(const float* x, int n) {
+  float sum = 0;
+  for (int i = 0; i < n; ++i) sum += x[i] * x[i];
+  return sum;
+}
+
+// A rounding error is spread evenly over a step, so its variance is a twelfth of the square of the step.
+constexpr float kRoundingVariance = 1.0F / 12;
+
+// Tells whether a query becomes small numbers.
 template <class Isa>
-void prepare_query(const float* values, const float* scale, int group_channels, int blocks, bool whole,
-                   bool sums, kvant::cpu::ByteQuery& query) {
+bool is_small(const float* values, int n, float maximum, float share) {
+  if (!Isa::kSmallQueries || share == 0) return false;
+  const float step = maximum / kvant::cpu::kMostSmallNumber;
+  return kRoundingVariance * step * step * static_cast<float>(n) <= share * sum_of_squares(values, n);
+}
+
+template <class Isa>
+void prepare_query(const float* values, const float* scale, int group_channels, int blocks,
+                   const kvant::cpu::QueryRounding& rounding, kvant::cpu::ByteQuery& query) {
   const int block_channels = 4 * group_channels, n = block_channels * blocks;
   float scaled[kvant::cpu::kMaxHeadDim];
   const float maximum = scale_values(values, scale, n, scaled);
-  const auto limit = static_cast<float>(kvant::cpu::max_query_number(n));
-  const float largest = whole ? limit : maximum;
+  query.small = !rounding.whole && is_small<Isa>(scaled, n, maximum, rounding.small_share);
+  const auto limit =
+      static_cast<float>(query.small ? kvant::cpu::kMostSmallNumber : kvant::cpu::max_query_number(n));
+  const float largest = rounding.whole ? limit : maximum;
   const float factor = largest < kTiny ? 0 : limit / largest;
   query.unit = largest < kTiny ? 0 : largest / limit;
   std::int32_t numbers[kvant::cpu::kMaxHeadDim];
@@ -80,7 +99,7 @@ void prepare_query(const float* values, const float* scale, int group_channels, 
   for (int block = 0; block < blocks; ++block) {
     const std::int32_t* of_block = numbers + block * block_channels;
     Isa::pack_query(of_block, group_channels, query.quads + block * group_channels);
-    if (!sums && !Isa::kSignedCodes) continue;
+    if (!rounding.sums && !Isa::kSignedCodes) continue;
     std::int32_t sum = 0;
     for (int i = 0; i < block_channels; ++i) sum += of_block[i];
     query.block_sums[block] = sum;
@@ -106,35 +125,120 @@ inline void add_scores(const std::int32_t* sums, const kvant::cpu::ScoreFactors&
   for (int t = 0; t < n; ++t) scores[t] += q_sum * tokens.offset[first + t];
 }
 
-template <class Isa>
-kvant::cpu::WeightSums prepare_weights(const float* weights, const kvant::cpu::TokenParameters& tokens,
-                                       int first, int end, bool whole, kvant::cpu::ByteWeights& out) {
-  const int n = whole_registers(end - first);
-  weights += first;
-  float scaled[kvant::cpu::kPageTokens];
-  const float* scale = tokens.scale == nullptr || whole ? nullptr : tokens.scale + first;
-  const float largest = scale_values(weights, scale, n, scaled);
-  const float maximum =
-      whole ? static_cast<float>(kvant::cpu::kWholeMax) : static_cast<float>(kvant::cpu::kMaxNumber);
-  const float factor = largest < kTiny ? 0 : maximum / largest;
-  out.unit = largest < kTiny ? 0 : largest / maximum;
-  std::int32_t numbers[kvant::cpu::kPageTokens];
-  std::int32_t sum = 0;
-  for (int t = 0; t < n; ++t) {
-    numbers[t] = rounded(scaled[t] * factor);
-    sum += numbers[t];
+// Describes weights * scale.
+struct ScaledWeights {
+  float largest = 0;  // the largest magnitude
+  bool negative = false;
+  float squares = 0;  // sum of squares
+  kvant::cpu::WeightSums sums{};
+};
+// Stores weights * scale. The result also has the sums of the weights and of weights * offset.
+template <class F>
+ScaledWeights scale_weights(const float* weights, const float* scale, const float* offset, int n,
+                            float* scaled) {
+  using Lanes = typename F::Lanes;
+  Lanes largest = F::zero(), opposite = F::zero(), squares = F::zero(), sum = F::zero(), offsets = F::zero();
+  for (int t = 0; t < n; t += F::kLanes) {
+    const Lanes weight = F::load(weights + t);
+    const Lanes x = scale == nullptr ? weight : F::multiply(weight, F::load(scale + t));
+    F::store(scaled + t, x);
+    largest = F::maximum(largest, x);
+    opposite = F::maximum(opposite, F::multiply(x, F::fill(-1)));
+    squares = F::multiply_add(x, x, squares);
+    sum = F::add(sum, weight);
+    if (offset != nullptr) offsets = F::multiply_add(weight, F::load(offset + t), offsets);
   }
+  const float above = F::largest(largest), below = F::largest(opposite);
+  return {above > below ? above : below,
+          below > 0,
+          F::sum(squares),
+          {F::sum(sum), offset == nullptr ? 0 : F::sum(offsets)}};
+}
+
+// Rounds weights to small numbers. A lane passes each rounding error on to its next weight, so errors add up
+// to nearly 0, and many small weights do not vanish together. A weight of 0 stays 0, because errors are at
+// most half a step.
+template <class F>
+void round_passing_errors(const float* scaled, float factor, int n, std::int32_t* numbers) {
+  using Lanes = typename F::Lanes;
+  Lanes error = F::zero();
+  for (int t = 0; t < n; t += F::kLanes) {
+    const Lanes x = F::multiply_add(F::load(scaled + t), F::fill(factor), error);
+    error = F::add(x, F::multiply(F::store_rounded(numbers + t, x), F::fill(-1)));
+  }
+}
+// A number's error is then the difference of two rounding errors.
+constexpr float kPassedVariance = 2 * kRoundingVariance;
+
+template <class Isa>
+void pack_numbers(const std::int32_t* numbers, int first, int n, float unit, kvant::cpu::ByteWeights& out) {
+  std::int32_t sum = 0;
+  for (int t = 0; t < n; ++t) sum += numbers[t];
   out.sum = sum;
+  out.unit = unit;
   for (int octet = 0; octet < n / 8; octet += 2)
     Isa::pack_weights(numbers + octet * 8, out.octets + first / 8 + octet);
-  kvant::cpu::WeightSums sums{};
-  if (tokens.offset != nullptr) {
-    for (int t = 0; t < n; ++t) sums.offsets += weights[t] * tokens.offset[first + t];
+}
+
+// Rounds to integers of at most `most` in magnitude.
+template <class Isa>
+void round_weights(const float* scaled, float largest, int most, int first, int n,
+                   kvant::cpu::ByteWeights& out) {
+  const auto maximum = static_cast<float>(most);
+  const float factor = largest < kTiny ? 0 : maximum / largest;
+  std::int32_t numbers[kvant::cpu::kPageTokens];
+  for (int t = 0; t < n; ++t) numbers[t] = rounded(scaled[t] * factor);
+  pack_numbers<Isa>(numbers, first, n, largest < kTiny ? 0 : largest / maximum, out);
+}
+
+// Tells whether a page's weights become small numbers, and counts the costs.
+inline bool takes_small(kvant::cpu::WeightRounding& rounding, const ScaledWeights& weights, float step,
+                        int n) {
+  rounding.squares += weights.squares;
+  const float error = kPassedVariance * step * step * static_cast<float>(n);
+  if (rounding.error + error > rounding.share * rounding.squares) return false;
+  rounding.error += error;
+  return true;
+}
+
+template <class Isa>
+kvant::cpu::WeightSums prepare_weights(const float* weights, const kvant::cpu::TokenParameters& tokens,
+                                       int first, int end, kvant::cpu::WeightRounding* rounding,
+                                       kvant::cpu::ByteWeights& out) {
+  using F = typename Isa::Floats;
+  const int n = whole_registers(end - first);
+  const auto from_first = [&](const float* values) { return values == nullptr ? nullptr : values + first; };
+  float scaled[kvant::cpu::kPageTokens];
+  const ScaledWeights of_page =
+      scale_weights<F>(weights + first, from_first(tokens.scale), from_first(tokens.offset), n, scaled);
+  out.small = false;
+  if constexpr (Isa::kSmallWeights) {
+    // A passed error of half a step must not exceed a byte.
+    constexpr float kMost = Isa::kUnsignedWeights ? 254 : 126;
+    const float unit = of_page.largest / kMost;
+    out.small = rounding != nullptr && !of_page.negative && of_page.largest >= kTiny &&
+                takes_small(*rounding, of_page, unit, n);
+    if (out.small) {
+      std::int32_t numbers[kvant::cpu::kPageTokens];
+      round_passing_errors<F>(scaled, kMost / of_page.largest, n, numbers);
+      pack_numbers<Isa>(numbers, first, n, unit, out);
+      return of_page.sums;
+    }
   }
-  if (whole) {
-    sums.weights = static_cast<float>(sum) * out.unit;
-  } else {
-    for (int t = 0; t < n; ++t) sums.weights += weights[t];
-  }
+  round_weights<Isa>(scaled, of_page.largest, kvant::cpu::kMaxNumber, first, n, out);
+  return of_page.sums;
+}
+
+template <class Isa>
+kvant::cpu::WeightSums prepare_whole_weights(const float* weights, const kvant::cpu::TokenParameters& tokens,
+                                             int first, int end, kvant::cpu::ByteWeights& out) {
+  const int n = whole_registers(end - first);
+  float scaled[kvant::cpu::kPageTokens];
+  const float largest = scale_values(weights + first, nullptr, n, scaled);
+  round_weights<Isa>(scaled, largest, kvant::cpu::kWholeMax, first, n, out);
+  out.small = true;
+  kvant::cpu::WeightSums sums{static_cast<float>(out.sum) * out.unit, 0};
+  for (int t = 0; t < n && tokens.offset != nullptr; ++t)
+    sums.offsets += weights[first + t] * tokens.offset[first + t];
   return sums;
 }

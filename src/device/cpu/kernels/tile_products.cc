@@ -105,7 +105,7 @@ void TileProducts::prepare_queries(Rows rows, const float* channel_scale) {
   const int d = rules_->head_dim, channels = k_.scheme.group_channels;
   for (int r = rows.first; r < rows.first + rows.n; ++r) {
     kernels_->prepare_query(tile_->q.data() + static_cast<std::ptrdiff_t>(r) * d, channel_scale, channels,
-                            d / (kLaneGroups * channels), /*whole=*/false, /*sums=*/true, queries_[r]);
+                            d / (kLaneGroups * channels), {.sums = true}, queries_[r]);
   }
 }
 
