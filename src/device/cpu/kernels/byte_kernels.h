@@ -261,6 +261,8 @@ struct ByteKernels {
   // The flag is true if the kernels look up codes of vectors fast; otherwise a page's codes are looked up
   // before the products.
   bool large_tables;
+  // The flag is true if products of small queries take half of the time.
+  bool small_numbers;
   CodebookLookup lookup;
 
   // Turns values * scale into the integers of a query; `scale` may be null for 1. values: [4 * group_channels

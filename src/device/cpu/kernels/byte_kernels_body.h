@@ -225,6 +225,7 @@ template <class Isa>
 constexpr kvant::cpu::ByteKernels kernels_of(const char* name) {
   return {.name = name,
           .large_tables = Isa::kLargeTables,
+          .small_numbers = Isa::kSmallQueries,
           .lookup = codebook_lookup_of<typename Isa::Centroids>(),
           .prepare_query = prepare_query<Isa>,
           .score = score<Isa>,

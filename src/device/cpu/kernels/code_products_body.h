@@ -3,20 +3,27 @@
 
 // Prefetches bytes that will be read soon, evenly over n_steps calls of step(). A processor awaits few cache
 // lines at a time. A burst of prefetches would wait for free places, and the products would wait with the
-// burst.
+// burst. Both halves of the bytes are prefetched side by side, because processors follow the reads of each 4
+// KiB on their own, and then fetch further lines of both.
 class Ahead {
  public:
   KVANT_INLINE Ahead(const kvant::cpu::NextBytes& next, int n_steps)
       : line_(next.bytes),
-        end_(next.bytes + next.size),
-        lines_a_step_(static_cast<int>((next.size + kLine - 1) / kLine + n_steps - 1) / n_steps) {}
+        half_((next.size + 2 * kLine - 1) / (2 * kLine) * kLine),
+        end_(next.bytes + half_),
+        lines_a_step_(static_cast<int>(half_ / kLine + n_steps - 1) / n_steps) {}
   KVANT_INLINE void step() {
-    for (int i = 0; i < lines_a_step_ && line_ < end_; ++i, line_ += kLine) __builtin_prefetch(line_);
+    for (int i = 0; i < lines_a_step_ && line_ < end_; ++i, line_ += kLine) {
+      __builtin_prefetch(line_);
+      __builtin_prefetch(line_ + half_);
+    }
   }
 
  private:
   static constexpr std::ptrdiff_t kLine = 64;
-  const std::uint8_t *line_, *end_;
+  const std::uint8_t* line_;
+  std::ptrdiff_t half_;
+  const std::uint8_t* end_;
   int lines_a_step_;
 };
 

@@ -13,6 +13,8 @@ namespace {
 
 static_assert(kWholeMax == kIntegerMax);
 
+constexpr std::ptrdiff_t kLine = 64;
+
 bool multiplies_codes(const PageSide& side, int n_tokens) {
   return n_tokens == kPageTokens && cpu::multiplies_codes(*side.format, side.context->head_dim);
 }
@@ -89,6 +91,24 @@ void PageProducts::mix(const PageSide& v, int n_tokens, const PageSide* next, Ma
   } else {
     mix_rows(v, n_tokens, weights, out);
   }
+}
+
+// With fast products, the memory must not be idle between two kernels. The small steps between kernels
+// therefore prefetch two fifths of the next page. Slower kernels prefetch the page alone, because prefetches
+// of a small step would wait for each other.
+void PageProducts::divide_next(int n_parts) {
+  if (!kernels_->small_numbers) return;
+  const std::ptrdiff_t size = next_.size * 2 / 5 / kLine * kLine;
+  next_.size -= size;
+  rest_ = {next_.bytes + next_.size, size};
+  part_size_ = (size / kLine + n_parts - 1) / n_parts * kLine;
+}
+
+void PageProducts::prefetch_part() {
+  const std::ptrdiff_t size = std::min(rest_.size, part_size_);
+  for (std::ptrdiff_t at = 0; at < size; at += kLine) __builtin_prefetch(rest_.bytes + at);
+  rest_.bytes += size;
+  rest_.size -= size;
 }
 
 void PageProducts::clear_parameters() {
@@ -188,6 +208,7 @@ void PageProducts::prepare_queries(const float* channel_scale) {
 }
 
 void PageProducts::score_codes(const PageSide& k, MatrixView<float> scores) {
+  divide_next(q_.rows);
   CodePage page = code_page(k);
   if (needs_lookup(page)) page = looked_up_page(page, 1);
   const int d = q_.cols;
@@ -238,6 +259,7 @@ void PageProducts::score_group(const CodePage& page, int group, int first, int e
   const TokenParameters tokens = token_parameters(group);
   if (tokens.offset != nullptr) sum_queries(n_groups);
   for (int r = 0; r < q_.rows; ++r) {
+    prefetch_part();
     const float scale = query_scale(r);
     const ScoreFactors factors{
         .before = group > 0,
@@ -311,6 +333,7 @@ void PageProducts::end(MatrixView<float> out) {
 }
 
 void PageProducts::mix_codes(const PageSide& v, MatrixView<float> weights, MatrixView<float> out) {
+  divide_next(out.rows);
   CodePage page = code_page(v);
   if (needs_lookup(page)) page = looked_up_page(page, 4);
   keep_order(scheme_, out);
@@ -348,6 +371,7 @@ void PageProducts::weigh_group(int group, int first, int end, MatrixView<float> 
   const bool whole = products_ == Products::integer;
   const TokenParameters tokens = token_parameters(group);
   for (int r = 0; r < out.rows; ++r) {
+    prefetch_part();
     ByteWeights& numbers = weights_[static_cast<std::size_t>(r) * n_groups + group];
     WeightRounding& rounding = weight_roundings_[r];
     rounding.share = small_share(scheme_);

@@ -74,8 +74,14 @@ class PageProducts {
   const std::vector<float>* q_scale_ = nullptr;
   Products products_ = Products::real;
 
+  // Takes from next_ what prefetch_part() will prefetch in n_parts parts.
+  void divide_next(int n_parts);
+  void prefetch_part();
+
   // The first kernel prefetches the bytes of next_.
   NextBytes next_;
+  NextBytes rest_;  // bytes of the next page that follow those of next_
+  std::ptrdiff_t part_size_ = 0;
   CodeScheme scheme_;  // scheme of the current page
   CodeParameters parameters_;
   // Points to the format that set parameters_ last. A format sets the same vectors of parameters_ for every
