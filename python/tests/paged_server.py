@@ -116,15 +116,17 @@ class Server:
     """Hands out blocks and builds vLLM's metadata for steps."""
 
     def __init__(self, recipe, library=None, device="cpu", n_blocks=64, max_drafts=0, max_seqs=8, constants=None,
-                 softcap=0.0, sink_logits=None, has_arenas=False):
-        """sink_logits: F32 [N_HEADS], equal in all layers, or None. has_arenas says whether a block holds all layers."""
+                 softcap=0.0, sink_logits=None, has_arenas=False, has_sink_block=True):
+        """sink_logits: F32 [N_HEADS], equal in all layers, or None. has_arenas says whether a block holds all layers,
+        and has_sink_block whether sinks then have a block of their own."""
         library, self.device = library or cpu_library.CpuLibrary(), torch.device(device)
         sizes = [library.page_bytes(format, D) for format in (recipe.key_format, recipe.value_format)]
         common = dict(tail_pages=2 if max_drafts else 1, has_rows=library.has_rows)
         if has_arenas:
             formats = formats_of_layers(recipe, N_KV_HEADS, lambda name: library.page_bytes(name, D))
             layer_bytes = [x.block_bytes for x in formats] * (N_LAYERS // len(formats))
-            self.layout = ArenaLayout(N_KV_HEADS, D, tuple(layer_bytes), recipe.sink, **common)
+            self.layout = ArenaLayout(N_KV_HEADS, D, tuple(layer_bytes), recipe.sink, **common,
+                                      has_sink_block=has_sink_block and recipe.sink > 0)
         else:
             self.layout = BlockLayout(N_KV_HEADS, D, *sizes, recipe.sink, **common)
         self.state = model_state.ModelState(recipe, self.layout, N_HEADS, SCALE, max_drafts, constants, softcap)
@@ -142,6 +144,13 @@ class Server:
     def take(self, n):
         return [self.free.pop() for _ in range(n)]
 
+    def share(self, a, request, n_pages):
+        """Gives a request the first n_pages pages of `a`, and their sink."""
+        request.blocks, request.computed = a.blocks[:n_pages], n_pages * PAGE
+        if self.layout.has_sink_block:
+            a.tail = a.tail or self.take(self.layout.own_blocks)
+            request.tail = a.tail[:1] + self.take(self.layout.tail_blocks)
+
     def preempt(self, request):
         """Takes a request's blocks back. The next request receives them first."""
         self.free += request.blocks + request.tail
@@ -154,7 +163,7 @@ class Server:
         most = 1 + self.state.max_drafts
         work = sorted(work, key=lambda item: item[1] > most)
         for request, n in work:
-            request.tail = request.tail or self.take(self.tail_blocks or self.layout.tail_blocks)
+            request.tail = request.tail or self.take(self.tail_blocks or self.layout.own_blocks)
             request.blocks += self.take(-(-(request.computed + n) // self.block_tokens) - len(request.blocks))
         counts = [n for _, n in work] + [0] * padding
         lens = [request.computed + n for request, n in work] + [0] * padding

@@ -39,19 +39,21 @@ class Places(unittest.TestCase):
             taken |= numbers
 
     def test_sealed_pages_follow_one_another_and_tails_stay_in_their_cells(self):
-        for layer_bytes, sink in (((40960, 20480, 70656), 4), ((1024, 2048), 0), (3 * (65536,), 1)):
-            layout = ArenaLayout(2, 128, layer_bytes, sink)
+        for layer_bytes, sink, has_sink_block in itertools.product(((40960, 20480, 70656), (1024, 2048), 3 * (65536,)), (0, 1, 4), (False, True)):
+            layout = ArenaLayout(2, 128, layer_bytes, sink, has_sink_block=has_sink_block)
             pool, cells = arena_of(layout, 5)
             memories = layout.memory_of(cells)
             stride = pool.stride(0)
             self.assertEqual({(x.block_stride, x.tail_stride) for x in memories}, {(stride, stride)})
             begins = [x.sealed - pool.data_ptr() for x in memories]
-            self.assertEqual(begins, [layout.sinks.bytes + sum(layer_bytes[:i]) for i in range(len(layer_bytes))])
+            self.assertEqual(begins, [(0 if has_sink_block else layout.sinks.bytes) + sum(layer_bytes[:i])
+                                      for i in range(len(layer_bytes))])
+            self.assertLessEqual(layout.sinks.bytes, len(layer_bytes) * layout.block_bytes)
             self.assertLessEqual(begins[-1] + layer_bytes[-1], len(layer_bytes) * layout.block_bytes)
             self.assertEqual([x.tail - pool.data_ptr() for x in memories], [i * layout.block_bytes for i in range(len(layer_bytes))])
             for page in itertools.product(range(2), range(2)):
                 block, unit = layout.tail_place(*page)
-                self.assertLess(block, layout.tail_blocks)
+                self.assertIn(block, range(has_sink_block, layout.own_blocks))
                 self.assertLessEqual(unit * layout.unit_bytes + layout.tail_page_bytes, layout.block_bytes)
 
     def test_the_sum_of_layers_is_rounded_and_not_each_layer(self):
@@ -77,7 +79,7 @@ class Steps(unittest.TestCase):
     def test_two_requests_at_once_in_a_small_pool(self):
         for recipe, max_drafts in itertools.product((PLAIN, SINK, LONG_SINK, BY_HEAD), (0, 3)):
             rng = np.random.default_rng(1)
-            server = Server(recipe, n_blocks=24 if max_drafts else 15, max_drafts=max_drafts, has_arenas=True)
+            server = Server(recipe, n_blocks=32 if max_drafts else 17, max_drafts=max_drafts, has_arenas=True)
             a, b = Request(300, rng), Request(260, rng)
             gap = server.pool[:, N_LAYERS * server.layout.block_bytes:].clone()
             server.step([(a, 126)])
@@ -128,7 +130,8 @@ class Steps(unittest.TestCase):
 
 
 class ArenaScheduling(Scheduling):
-    """Runs prefix hits, preemption, chunks and drafts in blocks that hold all layers."""
+    """Runs prefix hits, preemption, chunks and drafts in blocks that hold all layers. First pages have their sinks in
+    their blocks, as with CPU offload. vllm_scheduler_checks has sinks with blocks of their own."""
 
     has_arenas = True
     recipe = BY_HEAD

@@ -44,7 +44,7 @@ class ModelServer:
 
     serving = None
 
-    def __init__(self, model, recipe, constants, n_blocks=48):
+    def __init__(self, model, recipe, constants, n_blocks=64):
         self.model, self.server = model, paged_server.Server(recipe, constants=constants, n_blocks=n_blocks, has_arenas=True)
         # The first of the server's layers is the first of the model's.
         transformers.AttentionInterface.register("paged_server", self._attend)
@@ -61,7 +61,7 @@ class ModelServer:
         """Runs a step. `work` lists requests and their numbers of new tokens."""
         server = self.server
         for request, n in work:
-            request.tail = request.tail or server.take(server.layout.tail_blocks)
+            request.tail = request.tail or server.take(server.layout.own_blocks)
             request.blocks += server.take(-(-(request.computed + n) // PAGE) - len(request.blocks))
         begins = torch.tensor(np.concatenate(([0], np.cumsum([n for _, n in work]))), dtype=torch.int32)
         lens = torch.tensor([request.computed + n for request, n in work], dtype=torch.int32)
@@ -103,7 +103,7 @@ class Calibrated(unittest.TestCase):
     def engine(cls, kv):
         return kvant.Model(cls.gguf, kv, calibration=cls.path if kv.startswith("kvant") else "", threads=1)
 
-    def served(self, kv, n_blocks=48):
+    def served(self, kv, n_blocks=64):
         found = read_constants(self.path, parse_recipe(kv), shape_of(self.model.config), serves_by_head=True)
         self.assertGreater(len(found.recipe.formats), 2)
         self.assertIsNotNone(found.of_model.metrics)
@@ -131,7 +131,7 @@ class Calibrated(unittest.TestCase):
             # A prefix hit, and a fork: two requests go on with one request's blocks.
             hit, fork = Served(self.tokens[0]), Served(np.concatenate([self.tokens[0][:256], self.tokens[1][:164]]))
             for request in (hit, fork):
-                request.blocks, request.computed = whole.blocks[:2], 256
+                server.server.share(whole, request, 2)
             server.step([(hit, 144), (fork, 100)])
             np.testing.assert_allclose(hit.logprobs[256:399], whole.logprobs[256:399], atol=0.05)
             alone = Served(fork.tokens)

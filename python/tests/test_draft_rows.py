@@ -116,7 +116,7 @@ class DraftRows(unittest.TestCase):
         server.step([(a, 4)], rejected={a: 3})
         server.step([(a, 4)], rejected={a: 2})
         for other in (b, c):
-            other.blocks, other.computed = a.blocks[:1], PAGE
+            server.share(a, other, 1)
         server.step([(a, 4), (b, 2), (c, 50)], rejected={b: 1})
         server.step([(a, 4), (b, 4), (c, 4)])
         for other in (b, c):

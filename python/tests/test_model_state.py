@@ -1,6 +1,7 @@
 """Tests steps of several requests through the plug-in's own code on libkvant_cpu. The expected attention is computed
 token by token from the visibility rule alone."""
 
+import functools
 import itertools
 import unittest
 import unittest.mock
@@ -266,7 +267,7 @@ class Steps(unittest.TestCase):
             KeyMetrics(torch.zeros(N_LAYERS, N_KV_HEADS, D, RANK), torch.zeros(N_LAYERS, D, 2), hadamard_matrix(D).bfloat16())
 
     def test_a_hit_in_the_same_step_sees_what_the_step_seals(self):
-        for kind, recipe in itertools.product((Server, RowServer), (PLAIN, SINK, LONG_SINK)):
+        for kind, recipe in itertools.product((Server, RowServer, functools.partial(Server, has_arenas=True)), (PLAIN, SINK, LONG_SINK)):
             self.check_a_hit_in_the_same_step(kind, recipe)
 
     def check_a_hit_in_the_same_step(self, kind, recipe):
@@ -276,8 +277,8 @@ class Steps(unittest.TestCase):
             for other in (b, c):
                 getattr(other, name)[:, :256] = getattr(a, name)[:, :256]
         a.blocks = server.take(3)
-        b.blocks, b.computed = a.blocks[:2], 256
-        c.blocks, c.computed = a.blocks[:2], 256
+        for other in (b, c):
+            server.share(a, other, 2)
         server.step([(a, 300), (b, 1), (c, 40)])
         for other, rows in ((b, slice(256, 257)), (c, slice(256, 296))):
             error = other.out[0, rows].float().numpy() - other.expected(0, recipe)[rows]

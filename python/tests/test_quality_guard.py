@@ -114,7 +114,7 @@ class Guard(unittest.TestCase):
         server, rng = self.server(PLAIN), np.random.default_rng(6)
         # vLLM gives block 0 to the steps that an engine of data parallelism runs without requests.
         idle, sound = Request(700, rng), [Request(200, rng) for _ in range(2)]
-        idle.blocks, idle.tail = [0] * 6, [0] * server.layout.tail_blocks
+        idle.blocks, idle.tail = [0] * 6, [0] * server.layout.own_blocks
         server.step([(idle, 700)])
         for request in sound:
             server.step([(request, 200)])

@@ -75,7 +75,7 @@ class Scheduler:
         request.begin = min(request.begin, request.computed)
 
     def n_missing(self, request, n):
-        tail = 0 if request.tail else self.server.layout.tail_blocks
+        tail = 0 if request.tail else self.server.layout.own_blocks
         return max(0, -(-(request.computed + n) // PAGE) - len(request.blocks)), tail
 
     def has_room(self, request, n):
@@ -158,7 +158,7 @@ class Scheduling(unittest.TestCase):
 
     def check(self, recipe, chunk, max_drafts, n_blocks, late=0, n_requests=5):
         rng = np.random.default_rng(chunk + max_drafts)
-        server = Server(recipe, n_blocks=n_blocks, max_drafts=max_drafts, has_arenas=self.has_arenas)
+        server = Server(recipe, n_blocks=n_blocks, max_drafts=max_drafts, has_arenas=self.has_arenas, has_sink_block=False)
         scheduler = Scheduler(server, chunk, max_drafts, late, rng)
         documents, requests = [Request(SHARED, rng) for _ in range(2)], []
         for number in range(n_requests):

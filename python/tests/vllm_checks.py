@@ -72,10 +72,10 @@ def kinds(planned):
     return [type(group.kv_cache_spec) for group in planned.kv_cache_groups]
 
 
-def layout_of(bits, n_layers, **more):
+def layout_of(bits, n_layers, has_sink_block=True, **more):
     if not has_arenas():
         return BlockLayout(KV_HEADS, D, PAGE_BYTES[bits], PAGE_BYTES[bits], **more)
-    return ArenaLayout(KV_HEADS, D, n_layers * (2 * KV_HEADS * PAGE_BYTES[bits],), **more)
+    return ArenaLayout(KV_HEADS, D, n_layers * (2 * KV_HEADS * PAGE_BYTES[bits],), has_sink_block=has_sink_block, **more)
 
 
 def offloading(kv_connector="OffloadingConnector", kv_connector_module_path=None, **options):
@@ -90,7 +90,7 @@ def layers(bits, n_layers=LAYERS, drafts=0):
     for i in range(n_layers):
         specs[f"model.layers.{i}.attn"] = release.sealed_spec(KV_HEADS, D, layout.block_bytes, drafts)
         specs[f"model.layers.{i}.attn{attach.TAIL_SUFFIX}"] = release.tail_spec(KV_HEADS, D, layout.block_bytes,
-                                                                                layout.tail_blocks)
+                                                                                layout.own_blocks, 1, drafts, layout.has_sink_block)
     return layout, specs
 
 
@@ -150,11 +150,53 @@ class Managers(unittest.TestCase):
 
     def test_tails_are_a_requests_own_and_constant(self):
         a, b = Request("a", list(range(1000))), Request("b", list(range(1000)))
-        tail_blocks = self.layout.tail_blocks
-        self.assertEqual(self.step(a, 512), (0, 4, tail_blocks))
-        self.assertEqual(self.step(b, 1000)[2], tail_blocks)
+        own_blocks, n_shared = self.layout.own_blocks, int(self.layout.has_sink_block)
+        self.assertEqual(self.step(a, 512), (0, 4, own_blocks))
+        self.assertEqual(self.step(b, 1000)[2], own_blocks - n_shared)
         self.assertEqual(self.step(a, 488), (0, 4, 0))
-        self.assertFalse(set(self.held(a)[self.tail]) & set(self.held(b)[self.tail]))
+        self.assertEqual(len(set(self.held(a)[self.tail]) & set(self.held(b)[self.tail])), n_shared)
+
+    def test_requests_with_the_same_first_page_share_the_sink(self):
+        if not self.layout.has_sink_block:
+            self.skipTest("the sink lies in the first page's block")
+        a, b, other = Request("a", list(range(300))), Request("b", [*range(128), *range(500, 700)]), Request("c", list(range(1, 301)))
+        for request in (a, b, other):
+            self.step(request, request.num_tokens)
+        sinks = [self.held(request)[self.tail][0] for request in (a, b, other)]
+        self.assertEqual(sinks[0], sinks[1])
+        self.assertNotEqual(sinks[0], sinks[2])
+        self.assertEqual(len({block for request in (a, b, other) for block in self.held(request)[self.tail][1:]}),
+                         3 * self.layout.tail_blocks)
+
+    def test_without_the_sink_no_page_is_found(self):
+        if not self.layout.has_sink_block:
+            self.skipTest("the sink lies in the first page's block")
+        tokens = list(range(300))
+        a = Request("a", tokens)
+        self.step(a, 300)
+        sink = self.manager.coordinator.get_blocks("a")[self.tail][0]
+        self.manager.free(a)
+        self.assertEqual(self.hit(tokens), 256)
+        self.manager.block_pool._maybe_evict_cached_block(sink)
+        self.assertEqual(self.hit(tokens), 0)
+
+    def test_a_full_pool_takes_the_shared_sink_into_account(self):
+        tokens = list(range(640))
+        a, pool = Request("a", tokens), self.manager.block_pool
+        self.step(a, 640)
+        self.manager.free(a)
+        # The found blocks are free blocks, too, so the request needs as many free blocks as without a hit.
+        need = 5 + self.layout.own_blocks
+        taken = pool.get_new_blocks(pool.get_num_free_blocks() - need)
+        blocks, hit, *_ = self.manager.get_computed_blocks(b := Request("b", tokens))
+        self.assertEqual(hit, 512)
+        self.assertIsNotNone(self.manager.allocate_slots(b, 128, hit, blocks))
+        self.assertEqual(pool.get_num_free_blocks(), 0)
+        self.manager.free(b)
+        pool.get_new_blocks(1)
+        blocks, hit, *_ = self.manager.get_computed_blocks(c := Request("c", tokens))
+        self.assertIsNone(self.manager.allocate_slots(c, 128, hit, blocks))
+        pool.free_blocks(taken)
 
     def test_a_prompts_pages_are_shared_in_the_same_step(self):
         a, b = Request("a", list(range(1000))), Request("b", list(range(1000)))
@@ -184,10 +226,10 @@ class Managers(unittest.TestCase):
     def test_tails_are_claimed_before_pages_are_loaded(self):
         request, tail = Request("a", list(range(300))), self.manager.coordinator.single_type_managers[self.tail]
         tail.allocate_external_computed_blocks("b", 0, 256, record_for_zeroing=False)
-        self.assertEqual(len(tail.req_to_blocks["b"]), self.layout.tail_blocks)
+        self.assertEqual(len(tail.req_to_blocks["b"]), self.layout.own_blocks)
         loading = self.manager.allocate_slots(request, 0, num_external_computed_tokens=256, delay_cache_blocks=True)
         self.assertIsNotNone(loading)
-        self.assertEqual([len(x) for x in (self.held(request)[self.sealed], self.held(request)[self.tail])], [2, self.layout.tail_blocks])
+        self.assertEqual([len(x) for x in (self.held(request)[self.sealed], self.held(request)[self.tail])], [2, self.layout.own_blocks])
         request.num_computed_tokens = 256
         self.assertEqual(len(self.manager.allocate_slots(request, 44).blocks[self.tail]), 0)
 
@@ -275,7 +317,7 @@ class Managers(unittest.TestCase):
             a.num_computed_tokens, a.status, a.num_preemptions = 0, "PREEMPTED", 1
             self.assertEqual(self.hit(tokens), 128)
             self.assertEqual(self.step(a, 256)[0], 128)
-            self.assertEqual([len(blocks) for blocks in self.held(a)][self.tail], self.layout.tail_blocks)
+            self.assertEqual([len(blocks) for blocks in self.held(a)][self.tail], self.layout.own_blocks)
 
     def test_prompts_in_chunks_share_their_pages_whatever_the_chunks(self):
         for chunk in (128, 512, 2048):
@@ -330,7 +372,7 @@ class Layers(unittest.TestCase):
         self.assertEqual([type(spec).__name__ for spec in specs.values()], 4 * ["KvantSealedSpec", "KvantTailSpec"])
         layout = layout_of(4, 4, sink_tokens=4)
         self.assertEqual({spec.page_size_bytes for spec in specs.values()}, {layout.block_bytes})
-        self.assertEqual({spec.blocks_per_request for spec in list(specs.values())[1::2]}, {layout.tail_blocks})
+        self.assertEqual({spec.blocks_per_request for spec in list(specs.values())[1::2]}, {layout.own_blocks})
 
     def test_layers_with_a_window_stay_unquantized_on_a_backend_of_vllms(self):
         # One model is like Gemma 3 (five layers with a window, then one without), the other like gpt-oss (every other
@@ -456,10 +498,23 @@ class Layers(unittest.TestCase):
 
     def test_drafts_double_the_tails(self):
         specs = self.model(2, lambda i: True, speculative_config=simple(method="ngram", num_speculative_tokens=4))
-        self.assertEqual([getattr(spec, "max_drafts", None) for spec in specs.values()], [4, None, 4, None])
-        # The tail has 32 pages of 32 KiB, 5 in each block.
-        self.assertEqual(list(specs.values())[1].blocks_per_request, 7)
-        self.assertEqual(list(specs.values())[1].page_size_bytes // 32768, 5)
+        self.assertEqual([spec.max_drafts for spec in specs.values()], [4, 4, 4, 4])
+        # The tail has 32 pages of 32 KiB. If a block holds all layers, the sink has a block of its own.
+        pages, blocks = (4, 1 + 8) if has_arenas() else (5, 7)
+        self.assertEqual(list(specs.values())[1].page_size_bytes // 32768, pages)
+        self.assertEqual(list(specs.values())[1].blocks_per_request, blocks)
+
+    def test_sinks_have_blocks_where_sealed_blocks_become_smaller(self):
+        if not has_arenas():
+            self.skipTest("blocks of one layer have sinks of their own")
+        for heads, bits, sink, more, expected in ((8, 4, 4, {}, True), (8, 4, 1, {}, True), (8, 4, 0, {}, False), (8, 2, 4, {}, True),
+                                                  (2, 2, 4, {}, False), (8, 4, 4, dict(kv_transfer_config=offloading()), False)):
+            vllm_config = self.use(supported(cache_dtype="kvant", **more))
+            vllm_config.additional_config = {"kvant": {"recipe": f"k=hadamard:tcq{bits},v=hadamard:tcq{bits},sink={sink}"}}
+            layout = layer(vllm_config, 0, heads=heads).kvant.layout
+            self.assertEqual(layout.has_sink_block, expected, (heads, bits, sink))
+            for spec in self.specs(vllm_config).values():
+                self.assertEqual(getattr(spec, "has_sink_block", expected), expected)
 
     def test_blocks_lie_as_the_layout_says(self):
         planned, _ = plan(self.model(4, lambda i: True))
@@ -538,7 +593,7 @@ class Layers(unittest.TestCase):
 
     def test_short_models_are_refused(self):
         vllm_config = self.use(supported(max_model_len=256))
-        with self.assertRaisesRegex(NotImplementedError, f"--max-model-len of at least {128 * layout_of(4, 1, sink_tokens=4).tail_blocks},"):
+        with self.assertRaisesRegex(NotImplementedError, f"--max-model-len of at least {128 * layout_of(4, 1, sink_tokens=4).own_blocks},"):
             layer(vllm_config, 0)
 
     def test_the_backend_is_asked_for_by_name(self):

@@ -39,6 +39,8 @@ setattr(checks.scheduler, "KVConnectorFactory", factory.KVConnectorFactory)
 setattr(checks.scheduler, "KVConnectorRole", base.KVConnectorRole)
 setattr(checks.scheduler, "SupportsHMA", base.SupportsHMA)
 CPUOffloadingSpec.BLOCK_SIZE_ALIGNMENT = 1
+# With CPU offload, sinks stay in the blocks of first pages (attach).
+checks.Stage.has_sink_block = False
 # This many chunks fit into the CPU's memory.
 N_CHUNKS = 64
 

@@ -1,7 +1,7 @@
 """Says where pages lie in the blocks of a pool whose blocks hold all layers (vLLM's layout BLHNC):
 
-    sealed block: the sinks of all layers (ArenaSinks), then the K page and V page of KV head 0 of layer 0, of
-                  head 1, ..., of layer 1, ...
+    sealed block: the K page and V page of KV head 0 of layer 0, of head 1, ..., of layer 1, ...
+    sink block:   the sinks of all layers (ArenaSinks). Without sink blocks, each sealed block begins with this space
     tail block:   a cell for each layer, with as many whole unquantized pages (128 tokens of one head and side, BF16)
                   as fit
 
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ArenaSinks:
-    """Keeps the sinks of all layers at the beginning of a block. Sinks of several layers share the tiles that the
+    """Keeps the sinks of all layers at the beginning of a block, which is the sequence's sink block or, without sink
+    blocks, the sequence's first sealed block. Sinks of several layers share the tiles that the
     library reads, as the sinks of several heads do in SinkLayout. The places of the heads of a layer therefore have
     equal distances, so a table of blocks finds the sinks of all heads."""
 
@@ -77,6 +78,7 @@ class ArenaLayout(PoolLayout):
     # Cells have at least this many bytes, because all ranks of tensor parallelism and all stages of pipeline
     # parallelism need equal cells.
     least_block_bytes: int = 0
+    has_sink_block: bool = False
 
     tail_block_bytes = property(lambda self: len(self.layer_bytes) * self.block_bytes)
     # Entries of tables of sinks are blocks.
@@ -87,10 +89,15 @@ class ArenaLayout(PoolLayout):
     def sinks(self) -> ArenaSinks:
         return ArenaSinks(len(self.layer_bytes), self.n_kv_heads, self.head_dim, self.sink_tokens, self.has_rows)
 
+    @property
+    def _sealed_at(self) -> int:
+        """Returns where the sealed pages begin in a block."""
+        return 0 if self.has_sink_block else self.sinks.bytes
+
     @cached_property
     def block_bytes(self) -> int:
         """Returns the bytes of a cell, in which at least one tail page must fit."""
-        share = -(-(self.sinks.bytes + sum(self.layer_bytes)) // len(self.layer_bytes))
+        share = -(-max(self._sealed_at + sum(self.layer_bytes), self.sinks.bytes) // len(self.layer_bytes))
         return max(-(-share // ALIGNMENT) * ALIGNMENT, self.tail_page_bytes, self.least_block_bytes)
 
     @property
@@ -110,7 +117,7 @@ class ArenaLayout(PoolLayout):
             raise RuntimeError(f"kvant: vLLM has laid out the cache of {len(layers)} layers in blocks {sorted(strides)} bytes apart, "
                                f"and kvant needs blocks that hold {n_layers} cells of {self.block_bytes} bytes one after another: "
                                "this model is not supported")
-        sealed = accumulate(self.layer_bytes[:-1], initial=first + self.sinks.bytes)
+        sealed = accumulate(self.layer_bytes[:-1], initial=first + self._sealed_at)
         places = [[self.sinks.place(i, side) for side in (KEY, VALUE)] for i in range(n_layers)]
         return [LayerMemory(
             sealed=begin, block_stride=stride, tail=first + i * self.block_bytes, tail_stride=stride, sinks=first + of_keys,

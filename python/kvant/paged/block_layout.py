@@ -38,6 +38,8 @@ class PoolLayout:
     head_dim: int
     tail_pages: int
     block_bytes: int
+    # The flag is true if a sequence's sinks have a block of their own instead of space in each sealed block.
+    has_sink_block: bool = False
 
     @property
     def tail_page_bytes(self) -> int:
@@ -53,17 +55,23 @@ class PoolLayout:
         """Returns the number of tail blocks of a request."""
         return -(-self.tail_pages * SIDES * self.n_kv_heads // self.tail_pages_per_block)
 
+    @property
+    def own_blocks(self) -> int:
+        """Returns the number of blocks that a request has next to its sealed blocks: the block of the sinks, if there is
+        one, and then the tail blocks."""
+        return self.has_sink_block + self.tail_blocks
+
     @cached_property
     def unit_bytes(self) -> int:
         """Returns the largest size that divides both blocks and tail pages. Tables of tail pages count in this unit."""
         return math.gcd(self.block_bytes, self.tail_page_bytes)
 
     def tail_place(self, head: int, side: int, turn: int = 0) -> tuple[int, int]:
-        """Returns which of a request's tail blocks holds a page, and the place in that block in units. `turn` is the
-        page's number modulo `tail_pages`."""
+        """Returns which of a request's own blocks holds a page of the tail, and the place in that block in units. `turn`
+        is the page's number modulo `tail_pages`."""
         index = SIDES * (turn * self.n_kv_heads + head) + side
         block, within = divmod(index, self.tail_pages_per_block)
-        return block, within * (self.tail_page_bytes // self.unit_bytes)
+        return self.has_sink_block + block, within * (self.tail_page_bytes // self.unit_bytes)
 
     @property
     def bf16_block_bytes(self) -> int:
@@ -71,8 +79,8 @@ class PoolLayout:
         return SIDES * self.n_kv_heads * self.tail_page_bytes
 
     def tokens_that_fit(self, n_blocks: int, tokens_per_request: int) -> int:
-        """Returns how many tokens fit in requests of tokens_per_request tokens each, including their tails."""
-        of_request = -(-tokens_per_request // PAGE) + self.tail_blocks
+        """Returns how many tokens fit in requests of tokens_per_request tokens each, including their own blocks."""
+        of_request = -(-tokens_per_request // PAGE) + self.own_blocks
         return n_blocks * tokens_per_request // of_request
 
     def bf16_tokens_that_fit(self, n_blocks: int) -> int:

@@ -30,10 +30,10 @@ class DecodeStep:
     sink_ids: torch.Tensor | None  # int32 [n_seqs, sink_entries of the cache]
 
 
-def prepare(cache: ModelCache, seq_lens: torch.Tensor, block_table: torch.Tensor, tail_blocks: torch.Tensor,
+def prepare(cache: ModelCache, seq_lens: torch.Tensor, block_table: torch.Tensor, own_blocks: torch.Tensor,
             row_begins: torch.Tensor | None = None) -> DecodeStep:
     """Prepares a decode step for all layers. seq_lens: int32 [n_requests], including new tokens, with 0 for padding.
-    block_table, tail_blocks: int32 [n_requests, ...]. row_begins: int32 [n_requests + 1], the first new token of each
+    block_table, own_blocks: int32 [n_requests, ...]. row_begins: int32 [n_requests + 1], the first new token of each
     request; None means one new token per request."""
     n_requests, n_sink, n_pages = len(seq_lens), cache.layout.sink_tokens, SIDES * cache.layout.n_kv_heads
     plan = StepPlan(n_requests, cache.max_rows, cache.max_queries, sink=n_sink, device=cache.device)
@@ -42,9 +42,9 @@ def prepare(cache: ModelCache, seq_lens: torch.Tensor, block_table: torch.Tensor
         return torch.empty(plan.n_seqs, width, dtype=torch.int32, device=cache.device)
 
     tail_ids, sink_ids, of_seqs = new_table(n_pages), new_table(cache.sink_entries) if n_sink else None, block_table
-    tables = dict(tail=cache.tail_table(tail_ids, tail_blocks))
+    tables = dict(tail=cache.tail_table(tail_ids, own_blocks))
     if n_sink:
-        tables["protected_pages"] = cache.sink_table(sink_ids, block_table)
+        tables["protected_pages"] = cache.sink_table(sink_ids, cache.sink_blocks(block_table, own_blocks))
     if plan.n_parts > 1:
         of_seqs = new_table(block_table.shape[1])
         tables["sealed"] = step_table(of_seqs[:, None], block_table)

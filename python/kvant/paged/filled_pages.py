@@ -18,6 +18,7 @@ class _Pending:
     tail_ids: torch.Tensor
     page: torch.Tensor
     has_first: bool
+    sink_blocks: torch.Tensor
 
 
 @dataclass(frozen=True)
@@ -78,11 +79,12 @@ class FilledPages:
         # Describes each layer, and is kept because new descriptions take longer than the GPU's work.
         self._described: list[Layer] = []
 
-    def add(self, sealed_blocks: torch.Tensor, tail_ids: torch.Tensor, page: torch.Tensor, has_first: bool = True) -> None:
+    def add(self, sealed_blocks: torch.Tensor, tail_ids: torch.Tensor, page: torch.Tensor, has_first: bool = True,
+            sink_blocks: torch.Tensor | None = None) -> None:
         """Adds pages to seal. sealed_blocks: int32 [n], their destinations. tail_ids: int32 [n, 2 * n_kv_heads], their
         places in the tail. page: int32 [n], the number of each page in its sequence. has_first says whether `page` may
-        have a 0."""
-        self._pending = _Pending(sealed_blocks, tail_ids, page, has_first)
+        have a 0. sink_blocks: int32 [n], the blocks of the sinks; None means that first pages have the sinks."""
+        self._pending = _Pending(sealed_blocks, tail_ids, page, has_first, sealed_blocks if sink_blocks is None else sink_blocks)
 
     def seal(self, layers: Sequence[torch.Tensor]) -> None:
         """Seals the pages. `layers` holds the blocks of each layer."""
@@ -91,7 +93,7 @@ class FilledPages:
         pending, self._pending, cache = self._pending, None, self._cache
         place = pending.page.clip(max=1)
         due = _Due(cache, pending, place, torch.zeros_like(place), cache.either_place(pending.sealed_blocks),
-                   cache.sink_ids(pending.sealed_blocks))
+                   cache.sink_ids(pending.sink_blocks))
         if not cache.seals_layers_together(pending.has_first):
             due.seal_each(layers, self._descriptions(due, layers))
         elif (distances := cache.layout.layer_distances) is not None:

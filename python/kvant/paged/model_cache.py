@@ -90,30 +90,35 @@ class ModelCache:
         names = [self.library.decode_kernel(self._shape(1, 1, formats)) for formats in self._formats]
         return None if None in names else ", ".join(dict.fromkeys(names))
 
-    def tail_ids(self, tail_blocks: torch.Tensor, page: torch.Tensor | None = None) -> torch.Tensor:
+    def tail_ids(self, own_blocks: torch.Tensor, page: torch.Tensor | None = None) -> torch.Tensor:
         """Returns int32 [n_seqs, 2 * n_kv_heads], the places of each head's tail pages in a layer's blocks, K then V,
-        in units. tail_blocks: int32 [n_seqs, at least layout.tail_blocks]. page: int32 [n_seqs], the number of each
+        in units. own_blocks: int32 [n_seqs, at least layout.own_blocks]. page: int32 [n_seqs], the number of each
         sequence's page, needed if the tail has room for several pages."""
         if self.layout.tail_pages == 1:
-            blocks, unit = tail_blocks.index_select(1, self._tail_block[0]), self._tail_unit[0]
+            blocks, unit = own_blocks.index_select(1, self._tail_block[0]), self._tail_unit[0]
         else:
             turn = (page % self.layout.tail_pages).long()
-            blocks, unit = tail_blocks.gather(1, self._tail_block[turn]), self._tail_unit[turn]
+            blocks, unit = own_blocks.gather(1, self._tail_block[turn]), self._tail_unit[turn]
         return blocks * self._tail_units + unit
 
-    def tail_table(self, table: torch.Tensor, tail_blocks: torch.Tensor) -> StepTable:
+    def tail_table(self, table: torch.Tensor, own_blocks: torch.Tensor) -> StepTable:
         """Tells kvant_plan_step how to make tail_ids. Each step writes table, int32 [n_seqs, 2 * n_kv_heads], from
-        tail_blocks, int32 [n_requests, ...]."""
-        return step_table(table[:, :, None], tail_blocks, self._tail_places, self._tail_units)
+        own_blocks, int32 [n_requests, ...]."""
+        return step_table(table[:, :, None], own_blocks, self._tail_places, self._tail_units)
 
     @property
     def sink_entries(self) -> int:
         """Returns the number of entries per sequence in a table of sinks."""
         return len(self._sink_unit)
 
-    def sink_table(self, table: torch.Tensor, block_table: torch.Tensor) -> StepTable:
-        """Tells kvant_plan_step how to make sink_ids. table: int32 [n_seqs, sink_entries]."""
-        return step_table(table[:, :, None], block_table, self._sink_places, self.layout.sink_units_per_block)
+    def sink_blocks(self, block_table: torch.Tensor, own_blocks: torch.Tensor) -> torch.Tensor:
+        """Returns the table whose first column has the block of each request's sinks."""
+        return own_blocks if self.layout.has_sink_block else block_table
+
+    def sink_table(self, table: torch.Tensor, sink_blocks: torch.Tensor) -> StepTable:
+        """Tells kvant_plan_step how to make sink_ids. table: int32 [n_seqs, sink_entries]. sink_blocks() returns
+        sink_blocks."""
+        return step_table(table[:, :, None], sink_blocks, self._sink_places, self.layout.sink_units_per_block)
 
     def tail_pages(self, tail_ids: torch.Tensor, blocks: torch.Tensor) -> Pages:
         """Describes a layer's tails, one page per sequence."""
@@ -190,13 +195,13 @@ class ModelCache:
         a sequence's first page (page 0), the second any other page (page 1)."""
         return block[:, None].expand(-1, 2).contiguous()
 
-    def sink_ids(self, first_blocks: torch.Tensor) -> torch.Tensor | None:
+    def sink_ids(self, sink_blocks: torch.Tensor) -> torch.Tensor | None:
         """Returns int32 [n_seqs, sink_entries], the places of each head's sink pages in a layer's blocks, K then V, or
-        one place for all heads. Returns None without a sink. first_blocks: int32 [n_seqs], the block of each sequence's
-        first page."""
+        one place for all heads. Returns None without a sink. sink_blocks: int32 [n_seqs], the block of each sequence's
+        sinks."""
         if self.layout.sink_tokens == 0:
             return None
-        return first_blocks[:, None] * self.layout.sink_units_per_block + self._sink_unit
+        return sink_blocks[:, None] * self.layout.sink_units_per_block + self._sink_unit
 
     def sink_pages(self, sink_ids: torch.Tensor, blocks: torch.Tensor) -> Pages:
         """Describes a layer's sinks, one page per sequence. sink_ids: int32 [n_seqs, sink_entries]."""

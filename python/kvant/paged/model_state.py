@@ -166,7 +166,7 @@ class ModelState:
             where = DeviceArrays({"seqs": seqs, "pages": pages}, self.cache.device)
             rows = where["seqs"].long()
             self._filled.add(table[rows, where["pages"].long()], self.cache.tail_ids(tail_table[rows]), where["pages"],
-                             has_first=bool((pages == 0).any()))
+                             has_first=bool((pages == 0).any()), sink_blocks=tail_table[rows, 0] if self.layout.has_sink_block else None)
 
 
 def append(step: Step, blocks: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> None:

@@ -70,7 +70,7 @@ def prepare(cache: ModelCache, step: PrefillStep) -> tuple[Call, ...]:
             step.block_table[requests, call.first_page:], **mine,
             query_pages=on_device[f"{i} query_pages"] if is_last and n_pages else None,
             first_tokens=on_device[f"{i} first_tokens"] if is_last else None,
-            sink_ids=cache.sink_ids(step.block_table[requests, 0]) if has_sink else None,
+            sink_ids=cache.sink_ids(step.sink_blocks[requests]) if has_sink else None,
             is_first=call.first_page == 0, is_last=is_last))
     return tuple(calls)
 

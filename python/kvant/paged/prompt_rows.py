@@ -78,7 +78,7 @@ def prepare(cache: ModelCache, step: PrefillStep) -> VisibleRows:
     seen_blocks = block_table[arrays["seen_request"].long(), arrays["seen_page"].long()].contiguous()
 
     def sink_of(prefix, first):
-        return cache.sink_ids(block_table[prefix.request, :1]) if first == 0 else None
+        return cache.sink_ids(step.sink_blocks[prefix.request:prefix.request + 1]) if first == 0 else None
 
     return VisibleRows(
         **{name: arrays[name] for name in ("first_rows", "n_tokens", "visible", "n_visible_tokens")},

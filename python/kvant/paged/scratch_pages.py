@@ -23,6 +23,7 @@ class PrefillStep:
 
     plan: PrefillPlan
     block_table: torch.Tensor  # int32 [prefilled requests, pages]
+    sink_blocks: torch.Tensor  # int32 [prefilled requests]
     piece_numbers: torch.Tensor  # int32 [n_pieces]: 0, 1, ...
     row_piece: torch.Tensor
     row_token: torch.Tensor
@@ -62,8 +63,8 @@ class InPlace:
     leaving_ids: torch.Tensor
 
 
-def prepare(cache: ModelCache, plan: PrefillPlan, block_table: torch.Tensor, tail_blocks: torch.Tensor) -> PrefillStep:
-    """Prepares the moves for all layers. block_table, tail_blocks: int32 [prefilled requests, ...]."""
+def prepare(cache: ModelCache, plan: PrefillPlan, block_table: torch.Tensor, own_blocks: torch.Tensor) -> PrefillStep:
+    """Prepares the moves for all layers. block_table, own_blocks: int32 [prefilled requests, ...]."""
     arrays = DeviceArrays({
         "piece_numbers": np.arange(plan.n_pieces), "row_piece": plan.row_piece, "row_token": plan.row_token,
         "full": plan.full, "full_request": plan.request[plan.full], "full_page": plan.page[plan.full],
@@ -76,22 +77,23 @@ def prepare(cache: ModelCache, plan: PrefillPlan, block_table: torch.Tensor, tai
         return block_table[arrays[name + "_request"].long(), arrays[name + "_page"].long()].contiguous()
 
     def ids_of(name):
-        return cache.tail_ids(tail_blocks[arrays[name + "_request"].long()], arrays[name + "_page"])
+        return cache.tail_ids(own_blocks[arrays[name + "_request"].long()], arrays[name + "_page"])
 
     def units_of(name):
         if not arrays[name].numel():
             return arrays[name].long()
         return (ids_of(name).long()[:, :, None] + torch.arange(of_page, device=cache.device)).flatten()
 
-    full_blocks = blocks_of("full")
+    full_blocks, sink_blocks = blocks_of("full"), cache.sink_blocks(block_table, own_blocks)[:, 0]
+    full_sinks = sink_blocks[arrays["full_request"].long()] if cache.layout.has_sink_block else full_blocks
     in_place = None
     if "full_rows" in arrays:
         in_place = InPlace(arrays["full_rows"], arrays["leaving_rows"].long(), arrays["leaving_row_piece"],
                            arrays["leaving_row_token"], ids_of("leaving"))
     return PrefillStep(
-        plan, block_table, **{name: arrays[name] for name in ("piece_numbers", "row_piece", "row_token", "full", "full_place",
+        plan, block_table, sink_blocks, **{name: arrays[name] for name in ("piece_numbers", "row_piece", "row_token", "full", "full_place",
                                                              "full_page")},
-        full_table=cache.either_place(full_blocks), full_sinks=cache.sink_ids(full_blocks), zeros=torch.zeros_like(full_blocks),
+        full_table=cache.either_place(full_blocks), full_sinks=cache.sink_ids(full_sinks), zeros=torch.zeros_like(full_blocks),
         entering=arrays["entering"].long(), entering_units=units_of("entering"),
         leaving=arrays["leaving"].long(), leaving_units=units_of("leaving"), in_place=in_place)
 

@@ -52,6 +52,7 @@ class SequenceLayout:
         return self.tail_page_bytes
 
     layer_distances = None
+    has_sink_block = False
 
     @property
     def sink_places(self) -> list[int]:

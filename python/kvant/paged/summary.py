@@ -27,4 +27,5 @@ def _line(cache: ModelCache, where: str, n_layers: int) -> str:
     prompts = ", prompts in 8-bit integers" if cache.recipe.has_integer_prompts else ""
     return (f"kvant: {cache.recipe.name} ({cache.recipe.text}), {cache.kernel} in {where}{prompts}; "
             f"{sealed / PAGE:,.0f} bytes per token instead of {unquantized / PAGE:,.0f} in BF16, and "
-            f"{layout.tail_blocks * sealed / 1e6:.1f} MB per request for its newest tokens")
+            f"{layout.own_blocks * sealed / 1e6:.1f} MB per request for its newest tokens"
+            f"{' and its sink' if layout.has_sink_block else ''}")

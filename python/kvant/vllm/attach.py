@@ -50,7 +50,7 @@ class Release:
 
     # Takes n_kv_heads, head_size, block_bytes, max_drafts and n_pages, the number of a block's pages.
     sealed_spec: Callable[..., Any]
-    # Takes n_kv_heads, head_size, block_bytes, blocks_per_request and n_pages.
+    # Takes n_kv_heads, head_size, block_bytes, blocks_per_request, n_pages, max_drafts and has_sink_block.
     tail_spec: Callable[..., Any]
 
 
@@ -67,8 +67,9 @@ class TailLayer(AttentionLayerBase):
 
     def get_kv_cache_spec(self, vllm_config):
         layout, n_pages = self.kvant.layout, hybrids.pages_of(vllm_config)
-        n_blocks = -(-layout.tail_blocks // n_pages)
-        return self._release.tail_spec(layout.n_kv_heads, layout.head_dim, layout.block_bytes, n_blocks, n_pages)
+        n_blocks = -(-layout.own_blocks // n_pages)
+        return self._release.tail_spec(layout.n_kv_heads, layout.head_dim, layout.block_bytes, n_blocks, n_pages,
+                                       self.kvant.max_drafts, layout.has_sink_block)
 
 
 def wrap_attention(release: Release) -> None:
@@ -204,10 +205,9 @@ def _attach(layer, vllm_config, release: Release) -> None:
     state.layers.append(layer)
     if isinstance(state.layout, ArenaLayout) and not state.recipe.by_head:
         state.layout = replace(state.layout, layer_bytes=len(state.layers) * state.layout.layer_bytes[:1])
-    tail_blocks = state.layout.tail_blocks
-    if vllm_config.model_config.max_model_len < tail_blocks * PAGE:
-        raise NotImplementedError(f"kvant needs --max-model-len of at least {tail_blocks * PAGE}, as much as a request's "
-                                  "newest tokens take")
+    own_tokens = state.layout.own_blocks * PAGE
+    if vllm_config.model_config.max_model_len < own_tokens:
+        raise NotImplementedError(f"kvant needs --max-model-len of at least {own_tokens}, as much as a request's newest tokens take")
     layer.kvant, pool = state, None
     if vllm_config.model_config.is_hybrid:
         pool = hybrids.HybridPool(vllm_config, state, is_packed)
@@ -237,6 +237,9 @@ def _new_state(layer, vllm_config):
     # The pages of a layer in a block of several pages follow one another, whatever the other layers need.
     if uses_arenas() and not vllm_config.model_config.is_hybrid:
         layout = ArenaLayout(layer.num_kv_heads, layer.head_size, (layer.num_kv_heads * sum(sizes),), **common)
+        # vLLM's CPU offload stores blocks by the numbers of their pages, so sinks then stay with first pages.
+        if vllm_config.kv_transfer_config is None:
+            layout = _with_small_blocks(layout)
     else:
         layout = BlockLayout(layer.num_kv_heads, layer.head_size, *sizes, **common)
     if recipe.has_integer_prompts and (layer.impl.softcap or layer.impl.sinks is not None):
@@ -246,6 +249,15 @@ def _new_state(layer, vllm_config):
         raise NotImplementedError("kvant's approximation of the exponential (softmax=sas) does not support soft-capped scores and attention "
                                   "sinks: use softmax=exact")
     return ModelState(recipe, layout, layer.num_heads, layer.impl.scale, drafts, softcap=layer.impl.softcap)
+
+
+def _with_small_blocks(layout: ArenaLayout) -> ArenaLayout:
+    """Returns the layout with sinks in blocks of their own, if sealed blocks are then smaller. Blocks with few heads and
+    few bits stay as large as a tail page."""
+    # The sinks of eight layers fill whole tiles.
+    shared = replace(layout, layer_bytes=8 * layout.layer_bytes)
+    apart = replace(shared, has_sink_block=True)
+    return replace(layout, has_sink_block=apart.block_bytes < shared.block_bytes)
 
 
 def uses_arenas() -> bool:

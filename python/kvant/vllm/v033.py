@@ -72,9 +72,16 @@ class KvantSealedSpec(FullAttentionSpec):
 
 @dataclass(frozen=True, kw_only=True)
 class KvantTailSpec(CircularBufferSpec):
-    """Specifies a fixed number of tail blocks per request."""
+    """Specifies a fixed number of own blocks per request."""
 
     blocks_per_request: int = 0
+    max_drafts: int = 0
+    # The flag is true if the first block of a request has its sinks.
+    has_sink_block: bool = False
+
+    @property
+    def prefix_cacheable(self) -> bool:
+        return self.has_sink_block
 
     def max_memory_usage_bytes(self, vllm_config) -> int:
         return self.blocks_per_request * self.page_size_bytes
@@ -94,8 +101,10 @@ def sealed_spec(n_kv_heads: int, head_size: int, block_bytes: int, max_drafts: i
     return KvantSealedSpec(**_common(n_kv_heads, head_size, block_bytes, n_pages), max_drafts=max_drafts)
 
 
-def tail_spec(n_kv_heads: int, head_size: int, block_bytes: int, blocks_per_request: int, n_pages: int = 1) -> KvantTailSpec:
-    return KvantTailSpec(**_common(n_kv_heads, head_size, block_bytes, n_pages), blocks_per_request=blocks_per_request)
+def tail_spec(n_kv_heads: int, head_size: int, block_bytes: int, blocks_per_request: int, n_pages: int = 1, max_drafts: int = 0,
+              has_sink_block: bool = False) -> KvantTailSpec:
+    return KvantTailSpec(**_common(n_kv_heads, head_size, block_bytes, n_pages), blocks_per_request=blocks_per_request,
+                         max_drafts=max_drafts, has_sink_block=has_sink_block)
 
 
 RELEASE = Release(sealed_spec, tail_spec)
