@@ -186,6 +186,16 @@ class Hits(unittest.TestCase):
             self.assertEqual(self.found(self.manager(window=512, use_eagle=True), n_prompt, n_asked, 32), n_found)
         self.assertEqual(self.found(self.manager(window=512), 416, 420, 32), 384)
 
+    def test_a_page_whose_hash_waits_for_the_next_token_is_not_published(self):
+        for n_prompt, n_found in ((127, 0), (128, 0), (129, 128)):
+            manager = self.manager(window=512, num_hash_lookahead_tokens=1)
+            request = checks.Request("a", list(range(n_prompt)), 32)
+            # The hash of a block covers the next token too.
+            request.block_hashes = request.block_hashes[:(n_prompt - 1) // 32]
+            blocks, hit, *_ = manager.get_computed_blocks(request)
+            manager.allocate_slots(request, n_prompt, hit, blocks, num_lookahead_tokens=3)
+            self.assertEqual(manager.get_computed_blocks(checks.Request("b", list(range(200)), 32))[1], n_found)
+
     def test_all_blocks_come_back(self):
         manager = self.manager(use_eagle=True)
         free = manager.block_pool.get_num_free_blocks()

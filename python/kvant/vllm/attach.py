@@ -205,9 +205,6 @@ def _attach(layer, vllm_config, release: Release) -> None:
     state.layers.append(layer)
     if isinstance(state.layout, ArenaLayout) and not state.recipe.by_head:
         state.layout = replace(state.layout, layer_bytes=len(state.layers) * state.layout.layer_bytes[:1])
-    own_tokens = state.layout.own_blocks * PAGE
-    if vllm_config.model_config.max_model_len < own_tokens:
-        raise NotImplementedError(f"kvant needs --max-model-len of at least {own_tokens}, as much as a request's newest tokens take")
     layer.kvant, pool = state, None
     if vllm_config.model_config.is_hybrid:
         pool = hybrids.HybridPool(vllm_config, state, is_packed)

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import sys
+
 from vllm.v1.core.kv_cache_utils import resolve_block_hashes
 from vllm.v1.core.single_type_kv_cache_manager import FullAttentionManager, SingleTypeKVCacheManager
 
@@ -58,14 +60,18 @@ class KvantTailManager(SingleTypeKVCacheManager):
 
     def cache_blocks(self, request, num_tokens, *args, **kwargs) -> None:
         """Publishes the block of the sinks when the request's first page is published."""
-        is_cached = self.num_cached_block.get(request.request_id, 0) > 0
-        if not self.kv_cache_spec.has_sink_block or is_cached or not request.block_hashes:
+        if not self.kv_cache_spec.has_sink_block or self.num_cached_block.get(request.request_id, 0) > 0:
             return
-        if n_published(request, num_tokens, self.kv_cache_spec.max_drafts) < self.block_size:
+        # Hashes may cover the next token too, so the newest full page may have no hash yet.
+        n_hashed = len(request.block_hashes) * self.block_pool.hash_block_size
+        if min(n_published(request, num_tokens, self.kv_cache_spec.max_drafts), n_hashed) < self.block_size:
             return
+        blocks = self.req_to_blocks[request.request_id]
         self.block_pool.cache_full_blocks(
-            request=request, blocks=self.req_to_blocks[request.request_id], num_cached_blocks=0, num_full_blocks=1,
-            block_size=self.block_size, kv_cache_group_id=self.kv_cache_group_id)
+            request=request, blocks=blocks, num_cached_blocks=0, num_full_blocks=1, block_size=self.block_size,
+            kv_cache_group_id=self.kv_cache_group_id)
+        # vLLM reports the least number of cached tokens of all groups to users. This group does not limit the number.
+        blocks[0]._block_hash_num_tokens = sys.maxsize
         self.num_cached_block[request.request_id] = 1
 
     def remove_skipped_blocks(self, *args, **kwargs) -> None:
