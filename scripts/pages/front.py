@@ -142,7 +142,7 @@ class Front:
                 bits.get(str(depth), "4.13"), *self.cell_of("uniform-4bit"), day_of(document["measured_on"]))
 
     def vllm_rows(self):
-        """Yields rows of vLLM: a trained model, whose quality was measured in the same session, and the shape of an 8B
+        """Yields rows of vLLM: a trained model, whose quality was measured in the same run, and the shape of an 8B
         with dummy weights. The bits are those of a block of vLLM's cache."""
         trained = next((d for d in self.gpu.kind("table") if d.get("quality_of")), None)
         if trained is None:
