@@ -6,7 +6,6 @@
 //
 // Layer i of the result has the constants of layer i * n / LAYERS of the n layers, and head h those of head h
 // modulo the number of heads.
-#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 
@@ -15,26 +14,14 @@
 namespace kvant {
 namespace {
 
-struct Shape {
-  int layers = 0, kv_heads = 0;
-};
-
-Shape shape_of(const Constants& constants) {
-  Shape shape;
-  constants.for_each([&](int layer, int kv_head, Side, const std::string&, const auto&) {
-    shape = {std::max(shape.layers, layer + 1), std::max(shape.kv_heads, kv_head + 1)};
-  });
-  return shape;
-}
-
-Constants repeated(const Constants& from, Shape to) {
-  const Shape shape = shape_of(from);
+Constants repeated(const Constants& from, LayersAndHeads to) {
+  const LayersAndHeads numbers = layers_and_heads(from);
   Constants result;
   from.for_each(
       [&](int layer, int kv_head, Side side, const std::string& name, const std::vector<float>& values) {
         for (int i = 0; i < to.layers; ++i) {
-          if (i * shape.layers / to.layers != layer) continue;
-          for (int head = kv_head; head < to.kv_heads; head += shape.kv_heads)
+          if (i * numbers.layers / to.layers != layer) continue;
+          for (int head = kv_head; head < to.kv_heads; head += numbers.kv_heads)
             result.set(i, head, side, name, values);
         }
       });
@@ -45,7 +32,8 @@ Constants repeated(const Constants& from, Shape to) {
 }  // namespace kvant
 
 int main(int argc, char** argv) {
-  const kvant::Shape to = argc == 5 ? kvant::Shape{std::atoi(argv[3]), std::atoi(argv[4])} : kvant::Shape{};
+  const kvant::LayersAndHeads to =
+      argc == 5 ? kvant::LayersAndHeads{std::atoi(argv[3]), std::atoi(argv[4])} : kvant::LayersAndHeads{};
   if (to.layers < 1 || to.kv_heads < 1) {
     std::fprintf(stderr, "usage: repeat_constants CALIBRATION RESULT LAYERS KV_HEADS\n");
     return 2;

@@ -103,6 +103,7 @@ double tolerance(const char* kernels, const std::string& format, const Geometry&
       format.starts_with("lm") ? 0.015 : 1e-3,
       cpu::testing::small_number_error(cpu::find_kernels(kernels), format, g.head_dim, {7, product}));
 }
+
 TEST_P(CpuBackend, AttendsToEveryFormat) {
   for (const std::string& format : tested_formats()) {
     // int8 is a format of tails.

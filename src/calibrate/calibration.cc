@@ -224,6 +224,14 @@ bool read_quality(const GgufFile& file, std::vector<RecipeQuality>& quality) {
 
 }  // namespace
 
+LayersAndHeads layers_and_heads(const Constants& constants) {
+  LayersAndHeads numbers;
+  constants.for_each([&](int layer, int kv_head, Side, const std::string&, const std::vector<float>&) {
+    numbers = {std::max(numbers.layers, layer + 1), std::max(numbers.kv_heads, kv_head + 1)};
+  });
+  return numbers;
+}
+
 Status write_calibration(const Calibration& calibration, const std::string& path) {
   SealedGguf file;
   file.set("general.type", kType);

@@ -75,6 +75,14 @@ struct Calibration {
   Constants constants;                 // the keys are scoped names (needs.h)
 };
 
+struct LayersAndHeads {
+  int layers = 0, kv_heads = 0;
+  bool operator==(const LayersAndHeads&) const = default;
+};
+
+// Returns the number of layers, and of KV heads in a layer, that the constants describe.
+LayersAndHeads layers_and_heads(const Constants& constants);
+
 // Writes a calibration. Each array has the smallest type that holds its values exactly: INT8 with one scale,
 // f16 or F32. Either the whole file is written or none. Returns the errors of write_whole_file().
 Status write_calibration(const Calibration& calibration, const std::string& path);

@@ -16,19 +16,6 @@ namespace {
 // The rotations per token may differ by this much, relatively, because PyTorch computes them in F32.
 constexpr float kMostDifference = 1e-3F;
 
-struct Numbers {
-  int layers = 0, kv_heads = 0;
-  bool operator==(const Numbers&) const = default;
-};
-
-Numbers numbers_of(const Constants& constants) {
-  Numbers numbers;
-  constants.for_each([&](int layer, int kv_head, Side, const std::string&, const std::vector<float>&) {
-    numbers = {std::max(numbers.layers, layer + 1), std::max(numbers.kv_heads, kv_head + 1)};
-  });
-  return numbers;
-}
-
 bool is_metric(const std::string& name) {
   return name.ends_with(std::string(":") + kPageMetric);
 }
@@ -143,9 +130,9 @@ bool is_of_checkpoint(const Calibration& calibration) {
 
 Result<Calibration> for_gguf_model(const Calibration& calibration, const GgufModel& model,
                                    const std::string& path) {
-  const Numbers theirs = numbers_of(calibration.constants);
+  const LayersAndHeads theirs = layers_and_heads(calibration.constants);
   const Geometry& g = model.geometry;
-  if (theirs != Numbers{g.n_layers, g.n_kv_heads}) {
+  if (theirs != LayersAndHeads{g.n_layers, g.n_kv_heads}) {
     return error(
         "the calibration '{}' is of a checkpoint ({}) of {} layers with {} KV heads, and this model has {} "
         "with {}",

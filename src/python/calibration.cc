@@ -7,7 +7,6 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
-#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <memory>
@@ -81,15 +80,6 @@ nb::list to_list(const std::vector<Sample>& samples) {
 
 Recipe recipe_of(const std::string& text) {
   return value_or_raise(parse_recipe(text));
-}
-
-// Returns the number of layers, and of KV heads in a layer, that the constants describe.
-std::pair<int, int> numbers_of(const Constants& constants) {
-  std::pair<int, int> numbers;
-  constants.for_each([&](int layer, int kv_head, Side, const std::string&, const auto&) {
-    numbers = {std::max(numbers.first, layer + 1), std::max(numbers.second, kv_head + 1)};
-  });
-  return numbers;
 }
 
 // Returns whether the calibration has the sensitivities to the formats of the recipe's ladder. Calibration
@@ -206,7 +196,11 @@ void bind_files(nb::module_& m) {
            })
       .def_ro("model", &Calibration::model)
       .def_ro("fingerprint", &Calibration::fingerprint)
-      .def_prop_ro("numbers", [](const Calibration& of) { return numbers_of(of.constants); })
+      .def_prop_ro("numbers",
+                   [](const Calibration& of) {
+                     const LayersAndHeads numbers = layers_and_heads(of.constants);
+                     return std::pair{numbers.layers, numbers.kv_heads};
+                   })
       .def("has_sensitivities",
            [](const Calibration& of, const std::string& recipe, const Geometry& geometry) {
              return has_sensitivities(of, recipe_of(recipe), geometry);
