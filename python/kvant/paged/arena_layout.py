@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class ArenaSinks:
     """Keeps the sinks of all layers at the beginning of a block, which is the sequence's sink block or, without sink
-    blocks, the sequence's first sealed block. Sinks of several layers share the tiles that the
-    library reads, as the sinks of several heads do in SinkLayout. The places of the heads of a layer therefore have
-    equal distances, so a table of blocks finds the sinks of all heads."""
+    blocks, the sequence's first sealed block. Sinks of several layers share the tiles that the library reads, as the
+    sinks of several heads do in SinkLayout. The places of the heads of a layer therefore have equal distances, so a
+    table of blocks finds the sinks of all heads."""
 
     n_layers: int
     n_kv_heads: int

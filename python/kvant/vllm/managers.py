@@ -42,7 +42,10 @@ class KvantTailManager(SingleTypeKVCacheManager):
 
     def allocate_new_blocks(self, request_id, num_tokens, num_tokens_main_model) -> list:
         held = self.req_to_blocks[request_id]
-        new = self.block_pool.get_new_blocks(self.kv_cache_spec.blocks_per_request - len(held))
+        n_missing = self.kv_cache_spec.blocks_per_request - len(held)
+        if n_missing == 0:
+            return []
+        new = self.block_pool.get_new_blocks(n_missing)
         held.extend(new)
         return new
 
